@@ -1,0 +1,1 @@
+"""Readers out: Python, Spark, the Canal wire protocol."""

@@ -1,0 +1,1 @@
+"""Spark in: ``spark.readStream.format("shmstore")``."""

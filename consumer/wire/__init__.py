@@ -1,0 +1,1 @@
+"""The Canal client/server protocol."""

@@ -1,0 +1,89 @@
+"""Every error shmstore raises on purpose.
+
+A message holds what was seen, what was allowed, and what to do. On the command line these become one line and exit
+code 2; anything else that reaches the user is a bug.
+"""
+
+
+class ShmStoreError(Exception):
+    """Root of all errors raised by shmstore, its producer and its consumers."""
+
+
+class StoreError(ShmStoreError):
+    """The store itself: its segment, its roles, its limits."""
+
+
+class StoreNotFound(StoreError, FileNotFoundError):
+    """No store has this name."""
+
+
+class StoreExists(StoreError, FileExistsError):
+    """A store of this name is already there."""
+
+
+class LayoutMismatch(StoreError, ValueError):
+    """The segment is not a store, is of another layout version, or its sizes contradict each other."""
+
+
+class StoreCorrupt(StoreError, ValueError):
+    """A slot or an event of an attached store contradicts itself; nothing of it was delivered."""
+
+
+class StoreClosed(StoreError, ValueError):
+    """The store or subscription was used after close(), or its segment was removed."""
+
+
+class StoreFull(StoreError, TimeoutError):
+    """There was no room before the deadline; nothing was stored."""
+
+
+class BatchTooLarge(StoreError, ValueError):
+    """This list of events could never fit into this store; nothing was stored."""
+
+
+class AckError(StoreError, ValueError):
+    """The batch or sequence cannot be acked or rolled back; no cursor was moved."""
+
+
+class ProducerInUse(StoreError, RuntimeError):
+    """Another living process is the producer of this store."""
+
+
+class SubscriptionInUse(StoreError, RuntimeError):
+    """Another living process owns this subscription."""
+
+
+class SubscriptionLost(StoreError, RuntimeError):
+    """The subscription was evicted because it held the producer up; events after its ack are gone."""
+
+
+class SubscriptionNotFound(StoreError, LookupError):
+    """The store has no subscription of this name."""
+
+
+class SourceError(ShmStoreError):
+    """The MySQL or MariaDB side: server, account, binlog."""
+
+
+class BinlogDisabled(SourceError):
+    """The server writes no binlog, or not one that rows can be read from."""
+
+
+class BinlogPurged(SourceError):
+    """The server no longer has the binlog of the start position."""
+
+
+class PositionNotFound(SourceError, LookupError):
+    """The start position does not exist on this server or in this store."""
+
+
+class UnsupportedEvent(SourceError):
+    """The binlog holds something that cannot be decoded exactly; the producer stops rather than skip it."""
+
+
+class SchemaUnknown(SourceError):
+    """A rows event came without the column names or types needed to decode it."""
+
+
+class ProtocolError(ShmStoreError, ValueError):
+    """A peer of the wire protocol sent something that is not allowed."""

@@ -1,0 +1,173 @@
+"""The values that travel through a store: Event, Row, Position, TableSchema, Column.
+
+All are immutable named tuples: cheap to make by the million, comparable, and safe to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, Final, Literal, NamedTuple, final
+
+
+class EntryType(IntEnum):
+    """What an event is. The first four have the numbers of Canal's ``EntryType``."""
+
+    BEGIN = 1
+    ROWS = 2
+    END = 3
+    HEARTBEAT = 4
+    DDL = 5
+
+
+class EventType(IntEnum):
+    """What an event does. 1 to 15 are the numbers of Canal's ``EventType``; READ is a row of a snapshot."""
+
+    NONE = 0
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+    CREATE = 4
+    ALTER = 5
+    ERASE = 6
+    QUERY = 7
+    TRUNCATE = 8
+    RENAME = 9
+    CINDEX = 10
+    DINDEX = 11
+    GTID = 12
+    XACOMMIT = 13
+    XAROLLBACK = 14
+    MHEARTBEAT = 15
+    READ = 16
+
+
+@final
+class Absent:
+    """Type of `ABSENT`: the column was not in the row image (MINIMAL, NOBLOB). It is not NULL, and it is false."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __reduce__(self) -> str:
+        return "ABSENT"  # pickled by name, so that `is ABSENT` holds in another process
+
+
+ABSENT: Final = Absent()
+
+
+class Position(NamedTuple):
+    """A place in the binlog: the end of an event. Never a sequence of a store.
+
+    `gtids` is the executed GTID set up to and including this place; it is filled at transaction ends, DDLs and
+    heartbeats only (it advances at commit). `row` counts rows inside an event, for readers that stop within one.
+    """
+
+    file: str
+    offset: int
+    gtids: str = ""
+    row: int = 0
+
+    @property
+    def file_number(self) -> int:
+        """Number of the binlog file: 12 for ``binlog.000012``; 0 where the name has none. Order by this."""
+        digits = self.file.rpartition(".")[2]
+        return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key. File names are compared as numbers: ``.999999`` comes before ``.1000000``."""
+        return (self.file_number, self.offset, self.row)
+
+
+class Column(NamedTuple):
+    """One column as the binlog described it.
+
+    `type` is information_schema's DATA_TYPE in lower case (``bigint``, ``varchar``, ``datetime``, ``enum``, ``uuid``).
+    `size` is the declared length: bytes of CHAR, VARCHAR, BINARY, VARBINARY; digits of DECIMAL; bits of BIT; else 0.
+    `scale` is the digits after the point: of DECIMAL, and fractional seconds of TIME, DATETIME, TIMESTAMP.
+    `charset` is the server's name of the character set for text, ENUM and SET, else empty.
+    `members` are the members of ENUM and SET in definition order.
+    """
+
+    name: str
+    type: str
+    unsigned: bool = False
+    nullable: bool = True
+    size: int = 0
+    scale: int = 0
+    charset: str = ""
+    members: tuple[str, ...] = ()
+
+
+class TableSchema(NamedTuple):
+    """A table as it was when the event was written. `primary_key` holds indexes into `columns`, in key order."""
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+
+class Row(NamedTuple):
+    """The images of one row: values in column order, `ABSENT` where the image lacks the column.
+
+    INSERT and READ have only `after`, DELETE only `before`, UPDATE both.
+    """
+
+    before: tuple[Any, ...] | None
+    after: tuple[Any, ...] | None
+
+
+class Event(NamedTuple):
+    """One binlog event as a store keeps it (Canal's Entry).
+
+    `position` is the end of the event in the binlog and `length` its bytes there, so that it started at
+    ``position.offset - length``. `time_ms` is the event time in milliseconds since 1970 UTC. `transaction` is the GTID
+    of the transaction, or ``file:offset`` of its first event where there are no GTIDs; `order` counts the events in
+    it from 0 (BEGIN). `part` counts the numbered parts of a transaction larger than the producer's buffer.
+    A rows event has `table` and `rows`; a DDL has `database` and `sql`. `props` holds the rest as text, by Canal's
+    names where it has one (``xid``, ``thread_id``, ``rows_query`` ...).
+    """
+
+    entry: EntryType
+    type: EventType
+    position: Position
+    time_ms: int
+    server_id: int = 0
+    length: int = 0
+    transaction: str = ""
+    order: int = 0
+    part: int = 0
+    database: str = ""
+    table: TableSchema | None = None
+    rows: tuple[Row, ...] = ()
+    sql: str = ""
+    props: dict[str, str] = {}  # noqa: RUF012  shared and never written: values are immutable by contract
+
+    @property
+    def ends_transaction(self) -> bool:
+        """True at an ack point: the end of a transaction, or a DDL. Only here may a durable checkpoint stand."""
+        return self.entry is EntryType.END or self.entry is EntryType.DDL
+
+    def records(self) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
+        """Yield (before, after) of each row as dicts by column name; columns absent from the image are left out."""
+        names = self.table.names if self.table else ()
+        for before, after in self.rows:
+            yield _named(names, before), _named(names, after)
+
+
+def _named(names: tuple[str, ...], values: tuple[Any, ...] | None) -> dict[str, Any] | None:
+    if values is None:
+        return None
+    return {name: value for name, value in zip(names, values, strict=True) if value is not ABSENT}

@@ -1,0 +1,196 @@
+"""The bytes of a segment, drawn once. Every offset and size below is derived; nothing is typed twice.
+
+    +----------------------+ 0
+    | header               |  what never changes, then one cache line for each word that some process writes
+    +----------------------+ HEADER.itemsize
+    | subscription table   |  SUBSCRIPTIONS places of one record; place 0 keeps the events while nobody subscribes
+    +----------------------+ page boundary (FIXED_SIZE)
+    | ends   int64[P]      |  bytes put so far, this event included: where its payload ends in the arena
+    | rows   int64[P]      |  rows put so far, this event included
+    | slots  SLOT[P]       |  one record an event: enough to get, ack, seek and isolate DDL without decoding a payload
+    | arena  uint8[A]      |  the payloads, back to back
+    +----------------------+
+
+The last four are rings, and each is mapped twice back to back, so that a run of events is one slice, never two: no
+padding, no wrap handling, and a limit that binds to the byte. For that, each is a whole number of pages.
+
+P is at least twice the capacity. Events in flight never exceed the capacity, so the slot of the event at a cursor is
+never overwritten while the cursor stands there: a cursor is one 8-byte sequence, and its bytes, rows and time are read
+from that slot. All four move together because only one of them is stored.
+"""
+
+from __future__ import annotations
+
+import mmap
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple
+
+import numpy as np
+
+MAGIC: Final = b"SHMSTORE"
+VERSION: Final = 1
+PAGE: Final = mmap.PAGESIZE
+LINE: Final = 64
+
+SUBSCRIPTIONS: Final = 64
+NAME_BYTES: Final = 64
+SOURCE_BYTES: Final = 256
+NONE_YET: Final = -1
+DISARMED: Final = 2**63 - 1
+MAX_SEQUENCE: Final = 2**63 - 1 - 2**32
+MAX_CAPACITY: Final = 2**26
+MAX_ARENA: Final = 2**42
+
+
+class BatchMode(IntEnum):
+    """What limits the store, as in Canal: events only, or events and bytes."""
+
+    ITEMSIZE = 1
+    MEMSIZE = 2
+
+
+class StoreFlag(IntFlag):
+    """Options of a store, fixed at creation."""
+
+    DDL_ISOLATION = 1
+    EVICT = 2
+    CHECKSUM = 4
+
+
+class SlotFlag(IntFlag):
+    """What a slot says of its event. ACK_POINT is where a durable checkpoint may stand."""
+
+    TRANSACTION_END = 1
+    DDL = 2
+    OVERSIZED = 4
+    ACK_POINT = 3
+
+
+class StoreState(IntEnum):
+    """Life of a segment. REMOVED tells those still attached that the name is gone."""
+
+    LIVE = 1
+    REMOVED = 2
+
+
+class SubscriptionState(IntEnum):
+    """Life of a place in the subscription table; written last when a place is filled, first when it is freed."""
+
+    FREE = 0
+    ACTIVE = 1
+    LOST = 2
+
+
+SLOT: Final = np.dtype(
+    [
+        ("time", "<i8"),  # event time, ms since 1970 UTC
+        ("offset", "<i8"),  # end of the event in its binlog file
+        ("file", "<u4"),  # number of the binlog file
+        ("size", "<u4"),  # bytes of the payload; in the arena, unless OVERSIZED
+        ("rows", "<u4"),
+        ("check", "<u4"),  # crc32 of the payload, where the store has CHECKSUM
+        ("flags", "<u2"),  # SlotFlag
+        ("entry", "u1"),  # EntryType
+        ("type", "u1"),  # EventType
+        ("reserved", "<u4"),
+    ]
+)
+
+
+def _record(*lines: list[tuple[str, str]]) -> np.dtype:  # type: ignore[type-arg]
+    """A record in which each group of fields starts on a cache line of its own."""
+    names, formats, offsets, at = [], [], [], 0
+    for line in lines:
+        for name, format_ in line:
+            names.append(name)
+            formats.append(format_)
+            offsets.append(at)
+            at += np.dtype(format_).itemsize
+        at = -(-at // LINE) * LINE
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": at})
+
+
+HEADER: Final = _record(
+    [
+        ("magic", "S8"),
+        ("version", "<i8"),  # written last at creation
+        ("epoch", "<i8"),  # random id of this life of the store; sequences compare only inside one
+        ("capacity", "<i8"),  # events
+        ("memory_unit", "<i8"),  # bytes
+        ("limit", "<i8"),  # bytes in flight
+        ("arena", "<i8"),  # bytes of the arena: `limit` rounded up to pages
+        ("batch_mode", "<i8"),
+        ("flags", "<i8"),  # StoreFlag
+        ("evict_after", "<f8"),  # seconds a put waits before it evicts, with EVICT
+        ("first", "<i8"),  # sequence of the first event of this epoch
+        ("created_ms", "<i8"),
+        ("creator_pid", "<i8"),
+        ("creator_start", "<i8"),
+    ],
+    [("state", "<i8")],  # StoreState; written by whoever removes the store
+    [("put", "<i8")],  # last sequence put; written by the producer, last of all
+    [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
+    [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
+    [("room_wanted", "<i8")],  # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers
+    [("producer_pid", "<i8"), ("producer_start", "<i8"), ("heartbeat_ms", "<i8"), ("source_offset", "<i8")],
+    [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
+    [("lock_pid", "<i8"), ("lock_start", "<i8")],  # who holds the table lock, for people to read
+)
+
+SUBSCRIPTION: Final = _record(
+    [("name", f"S{NAME_BYTES}")],
+    [("state", "<i8"), ("generation", "<i8"), ("owner_pid", "<i8"), ("owner_start", "<i8"), ("heartbeat_ms", "<i8"), ("created_ms", "<i8")],
+    [("get", "<i8"), ("ack", "<i8"), ("ack_point", "<i8")],  # written by the owner alone
+    [("wanted", "<i8")],  # put sequence the reader waits for, or DISARMED
+)
+
+
+def pages(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // PAGE) * PAGE
+
+
+FIXED_SIZE: Final = pages(HEADER.itemsize + SUBSCRIPTIONS * SUBSCRIPTION.itemsize)
+
+
+class Sizes(NamedTuple):
+    """Where each ring of a segment starts and how long it is, in bytes."""
+
+    places: int
+    ends: int
+    rows: int
+    slots: int
+    arena: int
+    arena_size: int
+    total: int
+
+
+def sizes(capacity: int, limit: int) -> Sizes:
+    """Return the layout of a store of `capacity` events and `limit` bytes in flight."""
+    places = max(2 * capacity, PAGE // 8)
+    ends = FIXED_SIZE
+    rows = ends + places * 8
+    slots = rows + places * 8
+    arena = slots + pages(places * SLOT.itemsize)
+    arena_size = pages(limit)
+    return Sizes(places, ends, rows, slots, arena, arena_size, arena + arena_size)
+
+
+# ---------------------------------------------------------------- words: index of an int64 field in the fixed part
+
+
+def header_word(field: str) -> int:
+    """Index of a header field in the fixed part, seen as int64 words."""
+    return int(HEADER.fields[field][1]) // 8  # type: ignore[index]
+
+
+def subscription_word(place: int, field: str) -> int:
+    """Index of a field of a subscription place in the fixed part, seen as int64 words."""
+    return (HEADER.itemsize + place * SUBSCRIPTION.itemsize + int(SUBSCRIPTION.fields[field][1])) // 8  # type: ignore[index]
+
+
+# ---------------------------------------------------------------- bytes of the segment that stand for a role, for kernel locks
+
+LOCK_TABLE: Final = 0
+LOCK_PRODUCER: Final = 1
+LOCK_SUBSCRIPTION: Final = 2  # + place
