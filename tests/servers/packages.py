@@ -114,7 +114,7 @@ def _fetch(kind: str, servers: Path) -> Path:
 
 
 class _Apt:
-    """apt with a root of its own: nothing of the system is read but its keyrings and network settings, nothing is written to it."""
+    """apt with a root of its own: reads only the keyrings and network settings of the system, and writes nothing to it."""
 
     def __init__(self, root: Path, sources: str) -> None:
         for folder in ("etc/apt/sources.list.d", "etc/apt/preferences.d", "var/lib/apt/lists/partial", "var/lib/dpkg"):
@@ -125,7 +125,6 @@ class _Apt:
         settings = {
             "Dir": root,
             "Dir::State::status": root / "var/lib/dpkg/status",
-            "Dir::Etc::Parts": "/etc/apt/apt.conf.d",  # proxies and certificates of the machine
             "Dir::Etc::Trusted": "/etc/apt/trusted.gpg",
             "Dir::Etc::TrustedParts": "/etc/apt/trusted.gpg.d",
             "Dir::Bin::Methods": "/usr/lib/apt/methods",
@@ -136,11 +135,15 @@ class _Apt:
         }
         if os.geteuid() == 0:
             settings["APT::Sandbox::User"] = "root"  # the _apt user cannot write below a private folder
-        self._options = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
+        # The system's own settings (proxies, certificates) have been read before this file; its hooks must not run for us.
+        hooks = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success")
+        self._config = root / "apt.conf"
+        lines = [f"#clear {hook};" for hook in hooks] + [f'{key} "{value}";' for key, value in settings.items()]
+        self._config.write_text("\n".join(lines) + "\n")
 
     def run(self, program: str, *arguments: str) -> str:
         environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-        command = [program, "-q", *self._options, *arguments]
+        command = [program, "-q", f"--config-file={self._config}", *arguments]
         return subprocess.run(command, check=True, capture_output=True, env=environment).stdout.decode()
 
     def newest(self, package: str) -> str:

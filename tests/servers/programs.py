@@ -83,8 +83,8 @@ class Program:
 
     def _initialise_mysql(self, datadir: Path, work: Path) -> None:
         _run([*self.arguments(datadir), "--initialize-insecure"])
-        # root@localhost is all that gives, and with --skip-name-resolve 127.0.0.1 is not localhost. Not into the binlog: every copy
-        # of the directory begins an empty one.
+        # root@localhost is all that gives, and with --skip-name-resolve 127.0.0.1 is not localhost. Not into the binlog: every
+        # copy of the directory begins an empty one.
         first = work / "first.sql"
         first.write_text(
             "CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
@@ -122,9 +122,10 @@ def find_program(kind: str) -> Program:
     libraries = ":".join(str(root / part) for part in (f"lib/{triple}", f"usr/lib/{triple}", "usr/lib/mysql/private"))
     share = _sql_folder(root / "usr/share", flavor)
     command = (
-        str(loader), "--library-path", libraries, str(program), "--no-defaults", f"--basedir={root}/usr", f"--lc-messages-dir={share}",
-        f"--character-sets-dir={share}/charsets", f"--plugin-dir={root}/usr/lib/mysql/plugin",
-    )  # fmt: skip
+        *(str(loader), "--library-path", libraries, str(program), "--no-defaults"),
+        *(f"--basedir={root}/usr", f"--plugin-dir={root}/usr/lib/mysql/plugin"),
+        *(f"--lc-messages-dir={share}", f"--character-sets-dir={share}/charsets"),
+    )
     return Program(flavor, _version([*command[:4]]), command, share, root.parent)
 
 

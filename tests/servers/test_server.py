@@ -45,7 +45,7 @@ def wait_until(condition, seconds: float = 30.0) -> bool:
 
 @pytest.mark.parametrize("kind", ["mariadb", "mariadb118", "mysql"])
 def test_starts_answers_and_leaves_nothing(kind: str) -> None:
-    """Each kind starts, promises its binlog settings, keeps rows over a restart and a kill, and ends without process or folder."""
+    """Each kind starts, keeps its promised binlog settings, rows survive restart and kill, and no process or folder is left."""
     with start_server(kind) as server:
         pid, folder = server.pid, server.directory
         assert server.flavor == ("mysql" if kind == "mysql" else "mariadb")
@@ -129,7 +129,7 @@ def test_unknown_kind() -> None:
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 @pytest.mark.parametrize("victim", ["starter", "guard"])
 def test_killed_starter_leaves_no_server(kind: str, victim: str) -> None:
-    """kill -9 of the process that started a server ends the server and removes its folder; kill -9 of the guard ends the server too."""
+    """kill -9 of the starter ends the server and removes its folder; kill -9 of the guard ends the server too."""
     code = f"""
         import sys, time
         sys.path.insert(0, {str(ROOT)!r})
