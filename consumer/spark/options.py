@@ -1,0 +1,210 @@
+"""The options of ``spark.readStream.format("shmstore")`` and of ``spark.read``: names, values, errors."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+PAYLOADS = ("json", "typed", "raw")
+TRANSPORTS = ("auto", "shm", "inline", "network")
+SCHEMA_CHANGES = ("fail", "follow")
+ZERO_DATES = ("fail", "null")
+
+HELP = {
+    "store": "name of the store (required)",
+    "storePath": "folder of a store that is a file on disk; default: shared memory",
+    "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
+    "tables": "comma-separated database.table patterns with * and ? (*)",
+    "payload": "json | typed | raw; typed needs exactly one table (typed for one table named, else json)",
+    "startingOffsets": "committed | earliest | latest | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
+    "endingOffsets": "latest | JSON offset; batch reads only (latest)",
+    "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring always holds)",
+    "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (none; half the ring always holds)",
+    "failOnDataLoss": "true | false: stop when events between two offsets are gone (true)",
+    "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
+    "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
+    "transport": "auto | shm | inline | network: how executors get the events (auto)",
+    "partitions": "most partitions of a micro-batch (number of processors)",
+    "partitionBytes": "least encoded bytes that are worth a partition of their own (1m)",
+    "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
+    "zeroDates": "fail | null: typed payload, zero or impossible dates (fail)",
+    "storeTimeout": "seconds to wait for a store that is gone or still catching up after it was re-created (60)",
+    "stateDirectory": "folder of the subscription's durable checkpoint (the store's default)",
+}
+_NAMES = {name.lower(): name for name in HELP}
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+_FILE_OFFSET = re.compile(r"(?P<file>[^\s:]+\.\d+):(?P<offset>\d+)")
+_GTID = re.compile(r"\d+-\d+-\d+(,\d+-\d+-\d+)*|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}(:[\w:,\s-]+)+")
+
+
+class OptionError(ValueError):
+    """An option is unknown, missing or has a wrong value. The message lists what is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: `kind` is committed, earliest, latest, position, gtid, time or offset; `value` what goes with it."""
+
+    kind: Literal["committed", "earliest", "latest", "position", "gtid", "time", "offset"]
+    value: Any = None
+
+    @classmethod
+    def parse(cls, text: str) -> Start:
+        """Return the start that `text` names. Raises `OptionError`."""
+        text = text.strip()
+        if text in ("committed", "earliest", "latest"):
+            return cls(text)  # type: ignore[arg-type]
+        if text.startswith("{"):
+            try:
+                return cls("offset", json.loads(text))
+            except json.JSONDecodeError as error:
+                raise OptionError(f"startingOffsets is not valid JSON: {error}") from error
+        if match := _FILE_OFFSET.fullmatch(text):
+            return cls("position", (match["file"], int(match["offset"])))
+        if _GTID.fullmatch(text):
+            return cls("gtid", text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise OptionError(
+                f"startingOffsets={text!r} is not understood: committed, earliest, latest, file:offset (binlog.000003:1234), "
+                "a GTID, a time (2026-01-31T12:00:00Z) or the JSON of an offset"
+            ) from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return cls("time", int(moment.timestamp() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The parsed options. `HELP` says what each is."""
+
+    store: str
+    store_path: str | None
+    subscription: str
+    tables: tuple[str, ...]
+    payload: str
+    start: Start
+    end: Start
+    max_rows: int | None
+    max_bytes: int | None
+    fail_on_data_loss: bool
+    markers: bool
+    ddl: bool
+    transport: str
+    partitions: int
+    partition_bytes: int
+    schema_changes: str
+    zero_dates: str
+    store_timeout: float
+    state_directory: str | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Options:
+        """Return the options in `options` (names in any case). Raises `OptionError`, whose text lists the right ones."""
+        given = {key.lower(): value for key, value in options.items()}
+        _check_names(given)
+        store = given.get("store", given.get("path", ""))
+        if not store:
+            raise OptionError(f"option store is missing: name the store to read. {_listing()}")
+        tables = tuple(part.strip() for part in given.get("tables", "*").split(",") if part.strip())
+        for pattern in tables:
+            if pattern != "*" and pattern.count(".") != 1:
+                raise OptionError(f"option tables: {pattern!r} is not database.table (as shop.orders, shop.*, *.orders or *)")
+        one = len(tables) == 1 and not set(tables[0]) & set("*?[")
+        payload = _choice(given, "payload", PAYLOADS, "typed" if one else "json")
+        if payload == "typed" and not one:
+            raise OptionError(f"payload=typed needs exactly one table, as tables=shop.orders; got {given.get('tables', '*')!r}. Use payload=json")
+        markers, ddl = _flag(given, "includetransactionmarkers", False), _flag(given, "includeddl", False)
+        end = Start.parse(given.get("endingoffsets", "latest"))
+        if end.kind not in ("latest", "offset"):
+            raise OptionError("endingOffsets is latest or the JSON of an offset")
+        return cls(
+            store=store,
+            store_path=given.get("storepath"),
+            subscription=given.get("subscription", "spark"),
+            tables=tables,
+            payload=payload,
+            start=Start.parse(given.get("startingoffsets", "committed")),
+            end=end,
+            max_rows=_size(given, "maxrowspertrigger"),
+            max_bytes=_size(given, "maxbytespertrigger"),
+            fail_on_data_loss=_flag(given, "failondataloss", True),
+            markers=markers,
+            ddl=ddl,
+            transport=_choice(given, "transport", TRANSPORTS, "auto"),
+            partitions=_size(given, "partitions") or os.cpu_count() or 1,
+            partition_bytes=_size(given, "partitionbytes") or 1 << 20,
+            schema_changes=_choice(given, "schemachanges", SCHEMA_CHANGES, "fail"),
+            zero_dates=_choice(given, "zerodates", ZERO_DATES, "fail"),
+            store_timeout=_seconds(given, "storetimeout", 60.0),
+            state_directory=given.get("statedirectory"),
+        )
+
+    @property
+    def all_tables(self) -> bool:
+        """True when no table is filtered out."""
+        return "*" in self.tables
+
+    def wants(self, database: str, table: str) -> bool:
+        """True when rows of this table are asked for."""
+        name = f"{database}.{table}"
+        return any(pattern == "*" or fnmatch.fnmatchcase(name, pattern) for pattern in self.tables)
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    for key in given:
+        if key in _NAMES or key == "path":
+            continue
+        if key.startswith("asyncprogresstracking"):
+            raise OptionError(
+                "asynchronous progress tracking cannot be used with shmstore: an event's place in the ring is freed once Spark has "
+                "logged its batch, and that option lets Spark say so before it is true"
+            )
+        close = difflib.get_close_matches(key, _NAMES, n=1)
+        hint = f" Did you mean {_NAMES[close[0]]}?" if close else ""
+        raise OptionError(f"unknown option {key!r}.{hint} {_listing()}")
+
+
+def _listing() -> str:
+    return "Options: " + "; ".join(f"{name}: {text}" for name, text in HELP.items())
+
+
+def _choice(given: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
+    value = given.get(key, default).lower()
+    if value not in allowed:
+        raise OptionError(f"option {_NAMES[key]}={given[key]!r}: one of {', '.join(allowed)}")
+    return value
+
+
+def _flag(given: Mapping[str, str], key: str, default: bool) -> bool:
+    value = given.get(key, str(default)).lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"option {_NAMES[key]}={given[key]!r}: true or false")
+    return value == "true"
+
+
+def _size(given: Mapping[str, str], key: str) -> int | None:
+    if key not in given:
+        return None
+    match = _SIZE.fullmatch(given[key].strip())
+    number = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()] if match else 0
+    if number < 1:
+        raise OptionError(f"option {_NAMES[key]}={given[key]!r}: a number of at least 1, if need be with k, m or g")
+    return number
+
+
+def _seconds(given: Mapping[str, str], key: str, default: float) -> float:
+    try:
+        value = float(given.get(key, default))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise OptionError(f"option {_NAMES[key]}={given[key]!r}: a number of seconds")
+    return value
