@@ -1,1 +1,88 @@
-"""One binlog connection in, many independent readers out: the store in shared memory."""
+"""One binlog connection in, many independent readers out: MySQL and MariaDB changes in a shared-memory ring.
+
+>>> from shmstore import EventStore
+>>> with EventStore.create("orders") as store, store.subscribe("audit") as audit:
+...     store.put(events)
+...     batch = audit.get(timeout=1)
+...     audit.ack(batch)
+"""
+
+from shmstore.batch import Batch
+from shmstore.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
+from shmstore.errors import (
+    AckError,
+    BatchTooLarge,
+    BinlogDisabled,
+    BinlogPurged,
+    LayoutMismatch,
+    PositionNotFound,
+    ProducerInUse,
+    ProtocolError,
+    SchemaUnknown,
+    ShmStoreError,
+    SourceError,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreExists,
+    StoreFull,
+    StoreNotFound,
+    SubscriptionInUse,
+    SubscriptionLost,
+    SubscriptionNotFound,
+    UnsupportedEvent,
+)
+from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
+from shmstore.layout import SLOT, BatchMode, SlotFlag
+from shmstore.ring import Cursor
+from shmstore.stat import StoreStat, SubscriptionStat
+from shmstore.store import EventStore
+from shmstore.subscription import Subscription
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ABSENT",
+    "SLOT",
+    "Absent",
+    "AckError",
+    "Batch",
+    "BatchMode",
+    "BatchTooLarge",
+    "BinlogDisabled",
+    "BinlogPurged",
+    "Checkpoint",
+    "CheckpointFile",
+    "Column",
+    "Cursor",
+    "EntryType",
+    "Event",
+    "EventStore",
+    "EventType",
+    "LayoutMismatch",
+    "Position",
+    "PositionNotFound",
+    "ProducerInUse",
+    "ProtocolError",
+    "Row",
+    "SchemaUnknown",
+    "ShmStoreError",
+    "SlotFlag",
+    "SourceError",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreExists",
+    "StoreFull",
+    "StoreNotFound",
+    "StoreStat",
+    "Subscription",
+    "SubscriptionInUse",
+    "SubscriptionLost",
+    "SubscriptionNotFound",
+    "SubscriptionStat",
+    "TableSchema",
+    "UnsupportedEvent",
+    "checkpoints",
+    "state_directory",
+]

@@ -226,6 +226,11 @@ def decode_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None,
     return header, schema, body
 
 
+def position_of(header: Sequence[Any]) -> Position:
+    """Return the position in a header that `decode_stored` gave."""
+    return Position(header[2], header[3], header[10], header[11])
+
+
 def _encode_rows(table: TableSchema, rows: tuple[Row, ...]) -> list[Any]:
     before = None if not rows or rows[0].before is None else [row.before for row in rows]
     after = None if not rows or rows[0].after is None else [row.after for row in rows]
@@ -304,4 +309,15 @@ def encode_batch(events: Iterable[Event]) -> tuple[bytes, NDArray[np.void]]:
 def slot_of(event: Event, size: int) -> tuple[int, ...]:
     """Return the slot record of `event`, whose payload has `size` bytes, in the field order of `layout.SLOT`."""
     position = event.position
-    return (event.time_ms, position.offset, position.file_number, size, len(event.rows), 0, flags_of(event), event.entry, event.type, 0)
+    return (
+        event.time_ms,
+        position.offset,
+        position.file_number,
+        size,
+        len(event.rows),
+        0,
+        flags_of(event),
+        event.entry,
+        event.type,
+        0,
+    )

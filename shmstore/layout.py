@@ -128,19 +128,29 @@ HEADER: Final = _record(
         ("creator_start", "<i8"),
     ],
     [("state", "<i8")],  # StoreState; written by whoever removes the store
+    [("places", "<i8")],  # places of the subscription table in use so far; written under the lock
     [("put", "<i8")],  # last sequence put; written by the producer, last of all
     [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
+    [("oversized", "<i8")],  # sequence of the last event put into a segment of its own; written by the producer before `put`
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
     [("room_wanted", "<i8")],  # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers
     [("producer_pid", "<i8"), ("producer_start", "<i8"), ("heartbeat_ms", "<i8"), ("source_offset", "<i8")],
     [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
+    [("start_offset", "<i8"), ("start_file", f"S{SOURCE_BYTES}")],  # every event of this epoch after here is or was in the store
     [("lock_pid", "<i8"), ("lock_start", "<i8")],  # who holds the table lock, for people to read
 )
 
 SUBSCRIPTION: Final = _record(
     [("name", f"S{NAME_BYTES}")],
-    [("state", "<i8"), ("generation", "<i8"), ("owner_pid", "<i8"), ("owner_start", "<i8"), ("heartbeat_ms", "<i8"), ("created_ms", "<i8")],
-    [("get", "<i8"), ("ack", "<i8"), ("ack_point", "<i8")],  # written by the owner alone
+    [
+        ("state", "<i8"),
+        ("generation", "<i8"),
+        ("owner_pid", "<i8"),
+        ("owner_start", "<i8"),
+        ("heartbeat_ms", "<i8"),
+        ("created_ms", "<i8"),
+    ],
+    [("get", "<i8"), ("ack", "<i8")],  # written by the owner alone
     [("wanted", "<i8")],  # put sequence the reader waits for, or DISARMED
 )
 

@@ -1,0 +1,172 @@
+"""Batch: a run of events got from a store, still encoded, decoded when asked."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore import codec
+from shmstore.errors import StoreCorrupt
+from shmstore.event import Event, Position
+from shmstore.layout import SlotFlag
+from shmstore.segment import Segment, Views, overflow_path
+
+
+class Batch:
+    """Events `first` to `last` (sequences, both included), in order. Its id is its last sequence.
+
+    The payloads lie in shared memory and are valid until the batch is acked (in a store that evicts they are a copy).
+    An empty batch has ``last == first - 1``; it is false.
+    """
+
+    __slots__ = ("_raw", "_segment", "_views", "first", "generation", "last")
+
+    def __init__(self, segment: Segment, views: Views, first: int, last: int, generation: int) -> None:
+        self._segment = segment
+        self._views = views
+        self.first = first
+        self.last = last
+        self.generation = generation
+        self._raw: memoryview | None = None
+
+    @property
+    def id(self) -> int:
+        """The batch's id: its last sequence."""
+        return self.last
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(codec.decode, self.payloads())
+
+    def __repr__(self) -> str:
+        return f"Batch({self.first}..{self.last})" if self else f"Batch(empty, next {self.first})"
+
+    @property
+    def events(self) -> list[Event]:
+        """All events, decoded. Raises `StoreCorrupt` where a payload is not an event."""
+        return list(self)
+
+    @property
+    def raw(self) -> memoryview:
+        """All payloads back to back, without a copy."""
+        if self._raw is None:
+            views, mask = self._views, self._views.places - 1
+            start = views.ends[(self.first - 1) & mask]
+            at = start % views.arena_size
+            if self.oversized:
+                self._raw = self._overflow()
+            else:
+                self._raw = views.arena[at : at + views.ends[self.last & mask] - start]
+        return self._raw
+
+    @property
+    def slots(self) -> NDArray[np.void]:
+        """A copy of the slot records, dtype `layout.SLOT`, shape (len(batch),)."""
+        i = self.first & (self._views.places - 1)
+        return self._views.slots[i : i + len(self)].copy()
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each payload ends in `raw`, shape (len(batch),)."""
+        if self.oversized:
+            return np.array([len(self.raw)], np.int64)
+        views, mask = self._views, self._views.places - 1
+        i = self.first & mask
+        ends: NDArray[np.int64] = views.ends_array[i : i + len(self)] - views.ends[(self.first - 1) & mask]
+        return ends
+
+    @property
+    def rows(self) -> int:
+        """Rows in the batch."""
+        views, mask = self._views, self._views.places - 1
+        return views.rows[self.last & mask] - views.rows[(self.first - 1) & mask]
+
+    def payloads(self) -> Iterator[memoryview]:
+        """Yield the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
+        raw = self.raw
+        start = 0
+        for end in self.ends.tolist():
+            if not start <= end <= len(raw):
+                raise StoreCorrupt(f"an event of batch {self.first}..{self.last} claims bytes {start} to {end} of {len(raw)}")
+            yield raw[start:end]
+            start = end
+
+    @property
+    def oversized(self) -> bool:
+        """True where the batch is one event larger than the arena, in a segment of its own."""
+        return self.first == self.last and bool(
+            self._views.slots["flags"][self.first & (self._views.places - 1)] & SlotFlag.OVERSIZED
+        )
+
+    @property
+    def ack_point(self) -> int | None:
+        """Sequence of the last transaction end or DDL in the batch; None within a large transaction."""
+        found = np.flatnonzero(self.slots["flags"] & SlotFlag.ACK_POINT)
+        return self.first + int(found[-1]) if len(found) else None
+
+    @property
+    def ends_transaction(self) -> bool:
+        """True where the last event is an ack point."""
+        return bool(self) and self.ack_point == self.last
+
+    @property
+    def position(self) -> Position | None:
+        """Binlog position of the last event; None for an empty batch."""
+        return self.position_of(self.last) if self else None
+
+    def position_of(self, sequence: int) -> Position:
+        """Binlog position of one event of the batch."""
+        ends = self.ends
+        i = sequence - self.first
+        header = codec.decode_stored(self.raw[int(ends[i - 1]) if i else 0 : int(ends[i])])[0]
+        return codec.position_of(header)
+
+    def copy(self) -> Batch:
+        """The same batch with its bytes and slots copied out of shared memory."""
+        return _Copied(self)
+
+    def verify(self) -> None:
+        """Raise `StoreCorrupt` where a payload's bytes are not those that were put. For stores with checksums."""
+        for i, (payload, check) in enumerate(zip(self.payloads(), self.slots["check"].tolist(), strict=True)):
+            if zlib.crc32(payload) != check:
+                raise StoreCorrupt(f"event {self.first + i} is damaged: crc32 {zlib.crc32(payload):08x}, wanted {check:08x}")
+
+    def _overflow(self) -> memoryview:
+        path = overflow_path(self._segment.objects, self._segment.epoch, self.first)
+        size = int(self._views.slots["size"][self.first & (self._views.places - 1)])
+        try:
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise StoreCorrupt(f"event {self.first} lies in {path}, which cannot be read: {error}") from error
+        if len(mapped) != size:
+            raise StoreCorrupt(f"event {self.first} has {size} bytes, {path} has {len(mapped)}")
+        return memoryview(mapped)
+
+
+class _Copied(Batch):
+    """A batch on memory of its own."""
+
+    __slots__ = ("_ends", "_oversized", "_rows", "_slots")
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch._segment, batch._views, batch.first, batch.last, batch.generation)
+        self._oversized = batch.oversized
+        self._slots = batch.slots
+        self._ends = batch.ends
+        self._rows = batch.rows
+        self._raw = memoryview(bytes(batch.raw))
+
+    slots = property(lambda self: self._slots)
+    ends = property(lambda self: self._ends)
+    rows = property(lambda self: self._rows)
+    oversized = property(lambda self: self._oversized)
+
+    def copy(self) -> Batch:
+        return self

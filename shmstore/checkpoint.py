@@ -1,0 +1,91 @@
+"""Durable positions of subscriptions: one small file each, replaced atomically.
+
+A checkpoint stands only at an ack point that was acked, so that a reader resumed from it sees whole transactions and
+misses nothing; it may be older than the ack by the interval at which it is written, never ahead of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from shmstore.errors import StoreError
+from shmstore.event import Position
+from shmstore.segment import check_name
+
+
+class Checkpoint(NamedTuple):
+    """An acked place: the position outlives the store, the sequence counts only inside `epoch`."""
+
+    position: Position
+    epoch: int
+    sequence: int
+
+
+def state_directory() -> Path:
+    """Where checkpoints live: ``$SHMSTORE_STATE``, else ``$XDG_STATE_HOME/shmstore``, else ``~/.local/state/shmstore``."""
+    chosen = os.environ.get("SHMSTORE_STATE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "shmstore"
+
+
+class CheckpointFile:
+    """The checkpoint of one subscription of one store: ``DIRECTORY/STORE/SUBSCRIPTION.json``."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None, store: str, subscription: str) -> None:
+        self.path = Path(directory or state_directory()) / check_name(store) / f"{check_name(subscription)}.json"
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint; None where none was ever written. Raises `StoreError` where the file is damaged."""
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return None
+        try:
+            value = json.loads(text)
+            position = Position(str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"]))
+            return Checkpoint(position, int(value["epoch"]), int(value["sequence"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it to start anew"
+            ) from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint. After a crash at any point the file holds the old one or the new one, whole."""
+        position = checkpoint.position
+        text = json.dumps({**position._asdict(), "epoch": checkpoint.epoch, "sequence": checkpoint.sequence})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            with open(temporary, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StoreError(f"checkpoint {self.path} cannot be written: {error.strerror}") from error
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the rename itself
+        finally:
+            os.close(directory)
+
+    def remove(self) -> None:
+        """Forget the checkpoint."""
+        self.path.unlink(missing_ok=True)
+
+
+def checkpoints(store: str, directory: str | os.PathLike[str] | None = None) -> dict[str, Checkpoint]:
+    """Return the checkpoints of all subscriptions of `store`, by subscription name."""
+    folder = Path(directory or state_directory()) / check_name(store)
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        checkpoint = CheckpointFile(directory, store, path.stem).load()
+        if checkpoint is not None:
+            found[path.stem] = checkpoint
+    return found

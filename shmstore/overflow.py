@@ -1,0 +1,74 @@
+"""Events larger than the arena: each lies in a segment of its own, freed with its ack.
+
+Such an event is charged the whole limit, so it is alone in flight. Its segment is written before the put cursor moves: a
+crash in between leaves a file that no slot names, which the next producer removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+
+from shmstore.errors import StoreError
+from shmstore.layout import SlotFlag
+from shmstore.ring import PUT, slowest_ack
+from shmstore.segment import DIRECTORY, Segment, overflow_path
+
+
+def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
+    """Write the event's segment. Raises `StoreError` where there is no memory for it."""
+    path = overflow_path(segment.objects, segment.epoch, sequence)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if segment.mode != 0o600:
+            os.fchown(fd, -1, segment.gid)
+            os.fchmod(fd, segment.mode)
+        os.posix_fallocate(fd, 0, len(payload))
+        view, at = memoryview(payload), 0
+        while at < len(view):
+            at += os.pwrite(fd, view[at:], at)
+    except OSError as error:
+        os.unlink(path)
+        if error.errno != errno.ENOSPC:
+            raise
+        raise StoreError(
+            f"an event of {len(payload)} bytes does not fit into {DIRECTORY}: make room there; nothing was stored"
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def free(segment: Segment, after: int) -> None:
+    """Remove the segments of events after `after` that every subscription has acked by now."""
+    views = segment.views
+    acked = slowest_ack(views)
+    if acked <= after or acked - after > views.capacity:
+        return
+    i = (after + 1) & (views.places - 1)
+    flags = views.slots["flags"][i : i + acked - after]
+    for offset in np.flatnonzero(flags & SlotFlag.OVERSIZED).tolist():
+        _remove(overflow_path(segment.objects, segment.epoch, after + 1 + offset))
+
+
+def remove_orphans(segment: Segment) -> None:
+    """Remove what a dead producer wrote and did not publish, and what was acked while nobody looked."""
+    acked, put = slowest_ack(segment.views), segment.words[PUT]
+    for path, sequence in overflows(segment):
+        if sequence <= acked or sequence > put:
+            _remove(path)
+
+
+def overflows(segment: Segment) -> list[tuple[str, int]]:
+    """Return (path, sequence) of every overflow segment of this life of the store."""
+    prefix = f"{segment.objects}@{segment.epoch:x}."
+    names = [entry for entry in os.listdir(DIRECTORY) if entry.startswith(prefix) and entry[len(prefix) :].isdigit()]
+    return sorted((f"{DIRECTORY}/{entry}", int(entry[len(prefix) :])) for entry in names)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass  # another reader's ack came to the same end

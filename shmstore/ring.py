@@ -1,0 +1,325 @@
+"""put, get, ack and rollback as arithmetic on a buffer: no lock, no clock, no waiting.
+
+Plan. `Writer` is the producer's end, `Reader` a subscription's. Each cursor has one writer, so no call takes a lock.
+
+A put writes payloads, then ends, rows and slots, then the put cursor: what stands behind the cursor is whole, and a
+producer killed between any two lines leaves events that nobody can see, which the next put overwrites.
+
+Room is counted from `floor`, the last sequence that all subscriptions had acked when the producer last looked. It looks
+again only when the ring seems full: acks only grow, so an old floor is safe. While it looks, somebody may subscribe at an
+older place. Therefore the producer writes its new floor, fences, and looks a second time, while a new subscriber makes its
+place ACTIVE, fences, and reads the floor: at least one of them sees the other (`Writer.refresh`, `store.EventStore.subscribe`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore.errors import StoreCorrupt
+from shmstore.layout import DISARMED, SLOT, SUBSCRIPTIONS, SlotFlag, SubscriptionState, header_word, subscription_word
+from shmstore.segment import Views
+from shmstore.sync import WEAK_ORDER, fence
+
+PUT: Final = header_word("put")
+FLOOR: Final = header_word("floor")
+OVERSIZED: Final = header_word("oversized")
+PLACES: Final = header_word("places")
+ARMED: Final = header_word("armed")
+ROOM_WANTED: Final = header_word("room_wanted")
+STATE_OF: Final = tuple(subscription_word(place, "state") for place in range(SUBSCRIPTIONS))
+GET_OF: Final = tuple(subscription_word(place, "get") for place in range(SUBSCRIPTIONS))
+ACK_OF: Final = tuple(subscription_word(place, "ack") for place in range(SUBSCRIPTIONS))
+WANTED_OF: Final = tuple(subscription_word(place, "wanted") for place in range(SUBSCRIPTIONS))
+ACTIVE: Final = int(SubscriptionState.ACTIVE)
+
+
+class Cursor(NamedTuple):
+    """A place in a store: its sequence, and the bytes, rows (both cumulative) and event time up to there."""
+
+    sequence: int
+    bytes: int
+    rows: int
+    time_ms: int
+
+
+def cursor_at(views: Views, sequence: int) -> Cursor:
+    """Return the cursor at `sequence`, which must be within the capacity of the put cursor."""
+    at = sequence & (views.places - 1)
+    return Cursor(sequence, views.ends[at], views.rows[at], int(views.slots["time"][at]))
+
+
+def slowest_ack(views: Views) -> int:
+    """Return the lowest ack of the active subscriptions. There is always one: place 0 stands in while nobody is subscribed."""
+    words = views.words
+    return min((words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] == ACTIVE), default=words[FLOOR])
+
+
+# ---------------------------------------------------------------- the producer's end
+
+
+class Writer:
+    """The put side of a ring. Make one only while owning the producer role."""
+
+    __slots__ = (
+        "_arena",
+        "_arena_size",
+        "_ends",
+        "_limit_end",
+        "_limit_sequence",
+        "_mask",
+        "_rows",
+        "_slot_bytes",
+        "_templates",
+        "_views",
+        "_words",
+        "end",
+        "put",
+        "rows",
+    )
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self._words = views.words
+        self._ends = views.ends
+        self._rows = views.rows
+        self._arena = views.arena
+        self._arena_size = views.arena_size
+        self._slot_bytes = views.slot_bytes
+        self._mask = views.places - 1
+        self._templates: dict[int, bytes] = {}
+        self.put, self.end, self.rows, _ = cursor_at(views, views.words[PUT])
+        self._limit_sequence = self._limit_end = -1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over what the subscriptions have acked since the last look."""
+        words = self._words
+        floor = slowest_ack(self._views)
+        words[FLOOR] = floor
+        fence()  # a subscriber that came meanwhile either is seen by the next line, or sees the floor just written
+        again = slowest_ack(self._views)
+        if again < floor:
+            words[FLOOR] = floor = again
+        if not words[PUT] - self._views.capacity <= floor <= words[PUT]:
+            raise StoreCorrupt(
+                f"an ack cursor stands at {floor}, put at {words[PUT]}, capacity {self._views.capacity}: `shmstore check` tells more"
+            )
+        self._limit_sequence = floor + self._views.capacity
+        self._limit_end = self._ends[floor & self._mask] + self._views.limit
+
+    def close(self) -> None:
+        """Let every later put fail its room check, so that it goes the slow way and finds the store closed."""
+        self._limit_sequence = self._limit_end = -2
+
+    def put_one(self, payload: bytes) -> bool:
+        """Publish one event of unknown kind with one row. False when the room known of is too small; nothing was written."""
+        size = len(payload)
+        start = self.end
+        end = start + size
+        put = self.put + 1
+        if put > self._limit_sequence or end > self._limit_end:
+            return False
+        at = start % self._arena_size
+        self._arena[at : at + size] = payload
+        i = put & self._mask
+        self._ends[i] = end
+        self.rows += 1
+        self._rows[i] = self.rows
+        slot = self._templates.get(size)
+        if slot is None:
+            slot = self._template(size)
+        i *= 40
+        self._slot_bytes[i : i + 40] = slot
+        if WEAK_ORDER:
+            fence()
+        self.end = end
+        self._words[PUT] = self.put = put  # publish: everything above is whole
+        return True
+
+    def put_many(self, payloads: list[bytes]) -> bool:
+        """Publish events of unknown kind with one row each, all or none. False as in `put_one`."""
+        n = len(payloads)
+        sizes = np.fromiter(map(len, payloads), np.int64, n)
+        ends = np.cumsum(sizes)
+        if not self._fits(n, int(ends[-1])):
+            return False
+        slots = np.zeros(n, SLOT)
+        slots["size"] = sizes
+        slots["rows"] = 1
+        self._publish(b"".join(payloads), ends, slots, np.arange(1, n + 1))
+        return True
+
+    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], charges: NDArray[np.int64]) -> bool:
+        """Publish events whose payloads lie back to back in `blob`, all or none; `charges` are their bytes. False as in `put_one`."""
+        ends = np.cumsum(charges)
+        if not self._fits(len(slots), int(ends[-1])):
+            return False
+        self._publish(blob, ends, slots, np.cumsum(slots["rows"], dtype=np.int64))
+        return True
+
+    def _fits(self, n: int, size: int) -> bool:
+        return self.put + n <= self._limit_sequence and self.end + size <= self._limit_end
+
+    def _publish(
+        self, blob: bytes | memoryview, ends: NDArray[np.int64], slots: NDArray[np.void], rows: NDArray[np.int64]
+    ) -> None:
+        views = self._views
+        at = self.end % self._arena_size
+        self._arena[at : at + len(blob)] = blob
+        n = len(slots)
+        i = (self.put + 1) & self._mask
+        np.add(ends, self.end, out=views.ends_array[i : i + n])
+        np.add(rows, self.rows, out=views.rows_array[i : i + n])
+        views.slots[i : i + n] = slots
+        if WEAK_ORDER:
+            fence()
+        self.end += int(ends[-1])
+        self.rows += int(rows[-1])
+        self.put += n
+        self._words[PUT] = self.put  # publish: everything above is whole
+
+    def announce_oversized(self) -> None:
+        """Say, before it is published, that the next event lies in a segment of its own."""
+        self._words[OVERSIZED] = self.put + 1
+
+    def wanted_ack(self, n: int, size: int) -> int:
+        """Return the lowest ack at which `n` more events of `size` bytes fit."""
+        by_count = self.put + n - self._views.capacity
+        floor = self._words[FLOOR]
+        i = floor & self._mask
+        ends = self._views.ends_array[i : i + self.put - floor + 1]
+        by_bytes = floor + int(np.searchsorted(ends, self.end + size - self._views.limit))
+        return max(by_count, by_bytes)
+
+    def _template(self, size: int) -> bytes:
+        slot = np.zeros(1, SLOT)
+        slot["size"] = size
+        slot["rows"] = 1
+        if len(self._templates) < 65536:
+            self._templates[size] = slot.tobytes()
+        return slot.tobytes()
+
+
+assert SLOT.itemsize == 40, "Writer.put_one writes slots of 40 bytes"
+
+# ---------------------------------------------------------------- a subscription's end
+
+
+class Reader:
+    """The get and ack side of a ring, for the subscription at `place`. Make one only while owning it."""
+
+    __slots__ = ("_ack", "_ddl_isolation", "_ends", "_get", "_mask", "_seen", "_views", "_words", "ack", "get")
+
+    def __init__(self, views: Views, place: int, *, ddl_isolation: bool) -> None:
+        self._views = views
+        self._words = views.words
+        self._ends = views.ends
+        self._mask = views.places - 1
+        self._get = GET_OF[place]
+        self._ack = ACK_OF[place]
+        self._ddl_isolation = ddl_isolation
+        self.ack: int = views.words[self._ack]
+        self.get: int = self.ack
+        self._seen: int = self.ack
+        views.words[self._get] = self.ack  # what the last owner got and did not ack comes again
+
+    def available(self) -> int:
+        """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds."""
+        seen = self._words[PUT]
+        if not 0 <= seen - self.get <= seen - self.ack <= self._views.capacity:
+            raise StoreCorrupt(
+                f"put stands at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` tells more"
+            )
+        self._seen = seen
+        return seen - self.get
+
+    def take(self, limit_events: int, limit_bytes: int) -> tuple[int, int]:
+        """Move get over what fits the limits, and at least one event; return (first, last). Empty is (get + 1, get)."""
+        get = self.get
+        first = get + 1
+        last = self._seen
+        if last < first:
+            last = first + self.available() - 1
+            if last < first:
+                return first, get
+        if last - get > limit_events:
+            last = get + limit_events
+        ends, mask = self._ends, self._mask
+        base = ends[get & mask]
+        if self._words[OVERSIZED] > get:
+            last = self._before(get, last, SlotFlag.OVERSIZED)
+        if self._ddl_isolation:
+            last = self._before(get, last, SlotFlag.DDL)
+        span = ends[last & mask] - base
+        if span > limit_bytes:
+            last = self._within(get, last, base + limit_bytes)
+            span = ends[last & mask] - base
+        if not 0 <= span <= self._views.arena_size:
+            raise StoreCorrupt(
+                f"events {first} to {last} claim {span} bytes, the arena has {self._views.arena_size}: `shmstore check` tells more"
+            )
+        self._words[self._get] = self.get = last
+        return first, last
+
+    def _within(self, get: int, last: int, end: int) -> int:
+        """Last event that ends at or before `end`; at least get + 1."""
+        i = (get + 1) & self._mask
+        return get + max(1, int(np.searchsorted(self._views.ends_array[i : i + last - get], end, side="right")))
+
+    def _before(self, get: int, last: int, flag: int) -> int:
+        """End the batch before the first event with `flag`, or after it where it comes first."""
+        i = (get + 1) & self._mask
+        found = np.flatnonzero(self._views.slots["flags"][i : i + last - get] & flag)
+        return last if not len(found) else get + max(1, int(found[0]))
+
+    def ack_to(self, sequence: int) -> None:
+        """Free everything up to `sequence`; the caller has checked that ack < sequence <= get."""
+        if WEAK_ORDER:
+            fence()  # what was read of the payloads, before the room is given away
+        self._words[self._ack] = self.ack = sequence
+
+    def rollback_to(self, sequence: int) -> None:
+        """Move get back to `sequence`; the caller has checked that ack <= sequence <= get."""
+        self._words[self._get] = self.get = sequence
+
+
+# ---------------------------------------------------------------- wake-ups, decided here, done by the store
+
+
+def armed_readers(views: Views, *, everyone: bool) -> list[int]:
+    """Return the places whose readers have what they wait for, disarmed; with `everyone`, those that have anything at all.
+
+    Called by the producer after it published and fenced. The flag is cleared before the places are looked at: a reader
+    that arms itself later sets it again, and it looks at put after that, so it sees what was published.
+    """
+    words = views.words
+    words[ARMED] = 0
+    put = words[PUT]
+    ready = []
+    for place in range(1, words[PLACES]):
+        wanted = words[WANTED_OF[place]]
+        if wanted == DISARMED:
+            continue
+        if wanted <= put or (everyone and words[GET_OF[place]] < put):
+            words[WANTED_OF[place]] = DISARMED
+            ready.append(place)
+        else:
+            words[ARMED] = 1
+    return ready
+
+
+def room_is_wanted(views: Views, ack: int) -> bool:
+    """True, and the wish is taken back, where the producer waits for room and every subscription has given it.
+
+    Called by a reader after its ack and a fence. Of two readers that ack at once, each after its own store, at least one
+    sees both acks.
+    """
+    words = views.words
+    wanted = words[ROOM_WANTED]
+    if wanted > ack or slowest_ack(views) < wanted:
+        return False
+    words[ROOM_WANTED] = DISARMED
+    return True

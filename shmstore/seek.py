@@ -1,0 +1,99 @@
+"""Search by binlog position, without moving any cursor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shmstore.batch import Batch
+from shmstore.errors import PositionNotFound, StoreCorrupt
+from shmstore.event import Position
+from shmstore.layout import SlotFlag, header_word
+from shmstore.ring import PUT, slowest_ack
+from shmstore.segment import Segment
+
+
+def find(segment: Segment, position: Position) -> int:
+    """Return the sequence of the first event after `position`; newest + 1 where that is the last event.
+
+    Raises `PositionNotFound` where events after it may have been in the store and are gone, or never came.
+    """
+    views = segment.views
+    oldest, put = slowest_ack(views) + 1, segment.words[PUT]
+    if not position.file and position.gtids:
+        return _find_gtids(segment, oldest, put, position)
+    # One slot back: an event that is gone still says where it ended, and that is enough to know that nothing is missing.
+    known = max(oldest - 1, views.first)
+    i = known & (views.places - 1)
+    slots = views.slots[i : i + put - known + 1]
+    file, offset = position.order[:2]
+    later = (slots["file"] > file) | ((slots["file"] == file) & (slots["offset"] > offset))
+    first = known + (int(np.argmax(later)) if later.any() else len(slots))
+    if first > known and len(slots):
+        return max(first, oldest)
+    start = Position(segment.read_text("start_file"), segment.words[header_word("start_offset")])
+    if known == oldest == views.first and start.file and start.order <= position.order:
+        return oldest
+    if not len(slots) and not start.file:
+        raise PositionNotFound(
+            f"store {segment.name!r} is empty, so {position.file}:{position.offset} cannot be found in it: wait for the producer"
+        )
+    raise PositionNotFound(
+        f"{position.file}:{position.offset} is older than what store {segment.name!r} keeps: events after it are gone; "
+        "let the producer start from there in a new store, or take a snapshot"
+    )
+
+
+def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> int:
+    for sequence in _ack_points(segment, oldest, put):
+        if position_at(segment, sequence).gtids == position.gtids:
+            return sequence + 1
+    raise PositionNotFound(f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}")
+
+
+def readable(segment: Segment, sequence: int) -> bool:
+    """True where the payload of `sequence` is still in the arena, acked or not."""
+    views, put = segment.views, segment.words[PUT]
+    mask = views.places - 1
+    if not views.first <= sequence <= put or put - sequence >= views.places - 1:
+        return False
+    if views.slots["flags"][sequence & mask] & SlotFlag.OVERSIZED:
+        return sequence > slowest_ack(views)
+    return views.ends[put & mask] - views.ends[(sequence - 1) & mask] <= views.arena_size
+
+
+def position_at(segment: Segment, sequence: int) -> Position:
+    """Binlog position of one event, which must be `readable`."""
+    return Batch(segment, segment.views, sequence, sequence, 0).position_of(sequence)
+
+
+def last_ack_point(segment: Segment) -> Position | None:
+    """Position of the newest transaction end or DDL whose payload is still there, acked or not; None without one."""
+    put = segment.words[PUT]
+    for sequence in _ack_points(segment, max(segment.views.first, put - segment.views.places + 2), put):
+        return position_at(segment, sequence) if readable(segment, sequence) else None
+    return None
+
+
+def position_if_readable(segment: Segment, sequence: int) -> Position | None:
+    """Position of one event; None where its payload is gone or is not an event."""
+    try:
+        return position_at(segment, sequence) if readable(segment, sequence) else None
+    except StoreCorrupt:
+        return None
+
+
+def _ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
+    """Sequences of the ack points from `oldest` to `put`, newest first."""
+    if put < oldest:
+        return []
+    views = segment.views
+    i = oldest & (views.places - 1)
+    found = np.flatnonzero(views.slots["flags"][i : i + put - oldest + 1] & SlotFlag.ACK_POINT)
+    return [oldest + int(offset) for offset in found[::-1]]
+
+
+def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
+    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach."""
+    put = segment.words[PUT]
+    points = _ack_points(segment, max(segment.views.first, put - segment.views.places + 2), sequence)
+    return points[0] if points else None

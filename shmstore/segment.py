@@ -1,0 +1,406 @@
+"""Create, attach and unlink a store's memory by name: a file in /dev/shm, or on disk, mapped.
+
+Plan. A segment is built in a file without a name and gets its name when it is whole, so that nobody ever attaches to
+half a segment, and a creator that dies leaves nothing. Every size an attacher uses comes from `layout.sizes` of a header
+that was checked first. The mapping is made in one reserved range: the fixed part once, each ring twice back to back.
+It is released when the last view of it is gone, never earlier: a batch that outlives close() reads memory, not a fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import grp
+import hashlib
+import os
+import re
+import secrets
+import stat as stat_module
+import time
+import weakref
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore import layout
+from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
+from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
+from shmstore.sync import semaphore_names, start_time, unlink_semaphore
+
+DIRECTORY: Final = "/dev/shm"
+PREFIX: Final = "shmstore."
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_PROT_NONE, _PROT_RW = 0, 3
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
+
+
+class Options(NamedTuple):
+    """What a store is created with; kept in its header for all who attach."""
+
+    capacity: int
+    memory_unit: int
+    limit: int
+    batch_mode: BatchMode
+    flags: StoreFlag
+    evict_after: float
+    first: int
+
+
+class Views(NamedTuple):
+    """A mapped segment as the ring sees it. `ends`, `rows`, `slots` and `arena` are twice as long as their ring."""
+
+    words: memoryview  # int64 words of the fixed part
+    ends: memoryview  # int64
+    rows: memoryview  # int64
+    slots: NDArray[np.void]
+    arena: memoryview
+    ends_array: NDArray[np.int64]
+    rows_array: NDArray[np.int64]
+    slot_bytes: memoryview
+    places: int
+    capacity: int
+    limit: int
+    arena_size: int
+    first: int
+    flags: int
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name a store or a subscription; raise `ValueError` that says what can."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"name {name!r} is not allowed: use 1 to 100 letters, digits, '_', '-' or '.', not starting with '-' or '.', no slash"
+        )
+    return name
+
+
+def object_name(name: str, path: str | None) -> str:
+    """Name in /dev/shm of everything that belongs to a store: ``shmstore.NAME``, with its path's hash for a file."""
+    check_name(name)
+    return (
+        f"{PREFIX}{name}"
+        if path is None
+        else f"{PREFIX}{name}@{hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:12]}"
+    )
+
+
+def overflow_path(objects: str, epoch: int, sequence: int) -> str:
+    """Path of the segment that holds one event larger than the arena."""
+    return f"{DIRECTORY}/{objects}@{epoch:x}.{sequence}"
+
+
+class Segment:
+    """One mapped segment: its descriptor, its header's options, its views."""
+
+    def __init__(self, name: str, path: str | None, fd: int) -> None:
+        self.name = name
+        self.path = path
+        self.fd = fd
+        self.objects = object_name(name, path)
+        where = path or f"{DIRECTORY}/{self.objects}"
+        try:
+            status = os.fstat(fd)
+            head = os.pread(fd, layout.HEADER.itemsize, 0)
+            header = _checked_header(head, status.st_size, where)
+            self.mode = stat_module.S_IMODE(status.st_mode)
+            self.gid = status.st_gid
+            self.epoch = int(header["epoch"])
+            self.evict_after = float(header["evict_after"])
+            self.memory_unit = int(header["memory_unit"])
+            self.batch_mode = BatchMode(int(header["batch_mode"]))
+            self.flags = StoreFlag(int(header["flags"]))
+            self.created_ms = int(header["created_ms"])
+            self.sizes = layout.sizes(int(header["capacity"]), int(header["limit"]))
+            self.views = _mapped(fd, self.sizes, header)
+            if not cursors_sane(self.views):
+                raise LayoutMismatch(
+                    f"{where} has cursors that contradict each other: remove it with `shmstore rm {name}` and create it anew"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        self.words = self.views.words
+        self._fixed = self.words.cast("B")
+        self._finalizer = weakref.finalize(self, os.close, fd)
+
+    def close(self) -> None:
+        """Close the descriptor; the memory goes when its last view does."""
+        self._finalizer()
+
+    @property
+    def removed(self) -> bool:
+        """True when somebody unlinked this store."""
+        return self.words[header_word("state")] != StoreState.LIVE
+
+    def read_text(self, field: str, place: int | None = None) -> str:
+        """Text of a header field, or of a field of subscription place `place`."""
+        start, size = _text_place(field, place)
+        return bytes(self._fixed[start : start + size]).rstrip(b"\0").decode("utf-8", "replace")
+
+    def write_text(self, field: str, text: str, place: int | None = None) -> None:
+        """Write a text field; what does not fit is cut off."""
+        start, size = _text_place(field, place)
+        self._fixed[start : start + size] = text.encode()[:size].ljust(size, b"\0")
+
+    @property
+    def linked(self) -> bool:
+        """True while the name leads to this segment."""
+        try:
+            there = os.stat(self.path or f"{DIRECTORY}/{self.objects}")
+        except OSError:
+            return False
+        here = os.fstat(self.fd)
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _text_place(field: str, place: int | None) -> tuple[int, int]:
+    record = layout.HEADER if place is None else layout.SUBSCRIPTION
+    start = 0 if place is None else layout.HEADER.itemsize + place * layout.SUBSCRIPTION.itemsize
+    assert record.fields is not None
+    dtype, offset = record.fields[field][:2]
+    return start + offset, dtype.itemsize
+
+
+# ---------------------------------------------------------------- create, attach, unlink
+
+
+def create(name: str, options: Options, *, path: str | None, mode: int, group: str | int | None) -> Segment:
+    """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing."""
+    where = path or f"{DIRECTORY}/{object_name(name, path)}"
+    if os.path.lexists(where):
+        raise _exists(name, where)
+    sizes = layout.sizes(options.capacity, options.limit)
+    gid = grp.getgrnam(group).gr_gid if isinstance(group, str) else -1 if group is None else group
+    directory = os.path.dirname(where) or "."
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise StoreError(
+            f"cannot create store {name!r} in {directory}: {error.strerror}; the directory must exist, be writable, and be on a local file system"
+        ) from error
+    try:
+        os.fchown(fd, -1, gid)
+        os.fchmod(fd, mode)
+        try:
+            os.posix_fallocate(fd, 0, sizes.total)  # all memory now: later a full file system would be a SIGBUS
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise StoreError(
+                f"store {name!r} needs {sizes.total} bytes in {directory}, which has less free: choose a smaller capacity or memory unit"
+            ) from error
+        os.pwrite(fd, _first_header(options, sizes), 0)
+        os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
+        _write_word(fd, "version", layout.VERSION)  # last: now it is a store
+        try:
+            # src_dir_fd only makes Python call linkat(2) with AT_SYMLINK_FOLLOW; the path is absolute.
+            os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
+        except FileExistsError:
+            raise _exists(name, where) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return Segment(name, path, fd)
+
+
+def _exists(name: str, where: str) -> StoreExists:
+    return StoreExists(
+        f"store {name!r} exists already ({where}): attach to it, choose another name, or remove it with `shmstore rm {name}`"
+    )
+
+
+def attach(name: str, *, path: str | None) -> Segment:
+    """Map the segment of that name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
+    where = path or f"{DIRECTORY}/{object_name(name, path)}"
+    try:
+        fd = os.open(where, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
+    except OSError as error:
+        raise StoreError(f"cannot open store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}") from error
+    return Segment(name, path, fd)
+
+
+def unlink(name: str, *, path: str | None) -> None:
+    """Remove a store: its name, its semaphores, its overflow segments. Those attached are told. Raises `StoreNotFound`."""
+    objects = object_name(name, path)
+    where = path or f"{DIRECTORY}/{objects}"
+    found = os.path.lexists(where)
+    if found:
+        try:
+            segment = attach(name, path=path)
+        except (LayoutMismatch, StoreError, OSError):
+            pass  # not a store of ours any more; the name goes all the same
+        else:
+            segment.words[header_word("state")] = StoreState.REMOVED  # first: who looks again sees it
+            segment.close()
+        os.unlink(where)
+    for entry in os.listdir(DIRECTORY):
+        if entry.startswith(f"{objects}@") and not (path is None and _of_a_file(entry, objects)):
+            _remove(f"{DIRECTORY}/{entry}")
+            found = True
+    for semaphore in semaphore_names(f"{objects}@"):
+        if path is None and _of_a_file(semaphore, objects):
+            continue
+        unlink_semaphore(semaphore)
+        found = True
+    if not found:
+        raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
+
+
+def names() -> list[str]:
+    """Names of the stores in this host's shared memory, sorted."""
+    return sorted(entry[len(PREFIX) :] for entry in os.listdir(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
+
+
+def _of_a_file(entry: str, objects: str) -> bool:
+    """True where an object belongs to a file-backed store of the same name: NAME@<12 hex digits>@..."""
+    return entry[len(objects) + 1 :].count("@") > 0
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _owner(where: str) -> int:
+    try:
+        return os.stat(where).st_uid
+    except OSError:
+        return -1
+
+
+# ---------------------------------------------------------------- header
+
+
+def _first_header(options: Options, sizes: Sizes) -> bytes:
+    header = np.zeros(1, dtype=layout.HEADER)
+    pid = os.getpid()
+    header["magic"] = layout.MAGIC
+    header["epoch"] = secrets.randbits(63) | 1
+    header["capacity"] = options.capacity
+    header["memory_unit"] = options.memory_unit
+    header["limit"] = options.limit
+    header["arena"] = sizes.arena_size
+    header["batch_mode"] = options.batch_mode
+    header["flags"] = options.flags
+    header["evict_after"] = options.evict_after
+    header["first"] = options.first
+    header["created_ms"] = time.time_ns() // 1_000_000
+    header["creator_pid"] = pid
+    header["creator_start"] = start_time(pid)
+    header["state"] = StoreState.LIVE
+    header["places"] = 1
+    header["put"] = header["floor"] = header["oversized"] = options.first - 1
+    header["room_wanted"] = layout.DISARMED
+    return header.tobytes()
+
+
+def _first_places(options: Options) -> bytes:
+    table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
+    table["wanted"] = layout.DISARMED
+    table["get"] = table["ack"] = options.first - 1
+    table["state"][0] = SubscriptionState.ACTIVE  # place 0 holds everything until somebody subscribes
+    return table.tobytes()
+
+
+def _write_word(fd: int, field: str, value: int) -> None:
+    os.pwrite(fd, value.to_bytes(8, "little", signed=True), header_word(field) * 8)
+
+
+def _checked_header(head: bytes, size: int, where: str) -> np.void:
+    if len(head) < layout.HEADER.itemsize or head[: len(layout.MAGIC)] != layout.MAGIC:
+        raise LayoutMismatch(f"{where} is not a store: {size} bytes that start with {head[:8]!r}, wanted {layout.MAGIC!r}")
+    header: np.void = np.frombuffer(head, dtype=layout.HEADER)[0]
+    version = int(header["version"])
+    if version != layout.VERSION:
+        raise LayoutMismatch(
+            f"{where} has layout version {version}, this shmstore reads version {layout.VERSION}: use the shmstore that made it, or remove it and create it anew"
+        )
+    capacity, unit, limit, first = (int(header[field]) for field in ("capacity", "memory_unit", "limit", "first"))
+    sane = (
+        0 < capacity <= layout.MAX_CAPACITY
+        and capacity & (capacity - 1) == 0
+        and 0 < unit <= layout.MAX_ARENA
+        and 0 < limit <= layout.MAX_ARENA
+        and int(header["batch_mode"]) in tuple(BatchMode)
+        and 0 <= int(header["flags"]) < 2 * max(StoreFlag)
+        and 0 <= first <= layout.MAX_SEQUENCE
+        and float(header["evict_after"]) >= 0
+        and 1 <= int(header["places"]) <= layout.SUBSCRIPTIONS
+    )
+    if not sane:
+        raise LayoutMismatch(f"{where} has a header that contradicts itself: remove it with `shmstore rm` and create it anew")
+    wanted = layout.sizes(capacity, limit)
+    if size != wanted.total or int(header["arena"]) != wanted.arena_size:
+        raise LayoutMismatch(
+            f"{where} has {size} bytes, its header asks for {wanted.total}: it was cut off or changed; remove it and create it anew"
+        )
+    return header
+
+
+# ---------------------------------------------------------------- mapping
+
+
+def cursors_sane(views: Views) -> bool:
+    """True where floor <= put <= floor + capacity. The store may be moving: put is read on both sides of floor."""
+    words = views.words
+    before = words[header_word("put")]
+    floor = words[header_word("floor")]
+    after = words[header_word("put")]
+    return views.first - 1 <= floor <= after <= layout.MAX_SEQUENCE and before - floor <= views.capacity
+
+
+def _mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
+    rings = (
+        (sizes.ends, sizes.rows - sizes.ends),
+        (sizes.rows, sizes.slots - sizes.rows),
+        (sizes.slots, sizes.arena - sizes.slots),
+        (sizes.arena, sizes.arena_size),
+    )
+    reserved = layout.FIXED_SIZE + 2 * sum(length for _, length in rings)
+    base = _mmap(None, reserved, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
+    memory = (ctypes.c_ubyte * reserved).from_address(base)
+    weakref.finalize(memory, _libc.munmap, base, reserved)
+    _mmap(base, layout.FIXED_SIZE, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, 0)
+    whole = memoryview(memory).cast("B")
+    at = layout.FIXED_SIZE
+    views = []
+    for offset, length in rings:
+        for copy in (at, at + length):
+            _mmap(base + copy, length, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, offset)
+        views.append(whole[at : at + 2 * length])
+        at += 2 * length
+    ends, rows, slots, arena = views
+    return Views(
+        words=whole[: layout.FIXED_SIZE].cast("q"),
+        ends=ends.cast("q"),
+        rows=rows.cast("q"),
+        slots=np.frombuffer(slots, dtype=layout.SLOT),
+        arena=arena,
+        ends_array=np.frombuffer(ends, dtype=np.int64),
+        rows_array=np.frombuffer(rows, dtype=np.int64),
+        slot_bytes=slots,
+        places=sizes.places,
+        capacity=int(header["capacity"]),
+        limit=int(header["limit"]),
+        arena_size=sizes.arena_size,
+        first=int(header["first"]),
+        flags=int(header["flags"]),
+    )
+
+
+def _mmap(address: int | None, length: int, protection: int, flags: int, fd: int, offset: int) -> int:
+    result = _libc.mmap(address, length, protection, flags, fd, offset)
+    if result is None or result == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise StoreError(f"cannot map {length} bytes of the segment: {os.strerror(code)}")
+    return int(result)

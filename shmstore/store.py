@@ -1,0 +1,568 @@
+"""EventStore: a ring in named shared memory, its waiting, its roles and its subscriptions."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+import zlib
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore import codec, overflow, seek, segment
+from shmstore.batch import Batch
+from shmstore.checkpoint import CheckpointFile
+from shmstore.errors import BatchTooLarge, PositionNotFound, ProducerInUse, StoreClosed, StoreFull
+from shmstore.event import Event, Position
+from shmstore.layout import (
+    DISARMED,
+    LOCK_PRODUCER,
+    LOCK_TABLE,
+    MAX_CAPACITY,
+    MAX_SEQUENCE,
+    SLOT,
+    BatchMode,
+    SlotFlag,
+    StoreFlag,
+    header_word,
+)
+from shmstore.ring import ARMED, FLOOR, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, slowest_ack
+from shmstore.segment import Options, Segment, check_name
+from shmstore.stat import StoreStat, SubscriptionStat
+from shmstore.subscription import Subscription
+from shmstore.sync import WAIT_SLICE, Condition, Deadline, Lock, Ownership, fence, start_time
+from shmstore.table import Start, SubscriptionTable
+
+DEFAULT_CAPACITY: Final = 16384
+DEFAULT_MEMORY_UNIT: Final = 1024
+_open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
+
+
+class _Unclaimed:
+    """Stands in for the writer until somebody puts: claims the producer role then, or says why not."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        self._store.claim()
+        return getattr(self._store._writer, name)
+
+
+class EventStore:
+    """A ring of events in named shared memory: one producer puts, many subscriptions get and ack, each at its own pace.
+
+    Make one with `create` or `attach`. An object serves one thread at a time; other threads and processes attach again
+    by name. A forked child must attach again: its parent keeps the roles.
+    """
+
+    def __init__(self, mapped: Segment) -> None:
+        self.segment = mapped
+        self._views = mapped.views
+        self._words = mapped.words
+        self._condition_mode = mapped.mode, -1 if mapped.mode == 0o600 else mapped.gid
+        self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.objects}@lock", *self._condition_mode)
+        self._table = SubscriptionTable(mapped, self.lock)
+        self._room = Condition(f"/{mapped.objects}@room", *self._condition_mode)
+        self._conditions: dict[int, Condition] = {}
+        self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
+        self._writer: Writer = _Unclaimed(self)  # type: ignore[assignment]
+        self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
+        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._closed = False
+        _open_stores.add(self)
+
+    # ------------------------------------------------------------ create, attach, unlink, close
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        capacity: int = DEFAULT_CAPACITY,
+        memory_unit: int = DEFAULT_MEMORY_UNIT,
+        batch_mode: BatchMode = BatchMode.MEMSIZE,
+        ddl_isolation: bool = False,
+        lag: str = "block",
+        evict_after: float = 30.0,
+        mode: int = 0o600,
+        group: str | int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        checksum: bool | None = None,
+        first_sequence: int = 0,
+    ) -> EventStore:
+        """Make a store and attach to it.
+
+        `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the room for their payloads (in
+        ITEMSIZE mode, too: it is memory). `lag` says what a put does when a subscription holds it up: "block", or "evict"
+        that subscription after `evict_after` seconds. `mode` and `group` are those of the segment and its semaphores.
+        `path` puts the segment into a file on disk instead of /dev/shm. `checksum` adds a crc32 to every event; it is on by
+        default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
+        """
+        check_name(name)
+        if not 1 <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
+            raise ValueError(f"capacity is {capacity}: give a power of two from 1 to {MAX_CAPACITY}")
+        if memory_unit < 1:
+            raise ValueError(f"memory_unit is {memory_unit}: give bytes from 1 up")
+        if lag not in ("block", "evict"):
+            raise ValueError(f"lag is {lag!r}: give 'block' or 'evict'")
+        if mode & ~0o660 or mode & 0o600 != 0o600:
+            raise ValueError(f"mode is {mode:#o}: give 0o600, or 0o660 with a group")
+        if not 0 <= first_sequence <= MAX_SEQUENCE - capacity:
+            raise ValueError(f"first_sequence is {first_sequence}: give 0 to {MAX_SEQUENCE - capacity}")
+        file = None if path is None else os.path.abspath(os.fspath(path))
+        checked = file is not None if checksum is None else checksum
+        flags = StoreFlag(0)
+        for wanted, flag in (
+            (ddl_isolation, StoreFlag.DDL_ISOLATION),
+            (lag == "evict", StoreFlag.EVICT),
+            (checked, StoreFlag.CHECKSUM),
+        ):
+            flags |= flag if wanted else 0
+        options = Options(
+            capacity, memory_unit, capacity * memory_unit, BatchMode(batch_mode), flags, float(evict_after), first_sequence
+        )
+        return cls(segment.create(name, options, path=file, mode=mode, group=group))
+
+    @classmethod
+    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> EventStore:
+        """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
+        store = cls(segment.attach(name, path=None if path is None else os.path.abspath(os.fspath(path))))
+        if store._checksum:
+            from shmstore.recovery import recover  # only file-backed stores come back from a crash of the whole host
+
+            recover(store)
+        return store
+
+    @staticmethod
+    def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
+        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next wait. Raises `StoreNotFound`."""
+        segment.unlink(name, path=None if path is None else os.path.abspath(os.fspath(path)))
+
+    @staticmethod
+    def names() -> list[str]:
+        """Names of the stores in this host's shared memory."""
+        return segment.names()
+
+    def close(self) -> None:
+        """Give up all roles held through this object. The store stays. Idempotent."""
+        if self._closed:
+            return
+        for subscription in list(self._subscriptions):
+            subscription.close()
+        if self._producer.held:
+            self._words[header_word("producer_pid")] = 0
+            self._producer.release()
+        self._retire()
+        self.segment.close()
+
+    def _retire(self) -> None:
+        self._closed = True
+        if isinstance(self._writer, Writer):
+            self._writer.close()
+        self._writer = _Unclaimed(self)  # type: ignore[assignment]
+        for condition in (self._room, self.lock, *self._conditions.values()):
+            condition.close()
+
+    def _abandon(self) -> None:
+        """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
+        for subscription in list(self._subscriptions):
+            subscription._retire()
+        self._retire()
+
+    def __enter__(self) -> EventStore:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ what the store is
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.segment.name
+
+    @property
+    def epoch(self) -> int:
+        """Random id of this life of the store; sequences compare only inside one epoch."""
+        return self.segment.epoch
+
+    @property
+    def capacity(self) -> int:
+        """Events that may be in flight."""
+        return self._views.capacity
+
+    @property
+    def memory_unit(self) -> int:
+        """Bytes of one memory unit."""
+        return self.segment.memory_unit
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes of payload that may be in flight."""
+        return self._views.limit
+
+    @property
+    def batch_mode(self) -> BatchMode:
+        """What `limit` of a get counts."""
+        return self.segment.batch_mode
+
+    @property
+    def ddl_isolation(self) -> bool:
+        """True where a DDL comes alone."""
+        return bool(self.segment.flags & StoreFlag.DDL_ISOLATION)
+
+    @property
+    def source(self) -> str:
+        """What the producer last said it reads from."""
+        return self.segment.read_text("source")
+
+    @property
+    def put_cursor(self) -> Cursor:
+        """What was put so far."""
+        return cursor_at(self._views, self._words[PUT])
+
+    @property
+    def newest(self) -> int:
+        """Last sequence put; ``oldest - 1`` when nothing is kept."""
+        return self._words[PUT]
+
+    @property
+    def oldest(self) -> int:
+        """First sequence that some subscription has not acked."""
+        return slowest_ack(self._views) + 1
+
+    # ------------------------------------------------------------ put
+
+    def claim(self, *, start: Position | None = None) -> None:
+        """Become the producer. Raises `ProducerInUse` while another lives. Idempotent.
+
+        `start` is where the source was opened: in an empty store it is noted, so that `find` can tell "before the first
+        event" from "lost". What a killed producer left half done is not visible and is overwritten.
+        """
+        self._check_open()
+        if not self._producer.acquire():
+            pid = self._words[header_word("producer_pid")]
+            raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
+        if isinstance(self._writer, Writer):
+            return
+        words, pid = self._words, os.getpid()
+        words[header_word("producer_pid")] = pid
+        words[header_word("producer_start")] = start_time(pid)
+        words[ROOM_WANTED] = DISARMED
+        overflow.remove_orphans(self.segment)
+        if start is not None and words[PUT] == self._views.first - 1:
+            self.segment.write_text("start_file", start.file)
+            words[header_word("start_offset")] = start.offset
+        self._writer = Writer(self._views)
+
+    def put(self, events: Event | bytes | list[Event] | list[bytes], *, timeout: float | None = None) -> int:
+        """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
+
+        An event is an `Event`, or its bytes as they are. Waits for room up to `timeout` seconds: None without limit, 0 not
+        at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
+        `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
+        """
+        writer = self._writer
+        if type(events) is bytes:
+            if self._checksum or not writer.put_one(events):
+                return self._put_plain([events], timeout)
+        elif isinstance(events, Event):
+            return self.put_encoded(*codec.encode_batch([events]), timeout=timeout)
+        elif events and type(events[0]) is bytes:
+            if self._checksum or len(events) > self._views.capacity or not writer.put_many(events):  # type: ignore[arg-type]
+                return self._put_plain(events, timeout)  # type: ignore[arg-type]
+        elif events:
+            return self.put_encoded(*codec.encode_batch(events), timeout=timeout)  # type: ignore[arg-type]
+        else:
+            return self._words[PUT]
+        fence()  # the cursor, before the look at who waits: see Subscription._await
+        if self._words[ARMED]:
+            self._wake_readers()
+        return self._words[PUT]
+
+    def _put_plain(self, payloads: list[bytes], timeout: float | None) -> int:
+        slots = np.zeros(len(payloads), SLOT)
+        slots["size"] = [len(payload) for payload in payloads]
+        slots["rows"] = 1
+        return self.put_encoded(b"".join(payloads), slots, timeout=timeout)
+
+    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
+        """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).
+
+        The caller fills size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
+        """
+        n = len(slots)
+        if n == 0:
+            return self._words[PUT]
+        if slots.dtype != SLOT:
+            raise ValueError(f"slots have dtype {slots.dtype}, wanted layout.SLOT")
+        charges = slots["size"].astype(np.int64)
+        total = int(charges.sum())
+        if total != len(blob):
+            raise ValueError(f"the slots' sizes sum to {total} bytes, the blob has {len(blob)}")
+        writer, limit = self._writer, self._views.limit
+        oversized = total > limit and n == 1
+        if oversized:
+            charges[0] = total = limit
+            slots = slots.copy()
+            slots["flags"] |= np.uint16(SlotFlag.OVERSIZED)
+        if n > self._views.capacity or total > limit:
+            raise BatchTooLarge(
+                f"{n} events of {total} bytes can never fit: store {self.name!r} holds {self._views.capacity} events and {limit} bytes; put them in parts"
+            )
+        if self._checksum:
+            slots = self._with_checks(blob, slots)
+        if writer.put + n > MAX_SEQUENCE:
+            raise BatchTooLarge(f"store {self.name!r} has used up its sequences: create it anew")
+        if oversized:
+            self._await_room(n, total, Deadline(timeout))
+            overflow.write(self.segment, writer.put + 1, blob)
+            writer.announce_oversized()
+            writer.put_encoded(b"", slots, charges)
+        elif not writer.put_encoded(blob, slots, charges):
+            self._await_room(n, total, Deadline(timeout))
+            writer.put_encoded(blob, slots, charges)
+        fence()  # the cursor, before the look at who waits: see Subscription._await
+        if self._words[ARMED]:
+            self._wake_readers()
+        return self._words[PUT]
+
+    def _with_checks(self, blob: bytes | memoryview, slots: NDArray[np.void]) -> NDArray[np.void]:
+        slots = slots.copy()
+        view, start, checks = memoryview(blob), 0, []
+        for size in slots["size"].tolist():
+            checks.append(zlib.crc32(view[start : start + size]))
+            start += size
+        slots["check"] = checks
+        return slots
+
+    def _await_room(self, n: int, size: int, deadline: Deadline) -> None:
+        """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline.
+
+        Lost wake-ups are ruled out by order: wish, fence, look. A reader acks, fences, looks at the wish.
+        """
+        writer, words = self._writer, self._words
+        began = time.monotonic()
+        writer.refresh()
+        try:
+            while not writer._fits(n, size):
+                wanted = writer.wanted_ack(n, size)
+                words[ROOM_WANTED] = wanted
+                fence()
+                writer.refresh()
+                if writer._fits(n, size):
+                    return
+                if self.segment.removed:
+                    raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
+                self._wake_readers(everyone=True)  # one that waits for more than can ever come takes what is there
+                left = deadline.left(WAIT_SLICE)
+                if left <= 0:
+                    raise StoreFull(f"store {self.name!r} has no room for {n} events of {size} bytes: {self._slowest(wanted)}")
+                if self.segment.flags & StoreFlag.EVICT:
+                    patience = began + self.segment.evict_after - time.monotonic()
+                    if patience <= 0:
+                        self._evict(wanted)
+                        continue
+                    left = min(left, patience)
+                self._room.wait(left)
+                self._check_open()
+                writer.refresh()
+        finally:
+            words[ROOM_WANTED] = DISARMED
+
+    def _slowest(self, wanted: int) -> str:
+        late = [
+            f"{stat.name!r} has acked up to {stat.ack.sequence}"
+            for stat in self.subscriptions()
+            if stat.state == "active" and stat.ack.sequence < wanted
+        ]
+        return "; ".join(late) if late else "nobody is subscribed"
+
+    def _evict(self, wanted: int) -> None:
+        for place in self._table.evict(wanted):
+            self._condition(place).notify()
+
+    # ------------------------------------------------------------ wake-ups
+
+    def _wake_readers(self, *, everyone: bool = False) -> None:
+        for place in armed_readers(self._views, everyone=everyone):
+            self._condition(place).notify()
+
+    def _condition(self, place: int) -> Condition:
+        condition = self._conditions.get(place)
+        if condition is None:
+            condition = self._conditions[place] = Condition(self._condition_name(place), *self._condition_mode)
+        return condition
+
+    def _condition_name(self, place: int) -> str:
+        return f"/{self.segment.objects}@{place}"
+
+    def wake_producer(self) -> None:
+        """Wake the producer that waits for room."""
+        self._room.notify()
+
+    def free_oversized(self, after: int) -> None:
+        """Free the segments of oversized events after `after` that everybody has acked."""
+        overflow.free(self.segment, after)
+
+    # ------------------------------------------------------------ subscriptions
+
+    def subscribe(
+        self, name: str, *, start: Start = "earliest", checkpoint: CheckpointFile | None = None, checkpoint_interval: float = 1.0
+    ) -> Subscription:
+        """Own the subscription `name` until `Subscription.close` or the death of this process.
+
+        A known name goes on after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
+        sequence of the first event wanted, or a `Position` (the first event after it). With `checkpoint`, the acked position
+        is made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the
+        file holds. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
+        """
+        self._check_open()
+        saved = checkpoint.load() if checkpoint is not None else None
+        if saved is not None:
+            start = saved.sequence + 1 if saved.epoch == self.epoch else saved.position
+        place, owner = self._table.take(name, start)
+        subscription = Subscription(
+            self,
+            name,
+            place,
+            owner,
+            Condition(self._condition_name(place), *self._condition_mode),
+            checkpoint,
+            checkpoint_interval,
+        )
+        self._subscriptions.add(subscription)
+        if self._words[ROOM_WANTED] != DISARMED:
+            self.wake_producer()  # place 0 may have been what held it up
+        return subscription
+
+    def unsubscribe(self, name: str) -> None:
+        """Forget a subscription that nobody reads now. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        self._check_open()
+        before = slowest_ack(self._views)
+        self._table.remove(name)
+        self.free_oversized(before)
+        self.wake_producer()
+
+    def subscriptions(self) -> tuple[SubscriptionStat, ...]:
+        """Describe every subscription."""
+        return self._table.stats()
+
+    def clear(self) -> None:
+        """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
+        self._check_open()
+        before = slowest_ack(self._views)
+        self._table.clear()
+        self.free_oversized(before)
+        self.wake_producer()
+
+    # ------------------------------------------------------------ reading without taking
+
+    def peek(self, first: int, *, limit_events: int | None = None, limit_bytes: int | None = None) -> Batch:
+        """Return a copy of the events from sequence `first` on; nothing moves. At least one event where one is there.
+
+        Raises `PositionNotFound` where `first` is acked by all, or after ``newest + 1``.
+        """
+        self._check_open()
+        newest = self._words[PUT]
+        if not self.oldest <= first <= newest + 1:
+            raise PositionNotFound(f"sequence {first} is not in store {self.name!r}: it keeps {self.oldest} to {newest}")
+        last = newest if limit_events is None else min(newest, first + limit_events - 1)
+        if limit_bytes is not None and last >= first:
+            i = first & (self._views.places - 1)
+            ends = self._views.ends_array[i : i + last - first + 1]
+            room = self._views.ends[(first - 1) & (self._views.places - 1)] + limit_bytes
+            last = first - 1 + max(1, int(np.searchsorted(ends, room, side="right")))
+        batch = Batch(self.segment, self._views, first, last, -1)
+        if batch:
+            batch = batch.copy()
+            fence()  # the copy, before the look whether the producer may have written over it
+            if self._words[FLOOR] >= first:
+                raise PositionNotFound(
+                    f"sequence {first} was acked by all while it was read: store {self.name!r} keeps {self.oldest} on"
+                )
+            if self._checksum:
+                batch.verify()
+        return batch
+
+    def find(self, position: Position) -> int:
+        """Return the sequence of the first event after `position`. Raises `PositionNotFound` where events may be missing."""
+        return seek.find(self.segment, position)
+
+    @property
+    def first_position(self) -> Position | None:
+        """Position of the oldest event kept, or of the last event put where all are acked; None in an empty store."""
+        return seek.position_if_readable(self.segment, min(self.oldest, self.newest))
+
+    @property
+    def latest_position(self) -> Position | None:
+        """Position of the last event put; None in an empty store."""
+        return seek.position_if_readable(self.segment, self.newest)
+
+    def last_ack_point(self) -> Position | None:
+        """Position of the newest transaction end or DDL put, acked or not: where a restarted producer goes on."""
+        return seek.last_ack_point(self.segment)
+
+    def stat(self) -> StoreStat:
+        """Describe the store at this moment."""
+        views, words, mapped = self._views, self._words, self.segment
+        put, floor = self.put_cursor, cursor_at(views, slowest_ack(views))
+        file = mapped.read_text("source_file")
+        return StoreStat(
+            name=self.name,
+            path=mapped.path,
+            epoch=self.epoch,
+            created_ms=mapped.created_ms,
+            capacity=views.capacity,
+            memory_unit=mapped.memory_unit,
+            limit_bytes=views.limit,
+            batch_mode=mapped.batch_mode.name,
+            ddl_isolation=self.ddl_isolation,
+            lag="evict" if mapped.flags & StoreFlag.EVICT else "block",
+            checksum=self._checksum,
+            segment_bytes=mapped.sizes.total,
+            put=put,
+            oldest=floor.sequence + 1,
+            newest=put.sequence,
+            free_events=views.capacity - (put.sequence - floor.sequence),
+            free_bytes=views.limit - (put.bytes - floor.bytes),
+            producer_pid=words[header_word("producer_pid")],
+            producer_alive=self._producer.taken(),
+            heartbeat_ms=words[header_word("heartbeat_ms")],
+            source=self.source,
+            source_position=Position(file, words[header_word("source_offset")]) if file else None,
+            subscriptions=self.subscriptions(),
+        )
+
+    def heartbeat(self, source: str = "", position: Position | None = None) -> None:
+        """Say that the producer lives, what it reads from, and how far it has read. For `stat`; about once a second."""
+        if not self._producer.held:
+            raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
+        if source:
+            self.segment.write_text("source", source)
+        if position is not None:
+            self.segment.write_text("source_file", position.file)
+            self._words[header_word("source_offset")] = position.offset
+        self._words[header_word("heartbeat_ms")] = time.time_ns() // 1_000_000
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the store, a sentence each; an empty list where nothing is."""
+        from shmstore.check import findings  # only here: it knows every part
+
+        return findings(self.segment)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"store {self.name!r} is closed: attach again")
+
+
+def _after_fork() -> None:
+    for store in list(_open_stores):
+        store._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

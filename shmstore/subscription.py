@@ -1,0 +1,293 @@
+"""Subscription: a named reader of a store, with a get and an ack cursor of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from shmstore.batch import Batch
+from shmstore.checkpoint import Checkpoint, CheckpointFile
+from shmstore.errors import AckError, StoreClosed, StoreCorrupt, SubscriptionLost
+from shmstore.event import Position
+from shmstore.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
+from shmstore.ring import (
+    ACTIVE,
+    ARMED,
+    OVERSIZED,
+    PUT,
+    ROOM_WANTED,
+    STATE_OF,
+    WANTED_OF,
+    Cursor,
+    Reader,
+    cursor_at,
+    room_is_wanted,
+)
+from shmstore.sync import WAIT_SLICE, Condition, Deadline, Ownership, fence
+
+if TYPE_CHECKING:
+    from shmstore.store import EventStore
+
+NO_LIMIT: Final = 2**62
+
+
+class _Closed:
+    """Stands in for the reader after close(): whatever is asked of it says so."""
+
+    def __getattr__(self, name: str) -> object:
+        raise StoreClosed("the subscription is closed: subscribe again")
+
+
+class Subscription:
+    """A reader's end of a store. Made by `EventStore.subscribe`; owned until `close` or the death of the process."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        name: str,
+        place: int,
+        owner: Ownership,
+        condition: Condition,
+        checkpoint: CheckpointFile | None,
+        checkpoint_interval: float,
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.place = place
+        self._owner = owner
+        self._views = store.segment.views
+        self._segment = store.segment
+        self._words = self._views.words
+        self._condition = condition
+        flags = store.segment.flags
+        self._reader = Reader(self._views, place, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
+        # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
+        # before the place it went back to.
+        self._generation = 0
+        self._kept: list[int] = []  # kept[g]: last sequence of generation g that later rollbacks left valid
+        self._careful = bool(flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
+        self._checkpoint = checkpoint
+        self._interval = checkpoint_interval
+        self._unsaved: Checkpoint | None = None
+        self._saved_at = 0.0
+
+    # ------------------------------------------------------------ get
+
+    def get(
+        self,
+        limit: int | None = None,
+        *,
+        limit_events: int | None = None,
+        limit_bytes: int | None = None,
+        timeout: float | None = None,
+        min_events: int = 1,
+    ) -> Batch:
+        """Return the next events and move the get cursor over them.
+
+        `limit` counts events in an ITEMSIZE store and memory units in a MEMSIZE store; `limit_events` and `limit_bytes`
+        say it outright. At least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
+        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for room, what is there is
+        returned, at the deadline perhaps an empty batch. With DDL isolation a DDL comes alone.
+
+        Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
+        """
+        events = NO_LIMIT if limit_events is None else limit_events
+        size = NO_LIMIT if limit_bytes is None else limit_bytes
+        if limit is not None:
+            if self._segment.batch_mode is BatchMode.ITEMSIZE:
+                events = min(events, limit)
+            else:
+                size = min(size, limit * self._segment.memory_unit)
+        if min_events == 1 and events > 0:
+            first, last = self._reader.take(events, size)
+            if last >= first and not self._careful:
+                return Batch(self._segment, self._views, first, last, self._generation)
+        else:
+            self._check_limits(events, min_events)
+            first, last = 1, 0
+        if last < first:
+            if self._await(min_events, Deadline(timeout)):
+                first, last = self._reader.take(events, size)
+            else:
+                first, last = self._reader.get + 1, self._reader.get
+        batch = Batch(self._segment, self._views, first, last, self._generation)
+        return self._checked(batch) if self._careful and batch else batch
+
+    def _check_limits(self, events: int, min_events: int) -> None:
+        if not 0 < min_events <= min(events, self._views.capacity):
+            raise ValueError(
+                f"min_events is {min_events}: give 1 to {min(events, self._views.capacity)} (the limit, and the capacity of the store)"
+            )
+
+    def _await(self, n: int, deadline: Deadline) -> bool:
+        """Wait until `n` events are there, or any while the producer waits for room; False at the deadline with nothing.
+
+        Lost wake-ups are ruled out by order: wanted, armed, fence, look. The producer publishes, fences, looks at armed.
+        """
+        words = self._words
+        wanted_word = WANTED_OF[self.place]
+        try:
+            while True:
+                words[wanted_word] = self._reader.get + n
+                words[ARMED] = 1
+                fence()
+                there = self._reader.available()
+                if there >= n or (there and words[ROOM_WANTED] != DISARMED):
+                    return True
+                self._check_state()
+                left = deadline.left(WAIT_SLICE)
+                if left <= 0:
+                    return there > 0
+                words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
+                self._condition.wait(left)
+        finally:
+            words[wanted_word] = DISARMED
+
+    def _check_state(self) -> None:
+        state = self._words[STATE_OF[self.place]]
+        if state == SubscriptionState.LOST:
+            raise SubscriptionLost(
+                f"subscription {self.name!r} of store {self.store.name!r} held the producer up for too long and was evicted after sequence "
+                f"{self._reader.ack}: unsubscribe it, and subscribe anew or take a snapshot"
+            )
+        if state != ACTIVE:
+            raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")
+        if self._segment.removed:
+            raise StoreClosed(f"store {self.store.name!r} was removed: create it anew, or attach to its successor")
+
+    def _checked(self, batch: Batch) -> Batch:
+        """The batch, known to be whole: copied before a producer that evicts could have overwritten it, checksums right."""
+        try:
+            if self._segment.flags & StoreFlag.EVICT:
+                self._check_state()
+                batch = batch.copy()
+                fence()  # the copy was made before the state is looked at: still ACTIVE means nothing was overwritten
+                self._check_state()
+            if self._segment.flags & StoreFlag.CHECKSUM:
+                batch.verify()
+        except BaseException:
+            self._reader.rollback_to(batch.first - 1)
+            raise
+        return batch
+
+    # ------------------------------------------------------------ ack, rollback
+
+    def ack(self, what: Batch | int | Position) -> None:
+        """Say that everything up to a batch's last event, a sequence, or a binlog position is done. Cumulative.
+
+        An empty batch is ignored. Raises `AckError`, moving nothing, where it was not got, was acked already, or belongs
+        to a batch that a rollback took back; `SubscriptionLost` where the events are gone.
+        """
+        reader = self._reader
+        if type(what) is int:
+            sequence = what
+        elif isinstance(what, Batch):
+            sequence = what.last
+            if sequence < what.first:
+                return
+            if what.generation != self._generation:
+                self._check_generation(what)
+        else:
+            sequence = self._sequence_of(what)
+        if not reader.ack < sequence <= reader.get:
+            raise AckError(
+                f"sequence {sequence} cannot be acked: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
+            )
+        if self._careful:
+            self._check_state()
+        before = reader.ack
+        if self._checkpoint is not None:
+            self._note_checkpoint(before, sequence)
+        reader.ack_to(sequence)
+        fence()  # the ack, before the look at who waits for room: see ring.room_is_wanted
+        if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
+            self.store.wake_producer()
+        if self._words[OVERSIZED] > before:
+            self.store.free_oversized(before)
+        if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
+            self.save_checkpoint()
+
+    def rollback(self, batch: Batch | None = None) -> None:
+        """Give again what was got and not acked: all of it, or from `batch` on. Batches taken back cannot be acked any more."""
+        reader = self._reader
+        to = reader.ack
+        if batch is not None:
+            if batch.generation != self._generation:
+                self._check_generation(batch)
+            to = batch.first - 1
+            if not reader.ack <= to <= reader.get:
+                raise AckError(
+                    f"batch {batch.first}..{batch.last} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
+                )
+        self._kept = [min(kept, to) for kept in self._kept] + [to]
+        self._generation += 1
+        reader.rollback_to(to)
+
+    def _check_generation(self, batch: Batch) -> None:
+        if not 0 <= batch.generation < self._generation or batch.last > self._kept[batch.generation]:
+            raise AckError(
+                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
+            )
+
+    def _sequence_of(self, position: Position) -> int:
+        slots = self._views.slots
+        for sequence in range(self._reader.get, self._reader.ack, -1):
+            slot = slots[sequence & (self._views.places - 1)]
+            if (int(slot["file"]), int(slot["offset"])) == position.order[:2]:
+                return sequence
+        raise AckError(f"no event got and not acked ends at {position.file}:{position.offset}")
+
+    # ------------------------------------------------------------ cursors, checkpoint, end
+
+    @property
+    def get_cursor(self) -> Cursor:
+        """What was got so far."""
+        return cursor_at(self._views, self._reader.get)
+
+    @property
+    def ack_cursor(self) -> Cursor:
+        """What was acked so far."""
+        return cursor_at(self._views, self._reader.ack)
+
+    @property
+    def lag_events(self) -> int:
+        """Events put and not yet acked."""
+        return self._words[PUT] - self._reader.ack
+
+    def _note_checkpoint(self, before: int, sequence: int) -> None:
+        """Remember the last ack point up to `sequence`; its payload is read now, before the ack gives the room away."""
+        acked = Batch(self._segment, self._views, before + 1, sequence, self._generation)
+        point = acked.ack_point
+        if point is not None:
+            try:
+                self._unsaved = Checkpoint(acked.position_of(point), self._segment.epoch, point)
+            except StoreCorrupt:
+                self._unsaved = None  # raw payloads of other users of the ring carry no position
+
+    def save_checkpoint(self) -> None:
+        """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses."""
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is not None and self._checkpoint is not None:
+            self._checkpoint.save(unsaved)
+            self._saved_at = time.monotonic()
+
+    def close(self) -> None:
+        """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
+        if self._owner.held:
+            try:
+                self.save_checkpoint()
+            finally:
+                self._words[subscription_word(self.place, "owner_pid")] = 0
+                self._owner.release()
+        self._retire()
+
+    def _retire(self) -> None:
+        """Make every later call raise `StoreClosed`; the role is gone already."""
+        self._reader = _Closed()  # type: ignore[assignment]
+        self._condition.close()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,285 @@
+"""Lock, Condition, Ownership, Deadline, fence: what processes agree with.
+
+Plan. Three kinds of agreement, each by what survives a kill -9:
+
+- Ownership is an OFD lock (an "open file description" lock, fcntl(2)) on one byte of the segment. The kernel releases it
+  when the process dies, however it dies. It says who the producer is and who owns a subscription.
+- Lock guards the few things that several processes write. A POSIX semaphore is what waiters sleep on, with a time-out;
+  an ownership of the table's byte is what excludes. A holder that dies leaves the semaphore at 0 and the byte free: the
+  next waiter finds the byte free within LOCK_SLICE and goes on; its release puts the semaphore right again.
+- Condition is a POSIX semaphore that one waiter sleeps on. The waiter writes what it waits for, fences, looks again, and
+  only then sleeps; the other side writes its cursor, fences, and then looks for waiters. One of the two sees the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import struct
+import threading
+import time
+import weakref
+from typing import Final
+
+import posix_ipc
+
+from shmstore.errors import StoreError
+
+LOCK_SLICE: Final = 0.25
+WAIT_SLICE: Final = 1.0
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+_SHM: Final = "/dev/shm"
+
+#: True where the processor may reorder stores (not x86-64): a cursor then needs a fence before it, too.
+WEAK_ORDER: Final = platform.machine().lower() not in ("x86_64", "amd64", "i686")
+
+_barrier = threading.Lock()
+
+
+def fence() -> None:
+    """Order everything before against everything after, loads included.
+
+    Taking and releasing a lock is an atomic read-modify-write: on x86-64 a full barrier. Elsewhere the release of the
+    first round orders what came before, and the acquire of the second what comes after.
+    """
+    with _barrier:
+        pass
+    if WEAK_ORDER:
+        with _barrier:
+            pass
+
+
+class Deadline:
+    """A moment on the monotonic clock, made from a time-out in seconds; None never comes."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout is {timeout!r}: give seconds from 0 up, or None to wait without limit")
+        self._at = None if timeout is None else time.monotonic() + timeout
+
+    def left(self, most: float) -> float:
+        """Seconds left, at most `most`; 0.0 when the moment is past."""
+        return most if self._at is None else max(0.0, min(most, self._at - time.monotonic()))
+
+    @property
+    def passed(self) -> bool:
+        """True once the moment is past."""
+        return self._at is not None and time.monotonic() >= self._at
+
+
+# ---------------------------------------------------------------- processes
+
+
+def start_time(pid: int) -> int:
+    """Start of process `pid` in clock ticks since boot (proc(5), field 22); 0 where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return 0 if fields[0] == b"Z" else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """True where process `pid` lives and is the one that started at `start`: a reused pid fools nobody."""
+    return pid > 0 and start > 0 and start_time(pid) == start
+
+
+# ---------------------------------------------------------------- ownership
+
+_held: weakref.WeakSet[Ownership] = weakref.WeakSet()
+
+
+class Ownership:
+    """A role in a store, held by at most one open file description on the host: byte `byte` of the segment."""
+
+    __slots__ = ("__weakref__", "_byte", "_fd", "_segment_fd")
+
+    def __init__(self, segment_fd: int, byte: int) -> None:
+        self._segment_fd = segment_fd
+        self._byte = byte
+        self._fd = -1
+
+    @property
+    def held(self) -> bool:
+        """True while this object holds the role."""
+        return self._fd >= 0
+
+    def acquire(self) -> bool:
+        """Take the role if it is free; True when it is ours."""
+        if self._fd >= 0:
+            return True
+        # A description of its own: the lock must not be shared with other holders of the segment's descriptor.
+        fd = os.open(f"/proc/self/fd/{self._segment_fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._byte, 1, 0))
+        except (BlockingIOError, PermissionError):
+            os.close(fd)
+            return False
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        _held.add(self)
+        return True
+
+    def release(self) -> None:
+        """Give the role up; does nothing when it is not held."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            _held.discard(self)
+            # Unlocked before it is closed: a child forked meanwhile has a copy of the description.
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, self._byte, 1, 0))
+            os.close(fd)
+
+    def taken(self) -> bool:
+        """True where somebody, this object included, holds the role now."""
+        if self._fd >= 0:
+            return True
+        fd = os.open(f"/proc/self/fd/{self._segment_fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._byte, 1, 0))
+        finally:
+            os.close(fd)
+        return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
+
+    def _forked(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)  # the parent keeps the lock: it holds the same description
+
+
+def _after_fork() -> None:
+    for ownership in list(_held):
+        ownership._forked()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+# ---------------------------------------------------------------- semaphores
+
+
+def open_semaphore(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore:
+    """Open the named semaphore, or make it with value `initial`; the first to come decides."""
+    try:
+        return posix_ipc.Semaphore(name)
+    except posix_ipc.ExistentialError:
+        pass
+    try:
+        semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode, initial)
+    except posix_ipc.ExistentialError:
+        return posix_ipc.Semaphore(name)
+    if mode != 0o600 or gid >= 0:  # sem_open(3) applies the umask, and knows no group
+        path = f"{_SHM}/sem.{name.lstrip('/')}"
+        os.chown(path, -1, gid)
+        os.chmod(path, mode)
+    return semaphore
+
+
+def semaphore_names(prefix: str) -> list[str]:
+    """Names of the semaphores on this host that start with `prefix` (no slash)."""
+    return sorted(entry[4:] for entry in os.listdir(_SHM) if entry.startswith(f"sem.{prefix}"))
+
+
+def unlink_semaphore(name: str) -> None:
+    """Remove the named semaphore; no error where it is gone."""
+    try:
+        posix_ipc.unlink_semaphore(f"/{name}")
+    except posix_ipc.ExistentialError:
+        pass
+
+
+class Condition:
+    """What one waiter sleeps on. Opened at first use, so that attaching costs nothing."""
+
+    __slots__ = ("_gid", "_mode", "_name", "_semaphore")
+
+    def __init__(self, name: str, mode: int = 0o600, gid: int = -1) -> None:
+        self._name = name
+        self._mode = mode
+        self._gid = gid
+        self._semaphore: posix_ipc.Semaphore | None = None
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case."""
+        semaphore = self._semaphore or self._open()
+        try:
+            semaphore.acquire(timeout)
+        except (posix_ipc.BusyError, posix_ipc.SignalError):
+            pass  # a signal's handler has run by now; where it raises, the wait ends there
+
+    def notify(self) -> None:
+        """Wake the waiter, or let its next wait return at once."""
+        (self._semaphore or self._open()).release()
+
+    def _open(self) -> posix_ipc.Semaphore:
+        self._semaphore = open_semaphore(self._name, 0, self._mode, self._gid)
+        return self._semaphore
+
+    def close(self) -> None:
+        """Forget the semaphore; it stays for others."""
+        if self._semaphore is not None:
+            self._semaphore.close()
+            self._semaphore = None
+
+
+class Lock:
+    """Mutual exclusion between processes and threads that a dead holder cannot keep."""
+
+    __slots__ = ("_gid", "_mode", "_name", "_owner", "_semaphore", "_threads")
+
+    def __init__(self, segment_fd: int, byte: int, name: str, mode: int = 0o600, gid: int = -1) -> None:
+        self._owner = Ownership(segment_fd, byte)
+        self._name = name
+        self._mode = mode
+        self._gid = gid
+        self._semaphore: posix_ipc.Semaphore | None = None
+        self._threads = threading.Lock()
+
+    def acquire(self, timeout: float | None = 30.0) -> None:
+        """Take the lock. Raises `StoreError` at the deadline: only a holder that lives and hangs can cause it."""
+        deadline = Deadline(timeout)
+        if not self._threads.acquire(timeout=-1 if timeout is None else timeout):
+            raise StoreError(f"the store's table is locked by another thread for more than {timeout} s")
+        try:
+            if self._semaphore is None:
+                self._semaphore = open_semaphore(self._name, 1, self._mode, self._gid)
+            while True:
+                try:
+                    self._semaphore.acquire(deadline.left(LOCK_SLICE))
+                except (posix_ipc.BusyError, posix_ipc.SignalError):
+                    pass  # a dead holder never releases the semaphore: the byte below is what counts
+                if self._owner.acquire():
+                    return
+                if deadline.passed:
+                    raise StoreError(
+                        f"the store's table is locked for more than {timeout} s by a living process: see `shmstore stat`"
+                    )
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def release(self) -> None:
+        """Give the lock back and wake one waiter."""
+        self._owner.release()
+        # Not above 1, or waiters would all wake for nothing. Two that see 0 at once make it 2; that is harmless,
+        # since the byte excludes.
+        if self._semaphore is not None and self._semaphore.value == 0:
+            self._semaphore.release()
+        self._threads.release()
+
+    def __enter__(self) -> Lock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def close(self) -> None:
+        """Forget the semaphore; it stays for others."""
+        if self._semaphore is not None:
+            self._semaphore.close()
+            self._semaphore = None

@@ -1,0 +1,209 @@
+"""The subscription table: who reads a store, from where, and who owns which place. All changes are made under its lock.
+
+A place is filled from its name to its state, and freed from its state on: a process that dies in between leaves a place
+that is FREE, or one that is ACTIVE and whole. Place 0 has no name. It stands in while nobody is subscribed, so that what
+is put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, and FREE after the first came.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
+from shmstore.event import Position
+from shmstore.layout import DISARMED, LOCK_SUBSCRIPTION, NAME_BYTES, SUBSCRIPTIONS, SubscriptionState, subscription_word
+from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at, slowest_ack
+from shmstore.seek import find, last_ack_point_until
+from shmstore.segment import Segment, check_name
+from shmstore.stat import SubscriptionStat
+from shmstore.sync import Lock, Ownership, fence, start_time
+
+FREE: Final = int(SubscriptionState.FREE)
+LOST: Final = int(SubscriptionState.LOST)
+Start = str | int | Position
+
+
+class SubscriptionTable:
+    """The table of one attached store."""
+
+    def __init__(self, segment: Segment, lock: Lock) -> None:
+        self._segment = segment
+        self._words = segment.words
+        self._lock = lock
+
+    def take(self, name: str, start: Start) -> tuple[int, Ownership]:
+        """Own the subscription `name`, made at `start` if it is new; return its place. Raises as `EventStore.subscribe`."""
+        check_subscription_name(name)
+        if isinstance(start, str) and start not in ("earliest", "latest"):
+            raise ValueError(f"start is {start!r}: give 'earliest', 'latest', a sequence or a Position")
+        with self._lock:
+            place = self._find(name) or self._vacant()
+            owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)
+            if not owner.acquire():
+                pid = self._words[subscription_word(place, "owner_pid")]
+                raise SubscriptionInUse(
+                    f"subscription {name!r} of store {self._segment.name!r} has a reader already (pid {pid}): stop it, or choose another name"
+                )
+            try:
+                state = self._words[STATE_OF[place]]
+                if state == LOST:
+                    raise SubscriptionLost(
+                        f"subscription {name!r} of store {self._segment.name!r} was evicted: forget it with `shmstore unsubscribe "
+                        f"{self._segment.name} {name}`, and subscribe anew or take a snapshot"
+                    )
+                if state == FREE:
+                    self._fill(place, name, start)
+                self._note_owner(place)
+            except BaseException:
+                owner.release()
+                raise
+        return place, owner
+
+    def _fill(self, place: int, name: str, start: Start) -> None:
+        words = self._words
+        ack = self._first_wanted(start) - 1
+        self._segment.write_text("name", name, place)
+        words[subscription_word(place, "generation")] += 1
+        words[subscription_word(place, "created_ms")] = time.time_ns() // 1_000_000
+        words[WANTED_OF[place]] = DISARMED
+        words[GET_OF[place]] = words[ACK_OF[place]] = ack
+        words[PLACES] = max(words[PLACES], place + 1)
+        words[STATE_OF[place]] = ACTIVE
+        fence()  # from here the producer keeps what follows our ack, unless its floor passed it before: see ring's plan
+        floor = words[FLOOR]
+        if floor > ack:
+            if start == "latest" or start == "earliest":
+                words[GET_OF[place]] = words[ACK_OF[place]] = floor
+            else:
+                words[STATE_OF[place]] = FREE
+                raise PositionNotFound(
+                    f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}"
+                )
+        words[STATE_OF[0]] = FREE
+
+    def _first_wanted(self, start: Start) -> int:
+        oldest, newest = slowest_ack(self._segment.views) + 1, self._words[PUT]
+        if start == "earliest":
+            return oldest
+        if start == "latest":
+            return newest + 1
+        if isinstance(start, Position):
+            return find(self._segment, start)
+        assert isinstance(start, int)
+        if not oldest <= start <= newest + 1:
+            raise PositionNotFound(f"sequence {start} is not in store {self._segment.name!r}: it keeps {oldest} to {newest}")
+        return start
+
+    def remove(self, name: str) -> None:
+        """Forget a subscription nobody owns. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        words = self._words
+        with self._lock:
+            place = self._find(name)
+            if not place:
+                raise SubscriptionNotFound(
+                    f"store {self._segment.name!r} has no subscription {name!r}: it has {', '.join(self.names()) or 'none'}"
+                )
+            with self._owned(place):
+                if not [p for p in range(1, words[PLACES]) if p != place and words[STATE_OF[p]] == ACTIVE]:
+                    # After an eviction its ack may lie too far back; the floor is as far as events are kept.
+                    words[ACK_OF[0]] = words[GET_OF[0]] = max(words[ACK_OF[place]], words[FLOOR])
+                    words[STATE_OF[0]] = ACTIVE
+                words[STATE_OF[place]] = FREE
+
+    def clear(self) -> None:
+        """Move every subscription to the put cursor. Raises `SubscriptionInUse` where a reader lives; then nothing was moved."""
+        words = self._words
+        with self._lock, ExitStack() as owned:
+            places = [place for place in range(words[PLACES]) if words[STATE_OF[place]] == ACTIVE]
+            for place in places:
+                owned.enter_context(self._owned(place))
+            put = words[PUT]
+            for place in places:  # a crash in between leaves some moved and some not, each whole: call it again
+                words[GET_OF[place]] = put  # get first: ack <= get throughout
+                words[ACK_OF[place]] = put
+
+    def evict(self, wanted: int) -> list[int]:
+        """Mark as lost the subscriptions whose ack is below `wanted`; return their places. For the producer alone."""
+        words = self._words
+        with self._lock:
+            places = [place for place in range(1, words[PLACES]) if words[STATE_OF[place]] == ACTIVE]
+            late = [place for place in places if words[ACK_OF[place]] < wanted]
+            if len(late) == len(places):
+                words[GET_OF[0]] = words[ACK_OF[0]] = wanted
+                words[STATE_OF[0]] = ACTIVE
+            for place in late:
+                words[STATE_OF[place]] = LOST
+                words[WANTED_OF[place]] = DISARMED
+        fence()  # before anything is overwritten: a reader looks at its state after each copy
+        return late
+
+    def names(self) -> list[str]:
+        """Names of all subscriptions, lost ones included."""
+        return [
+            self._segment.read_text("name", place)
+            for place in range(1, self._words[PLACES])
+            if self._words[STATE_OF[place]] != FREE
+        ]
+
+    def stats(self) -> tuple[SubscriptionStat, ...]:
+        """Describe every subscription at this moment."""
+        return tuple(self._stat(place) for place in range(1, self._words[PLACES]) if self._words[STATE_OF[place]] != FREE)
+
+    def _stat(self, place: int) -> SubscriptionStat:
+        views, words = self._segment.views, self._words
+        ack = cursor_at(views, words[ACK_OF[place]])
+        get = cursor_at(views, words[GET_OF[place]])
+        put = cursor_at(views, words[PUT])
+        return SubscriptionStat(
+            name=self._segment.read_text("name", place),
+            state="lost" if words[STATE_OF[place]] == LOST else "active",
+            get=get,
+            ack=ack,
+            owner_pid=words[subscription_word(place, "owner_pid")],
+            alive=Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place).taken(),
+            heartbeat_ms=words[subscription_word(place, "heartbeat_ms")],
+            lag_events=put.sequence - ack.sequence,
+            lag_bytes=put.bytes - ack.bytes,
+            lag_rows=put.rows - ack.rows,
+            lag_ms=max(0, put.time_ms - ack.time_ms) if put.sequence > ack.sequence >= views.first else 0,
+            ack_point=last_ack_point_until(self._segment, ack.sequence),
+        )
+
+    def _find(self, name: str) -> int:
+        """Place of a subscription; 0 where there is none."""
+        for place in range(1, self._words[PLACES]):
+            if self._words[STATE_OF[place]] != FREE and self._segment.read_text("name", place) == name:
+                return place
+        return 0
+
+    def _vacant(self) -> int:
+        for place in range(1, SUBSCRIPTIONS):
+            if self._words[STATE_OF[place]] == FREE:
+                return place
+        raise StoreError(f"store {self._segment.name!r} has {SUBSCRIPTIONS - 1} subscriptions, all it can: unsubscribe one first")
+
+    def _owned(self, place: int) -> ExitStack:
+        owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)
+        if not owner.acquire():
+            name, pid = self._segment.read_text("name", place), self._words[subscription_word(place, "owner_pid")]
+            raise SubscriptionInUse(
+                f"subscription {name!r} of store {self._segment.name!r} has a reader (pid {pid}): stop it first"
+            )
+        stack = ExitStack()
+        stack.callback(owner.release)
+        return stack
+
+    def _note_owner(self, place: int) -> None:
+        pid = os.getpid()
+        self._words[subscription_word(place, "owner_pid")] = pid
+        self._words[subscription_word(place, "owner_start")] = start_time(pid)
+
+
+def check_subscription_name(name: str) -> None:
+    """Raise `ValueError` where `name` cannot name a subscription."""
+    check_name(name)
+    if len(name) > NAME_BYTES:
+        raise ValueError(f"subscription name {name!r} has {len(name)} characters: use at most {NAME_BYTES}")
