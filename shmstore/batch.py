@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import mmap
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore import codec
+from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position
 from shmstore.layout import SlotFlag
@@ -133,9 +132,7 @@ class Batch:
 
     def verify(self) -> None:
         """Raise `StoreCorrupt` where a payload's bytes are not those that were put. For stores with checksums."""
-        for i, (payload, check) in enumerate(zip(self.payloads(), self.slots["check"].tolist(), strict=True)):
-            if zlib.crc32(payload) != check:
-                raise StoreCorrupt(f"event {self.first + i} is damaged: crc32 {zlib.crc32(payload):08x}, wanted {check:08x}")
+        checksum.verify(self.first, self.payloads(), self.slots)
 
     def _overflow(self) -> memoryview:
         path = overflow_path(self._segment.objects, self._segment.epoch, self.first)

@@ -97,7 +97,7 @@ SLOT: Final = np.dtype(
 )
 
 
-def _record(*lines: list[tuple[str, str]]) -> np.dtype:  # type: ignore[type-arg]
+def _record(*lines: list[tuple[str, str]]) -> np.dtype:
     """A record in which each group of fields starts on a cache line of its own."""
     names, formats, offsets, at = [], [], [], 0
     for line in lines:

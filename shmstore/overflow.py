@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 
 import numpy as np
 
@@ -68,7 +69,5 @@ def overflows(segment: Segment) -> list[tuple[str, int]]:
 
 
 def _remove(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):  # another reader's ack came to the same end
         os.unlink(path)
-    except FileNotFoundError:
-        pass  # another reader's ack came to the same end

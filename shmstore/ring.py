@@ -13,7 +13,7 @@ place ACTIVE, fences, and reads the floor: at least one of them sees the other (
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,14 @@ def slowest_ack(views: Views) -> int:
     """Return the lowest ack of the active subscriptions. There is always one: place 0 stands in while nobody is subscribed."""
     words = views.words
     return min((words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] == ACTIVE), default=words[FLOOR])
+
+
+def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
+    """Return slot records for payloads of which only their bytes are known: one row each."""
+    slots = np.zeros(len(payloads), SLOT)
+    slots["size"] = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    slots["rows"] = 1
+    return slots
 
 
 # ---------------------------------------------------------------- the producer's end
@@ -130,7 +138,7 @@ class Writer:
         self._rows[i] = self.rows
         slot = self._templates.get(size)
         if slot is None:
-            slot = self._template(size)
+            slot = self._template(payload)
         i *= 40
         self._slot_bytes[i : i + 40] = slot
         if WEAK_ORDER:
@@ -141,26 +149,19 @@ class Writer:
 
     def put_many(self, payloads: list[bytes]) -> bool:
         """Publish events of unknown kind with one row each, all or none. False as in `put_one`."""
-        n = len(payloads)
-        sizes = np.fromiter(map(len, payloads), np.int64, n)
-        ends = np.cumsum(sizes)
-        if not self._fits(n, int(ends[-1])):
-            return False
-        slots = np.zeros(n, SLOT)
-        slots["size"] = sizes
-        slots["rows"] = 1
-        self._publish(b"".join(payloads), ends, slots, np.arange(1, n + 1))
-        return True
+        slots = plain_slots(payloads)
+        return self.put_encoded(b"".join(payloads), slots, slots["size"])
 
-    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], charges: NDArray[np.int64]) -> bool:
-        """Publish events whose payloads lie back to back in `blob`, all or none; `charges` are their bytes. False as in `put_one`."""
-        ends = np.cumsum(charges)
-        if not self._fits(len(slots), int(ends[-1])):
+    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], charges: NDArray[np.integer[Any]]) -> bool:
+        """Publish events whose payloads lie back to back in `blob`, all or none, at `charges` bytes each. False as in `put_one`."""
+        ends = np.cumsum(charges, dtype=np.int64)
+        if not self.fits(len(slots), int(ends[-1])):
             return False
         self._publish(blob, ends, slots, np.cumsum(slots["rows"], dtype=np.int64))
         return True
 
-    def _fits(self, n: int, size: int) -> bool:
+    def fits(self, n: int, size: int) -> bool:
+        """True where `n` more events of `size` bytes fit into the room known of."""
         return self.put + n <= self._limit_sequence and self.end + size <= self._limit_end
 
     def _publish(
@@ -194,13 +195,11 @@ class Writer:
         by_bytes = floor + int(np.searchsorted(ends, self.end + size - self._views.limit))
         return max(by_count, by_bytes)
 
-    def _template(self, size: int) -> bytes:
-        slot = np.zeros(1, SLOT)
-        slot["size"] = size
-        slot["rows"] = 1
+    def _template(self, payload: bytes) -> bytes:
+        slot = plain_slots([payload]).tobytes()
         if len(self._templates) < 65536:
-            self._templates[size] = slot.tobytes()
-        return slot.tobytes()
+            self._templates[len(payload)] = slot
+        return slot
 
 
 assert SLOT.itemsize == 40, "Writer.put_one writes slots of 40 bytes"

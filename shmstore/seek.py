@@ -1,4 +1,4 @@
-"""Search by binlog position, without moving any cursor."""
+"""Read and search without moving any cursor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,33 @@ import numpy as np
 from shmstore.batch import Batch
 from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Position
-from shmstore.layout import SlotFlag, header_word
-from shmstore.ring import PUT, slowest_ack
+from shmstore.layout import SlotFlag, StoreFlag, header_word
+from shmstore.ring import FLOOR, PUT, slowest_ack
 from shmstore.segment import Segment
+from shmstore.sync import fence
+
+
+def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: int | None) -> Batch:
+    """Return a copy of the events from `first` on; as `EventStore.peek`."""
+    views, newest, oldest = segment.views, segment.words[PUT], slowest_ack(segment.views) + 1
+    if not oldest <= first <= newest + 1:
+        raise PositionNotFound(f"sequence {first} is not in store {segment.name!r}: it keeps {oldest} to {newest}")
+    last = newest if limit_events is None else min(newest, first + limit_events - 1)
+    if limit_bytes is not None and last >= first:
+        mask = views.places - 1
+        ends = views.ends_array[first & mask : (first & mask) + last - first + 1]
+        last = first - 1 + max(1, int(np.searchsorted(ends, views.ends[(first - 1) & mask] + limit_bytes, side="right")))
+    batch = Batch(segment, views, first, last, -1)
+    if batch:
+        batch = batch.copy()
+        fence()  # the copy, before the look whether the producer may have written over it
+        if segment.words[FLOOR] >= first:
+            raise PositionNotFound(
+                f"sequence {first} was acked by all while it was read: store {segment.name!r} keeps {segment.words[FLOOR] + 1} on"
+            )
+        if segment.flags & StoreFlag.CHECKSUM:
+            batch.verify()
+    return batch
 
 
 def find(segment: Segment, position: Position) -> int:

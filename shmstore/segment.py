@@ -18,6 +18,7 @@ import secrets
 import stat as stat_module
 import time
 import weakref
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from shmstore import layout
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
+from shmstore.options import Options
 from shmstore.sync import semaphore_names, start_time, unlink_semaphore
 
 DIRECTORY: Final = "/dev/shm"
@@ -38,18 +40,6 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _PROT_NONE, _PROT_RW = 0, 3
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
-
-
-class Options(NamedTuple):
-    """What a store is created with; kept in its header for all who attach."""
-
-    capacity: int
-    memory_unit: int
-    limit: int
-    batch_mode: BatchMode
-    flags: StoreFlag
-    evict_after: float
-    first: int
 
 
 class Views(NamedTuple):
@@ -243,7 +233,8 @@ def unlink(name: str, *, path: str | None) -> None:
         os.unlink(where)
     for entry in os.listdir(DIRECTORY):
         if entry.startswith(f"{objects}@") and not (path is None and _of_a_file(entry, objects)):
-            _remove(f"{DIRECTORY}/{entry}")
+            with suppress(FileNotFoundError):  # freed by an ack meanwhile
+                os.unlink(f"{DIRECTORY}/{entry}")
             found = True
     for semaphore in semaphore_names(f"{objects}@"):
         if path is None and _of_a_file(semaphore, objects):
@@ -262,13 +253,6 @@ def names() -> list[str]:
 def _of_a_file(entry: str, objects: str) -> bool:
     """True where an object belongs to a file-backed store of the same name: NAME@<12 hex digits>@..."""
     return entry[len(objects) + 1 :].count("@") > 0
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def _owner(where: str) -> int:
@@ -323,7 +307,8 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
     version = int(header["version"])
     if version != layout.VERSION:
         raise LayoutMismatch(
-            f"{where} has layout version {version}, this shmstore reads version {layout.VERSION}: use the shmstore that made it, or remove it and create it anew"
+            f"{where} has layout version {version}, this shmstore reads version {layout.VERSION}: "
+            "use the shmstore that made it, or remove it and create it anew"
         )
     capacity, unit, limit, first = (int(header[field]) for field in ("capacity", "memory_unit", "limit", "first"))
     sane = (

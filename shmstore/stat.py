@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shmstore.event import Position
-from shmstore.ring import Cursor
+from shmstore.layout import LOCK_PRODUCER, StoreFlag, header_word
+from shmstore.ring import PUT, Cursor, cursor_at, slowest_ack
+from shmstore.segment import Segment
+from shmstore.sync import Ownership
 
 
 class SubscriptionStat(NamedTuple):
@@ -51,3 +54,35 @@ class StoreStat(NamedTuple):
     source: str
     source_position: Position | None
     subscriptions: tuple[SubscriptionStat, ...]
+
+
+def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> StoreStat:
+    """Describe the store at this moment."""
+    views, words = segment.views, segment.words
+    floor, put = cursor_at(views, slowest_ack(views)), cursor_at(views, words[PUT])
+    file = segment.read_text("source_file")
+    return StoreStat(
+        name=segment.name,
+        path=segment.path,
+        epoch=segment.epoch,
+        created_ms=segment.created_ms,
+        capacity=views.capacity,
+        memory_unit=segment.memory_unit,
+        limit_bytes=views.limit,
+        batch_mode=segment.batch_mode.name,
+        ddl_isolation=bool(segment.flags & StoreFlag.DDL_ISOLATION),
+        lag="evict" if segment.flags & StoreFlag.EVICT else "block",
+        checksum=bool(segment.flags & StoreFlag.CHECKSUM),
+        segment_bytes=segment.sizes.total,
+        put=put,
+        oldest=floor.sequence + 1,
+        newest=put.sequence,
+        free_events=views.capacity - (put.sequence - floor.sequence),
+        free_bytes=views.limit - (put.bytes - floor.bytes),
+        producer_pid=words[header_word("producer_pid")],
+        producer_alive=Ownership(segment.fd, LOCK_PRODUCER).taken(),
+        heartbeat_ms=words[header_word("heartbeat_ms")],
+        source=segment.read_text("source"),
+        source_position=Position(file, words[header_word("source_offset")]) if file else None,
+        subscriptions=subscriptions,
+    )

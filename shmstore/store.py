@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-import zlib
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,13 @@ from numpy.typing import NDArray
 from shmstore import codec, overflow, seek, segment
 from shmstore.batch import Batch
 from shmstore.checkpoint import CheckpointFile
-from shmstore.errors import BatchTooLarge, PositionNotFound, ProducerInUse, StoreClosed, StoreFull
+from shmstore.checksum import with_checks
+from shmstore.errors import BatchTooLarge, ProducerInUse, StoreClosed
 from shmstore.event import Event, Position
 from shmstore.layout import (
     DISARMED,
     LOCK_PRODUCER,
     LOCK_TABLE,
-    MAX_CAPACITY,
     MAX_SEQUENCE,
     SLOT,
     BatchMode,
@@ -28,15 +27,15 @@ from shmstore.layout import (
     StoreFlag,
     header_word,
 )
-from shmstore.ring import ARMED, FLOOR, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, slowest_ack
-from shmstore.segment import Options, Segment, check_name
-from shmstore.stat import StoreStat, SubscriptionStat
+from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
+from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
+from shmstore.room import Room
+from shmstore.segment import Segment, check_name
+from shmstore.stat import StoreStat, SubscriptionStat, describe
 from shmstore.subscription import Subscription
-from shmstore.sync import WAIT_SLICE, Condition, Deadline, Lock, Ownership, fence, start_time
+from shmstore.sync import Condition, Deadline, Lock, Ownership, fence, start_time
 from shmstore.table import Start, SubscriptionTable
 
-DEFAULT_CAPACITY: Final = 16384
-DEFAULT_MEMORY_UNIT: Final = 1024
 _open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
 
 
@@ -65,7 +64,8 @@ class EventStore:
         self._condition_mode = mapped.mode, -1 if mapped.mode == 0o600 else mapped.gid
         self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.objects}@lock", *self._condition_mode)
         self._table = SubscriptionTable(mapped, self.lock)
-        self._room = Condition(f"/{mapped.objects}@room", *self._condition_mode)
+        self._room_condition = Condition(f"/{mapped.objects}@room", *self._condition_mode)
+        self._room = Room(mapped, self._table, self._room_condition, self._notify)
         self._conditions: dict[int, Condition] = {}
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
         self._writer: Writer = _Unclaimed(self)  # type: ignore[assignment]
@@ -102,34 +102,25 @@ class EventStore:
         default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
         """
         check_name(name)
-        if not 1 <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
-            raise ValueError(f"capacity is {capacity}: give a power of two from 1 to {MAX_CAPACITY}")
-        if memory_unit < 1:
-            raise ValueError(f"memory_unit is {memory_unit}: give bytes from 1 up")
-        if lag not in ("block", "evict"):
-            raise ValueError(f"lag is {lag!r}: give 'block' or 'evict'")
-        if mode & ~0o660 or mode & 0o600 != 0o600:
+        if mode not in (0o600, 0o660):
             raise ValueError(f"mode is {mode:#o}: give 0o600, or 0o660 with a group")
-        if not 0 <= first_sequence <= MAX_SEQUENCE - capacity:
-            raise ValueError(f"first_sequence is {first_sequence}: give 0 to {MAX_SEQUENCE - capacity}")
-        file = None if path is None else os.path.abspath(os.fspath(path))
-        checked = file is not None if checksum is None else checksum
-        flags = StoreFlag(0)
-        for wanted, flag in (
-            (ddl_isolation, StoreFlag.DDL_ISOLATION),
-            (lag == "evict", StoreFlag.EVICT),
-            (checked, StoreFlag.CHECKSUM),
-        ):
-            flags |= flag if wanted else 0
-        options = Options(
-            capacity, memory_unit, capacity * memory_unit, BatchMode(batch_mode), flags, float(evict_after), first_sequence
+        file = _absolute(path)
+        options = checked(
+            capacity=capacity,
+            memory_unit=memory_unit,
+            batch_mode=batch_mode,
+            ddl_isolation=ddl_isolation,
+            lag=lag,
+            evict_after=evict_after,
+            checksum=file is not None if checksum is None else checksum,
+            first_sequence=first_sequence,
         )
         return cls(segment.create(name, options, path=file, mode=mode, group=group))
 
     @classmethod
     def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> EventStore:
         """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
-        store = cls(segment.attach(name, path=None if path is None else os.path.abspath(os.fspath(path))))
+        store = cls(segment.attach(name, path=_absolute(path)))
         if store._checksum:
             from shmstore.recovery import recover  # only file-backed stores come back from a crash of the whole host
 
@@ -139,7 +130,7 @@ class EventStore:
     @staticmethod
     def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
         """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next wait. Raises `StoreNotFound`."""
-        segment.unlink(name, path=None if path is None else os.path.abspath(os.fspath(path)))
+        segment.unlink(name, path=_absolute(path))
 
     @staticmethod
     def names() -> list[str]:
@@ -163,7 +154,8 @@ class EventStore:
         if isinstance(self._writer, Writer):
             self._writer.close()
         self._writer = _Unclaimed(self)  # type: ignore[assignment]
-        for condition in (self._room, self.lock, *self._conditions.values()):
+        self.lock.close()
+        for condition in (self._room_condition, *self._conditions.values()):
             condition.close()
 
     def _abandon(self) -> None:
@@ -269,26 +261,20 @@ class EventStore:
         writer = self._writer
         if type(events) is bytes:
             if self._checksum or not writer.put_one(events):
-                return self._put_plain([events], timeout)
+                return self.put_encoded(events, plain_slots([events]), timeout=timeout)
         elif isinstance(events, Event):
             return self.put_encoded(*codec.encode_batch([events]), timeout=timeout)
         elif events and type(events[0]) is bytes:
             if self._checksum or len(events) > self._views.capacity or not writer.put_many(events):  # type: ignore[arg-type]
-                return self._put_plain(events, timeout)  # type: ignore[arg-type]
+                return self.put_encoded(b"".join(events), plain_slots(events), timeout=timeout)  # type: ignore[arg-type]
         elif events:
             return self.put_encoded(*codec.encode_batch(events), timeout=timeout)  # type: ignore[arg-type]
         else:
             return self._words[PUT]
         fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
-            self._wake_readers()
+            self._notify(armed_readers(self._views, everyone=False))
         return self._words[PUT]
-
-    def _put_plain(self, payloads: list[bytes], timeout: float | None) -> int:
-        slots = np.zeros(len(payloads), SLOT)
-        slots["size"] = [len(payload) for payload in payloads]
-        slots["rows"] = 1
-        return self.put_encoded(b"".join(payloads), slots, timeout=timeout)
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
         """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).
@@ -315,81 +301,26 @@ class EventStore:
                 f"{n} events of {total} bytes can never fit: store {self.name!r} holds {self._views.capacity} events and {limit} bytes; put them in parts"
             )
         if self._checksum:
-            slots = self._with_checks(blob, slots)
+            slots = with_checks(blob, slots)
         if writer.put + n > MAX_SEQUENCE:
             raise BatchTooLarge(f"store {self.name!r} has used up its sequences: create it anew")
         if oversized:
-            self._await_room(n, total, Deadline(timeout))
+            self._room.wait(writer, n, total, Deadline(timeout))
             overflow.write(self.segment, writer.put + 1, blob)
             writer.announce_oversized()
             writer.put_encoded(b"", slots, charges)
         elif not writer.put_encoded(blob, slots, charges):
-            self._await_room(n, total, Deadline(timeout))
+            self._room.wait(writer, n, total, Deadline(timeout))
             writer.put_encoded(blob, slots, charges)
         fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
-            self._wake_readers()
+            self._notify(armed_readers(self._views, everyone=False))
         return self._words[PUT]
-
-    def _with_checks(self, blob: bytes | memoryview, slots: NDArray[np.void]) -> NDArray[np.void]:
-        slots = slots.copy()
-        view, start, checks = memoryview(blob), 0, []
-        for size in slots["size"].tolist():
-            checks.append(zlib.crc32(view[start : start + size]))
-            start += size
-        slots["check"] = checks
-        return slots
-
-    def _await_room(self, n: int, size: int, deadline: Deadline) -> None:
-        """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline.
-
-        Lost wake-ups are ruled out by order: wish, fence, look. A reader acks, fences, looks at the wish.
-        """
-        writer, words = self._writer, self._words
-        began = time.monotonic()
-        writer.refresh()
-        try:
-            while not writer._fits(n, size):
-                wanted = writer.wanted_ack(n, size)
-                words[ROOM_WANTED] = wanted
-                fence()
-                writer.refresh()
-                if writer._fits(n, size):
-                    return
-                if self.segment.removed:
-                    raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
-                self._wake_readers(everyone=True)  # one that waits for more than can ever come takes what is there
-                left = deadline.left(WAIT_SLICE)
-                if left <= 0:
-                    raise StoreFull(f"store {self.name!r} has no room for {n} events of {size} bytes: {self._slowest(wanted)}")
-                if self.segment.flags & StoreFlag.EVICT:
-                    patience = began + self.segment.evict_after - time.monotonic()
-                    if patience <= 0:
-                        self._evict(wanted)
-                        continue
-                    left = min(left, patience)
-                self._room.wait(left)
-                self._check_open()
-                writer.refresh()
-        finally:
-            words[ROOM_WANTED] = DISARMED
-
-    def _slowest(self, wanted: int) -> str:
-        late = [
-            f"{stat.name!r} has acked up to {stat.ack.sequence}"
-            for stat in self.subscriptions()
-            if stat.state == "active" and stat.ack.sequence < wanted
-        ]
-        return "; ".join(late) if late else "nobody is subscribed"
-
-    def _evict(self, wanted: int) -> None:
-        for place in self._table.evict(wanted):
-            self._condition(place).notify()
 
     # ------------------------------------------------------------ wake-ups
 
-    def _wake_readers(self, *, everyone: bool = False) -> None:
-        for place in armed_readers(self._views, everyone=everyone):
+    def _notify(self, places: list[int]) -> None:
+        for place in places:
             self._condition(place).notify()
 
     def _condition(self, place: int) -> Condition:
@@ -403,7 +334,7 @@ class EventStore:
 
     def wake_producer(self) -> None:
         """Wake the producer that waits for room."""
-        self._room.notify()
+        self._room_condition.notify()
 
     def free_oversized(self, after: int) -> None:
         """Free the segments of oversized events after `after` that everybody has acked."""
@@ -468,26 +399,7 @@ class EventStore:
         Raises `PositionNotFound` where `first` is acked by all, or after ``newest + 1``.
         """
         self._check_open()
-        newest = self._words[PUT]
-        if not self.oldest <= first <= newest + 1:
-            raise PositionNotFound(f"sequence {first} is not in store {self.name!r}: it keeps {self.oldest} to {newest}")
-        last = newest if limit_events is None else min(newest, first + limit_events - 1)
-        if limit_bytes is not None and last >= first:
-            i = first & (self._views.places - 1)
-            ends = self._views.ends_array[i : i + last - first + 1]
-            room = self._views.ends[(first - 1) & (self._views.places - 1)] + limit_bytes
-            last = first - 1 + max(1, int(np.searchsorted(ends, room, side="right")))
-        batch = Batch(self.segment, self._views, first, last, -1)
-        if batch:
-            batch = batch.copy()
-            fence()  # the copy, before the look whether the producer may have written over it
-            if self._words[FLOOR] >= first:
-                raise PositionNotFound(
-                    f"sequence {first} was acked by all while it was read: store {self.name!r} keeps {self.oldest} on"
-                )
-            if self._checksum:
-                batch.verify()
-        return batch
+        return seek.peek(self.segment, first, limit_events, limit_bytes)
 
     def find(self, position: Position) -> int:
         """Return the sequence of the first event after `position`. Raises `PositionNotFound` where events may be missing."""
@@ -509,34 +421,7 @@ class EventStore:
 
     def stat(self) -> StoreStat:
         """Describe the store at this moment."""
-        views, words, mapped = self._views, self._words, self.segment
-        put, floor = self.put_cursor, cursor_at(views, slowest_ack(views))
-        file = mapped.read_text("source_file")
-        return StoreStat(
-            name=self.name,
-            path=mapped.path,
-            epoch=self.epoch,
-            created_ms=mapped.created_ms,
-            capacity=views.capacity,
-            memory_unit=mapped.memory_unit,
-            limit_bytes=views.limit,
-            batch_mode=mapped.batch_mode.name,
-            ddl_isolation=self.ddl_isolation,
-            lag="evict" if mapped.flags & StoreFlag.EVICT else "block",
-            checksum=self._checksum,
-            segment_bytes=mapped.sizes.total,
-            put=put,
-            oldest=floor.sequence + 1,
-            newest=put.sequence,
-            free_events=views.capacity - (put.sequence - floor.sequence),
-            free_bytes=views.limit - (put.bytes - floor.bytes),
-            producer_pid=words[header_word("producer_pid")],
-            producer_alive=self._producer.taken(),
-            heartbeat_ms=words[header_word("heartbeat_ms")],
-            source=self.source,
-            source_position=Position(file, words[header_word("source_offset")]) if file else None,
-            subscriptions=self.subscriptions(),
-        )
+        return describe(self.segment, self.subscriptions())
 
     def heartbeat(self, source: str = "", position: Position | None = None) -> None:
         """Say that the producer lives, what it reads from, and how far it has read. For `stat`; about once a second."""
@@ -558,6 +443,10 @@ class EventStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"store {self.name!r} is closed: attach again")
+
+
+def _absolute(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.path.abspath(os.fspath(path))
 
 
 def _after_fork() -> None:

@@ -70,6 +70,7 @@ class Subscription:
         self._interval = checkpoint_interval
         self._unsaved: Checkpoint | None = None
         self._saved_at = 0.0
+        self._interrupted = False
 
     # ------------------------------------------------------------ get
 
@@ -135,13 +136,22 @@ class Subscription:
                 if there >= n or (there and words[ROOM_WANTED] != DISARMED):
                     return True
                 self._check_state()
-                left = deadline.left(WAIT_SLICE)
+                left = 0.0 if self._interrupted else deadline.left(WAIT_SLICE)
                 if left <= 0:
+                    self._interrupted = False
                     return there > 0
                 words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
                 self._condition.wait(left)
         finally:
             words[wanted_word] = DISARMED
+
+    def interrupt(self) -> None:
+        """End the wait of the running get, or of the next one that would wait, as if its deadline had come.
+
+        May be called from another thread or from a signal handler.
+        """
+        self._interrupted = True
+        self._condition.notify()
 
     def _check_state(self) -> None:
         state = self._words[STATE_OF[self.place]]
@@ -188,7 +198,7 @@ class Subscription:
             if what.generation != self._generation:
                 self._check_generation(what)
         else:
-            sequence = self._sequence_of(what)
+            sequence = self._sequence_of(what) if isinstance(what, Position) else int(what)
         if not reader.ack < sequence <= reader.get:
             raise AckError(
                 f"sequence {sequence} cannot be acked: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"

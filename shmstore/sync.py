@@ -20,6 +20,7 @@ import struct
 import threading
 import time
 import weakref
+from contextlib import suppress
 from typing import Final
 
 import posix_ipc
@@ -164,10 +165,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def open_semaphore(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore:
     """Open the named semaphore, or make it with value `initial`; the first to come decides."""
-    try:
+    with suppress(posix_ipc.ExistentialError):
         return posix_ipc.Semaphore(name)
-    except posix_ipc.ExistentialError:
-        pass
     try:
         semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode, initial)
     except posix_ipc.ExistentialError:
@@ -186,10 +185,8 @@ def semaphore_names(prefix: str) -> list[str]:
 
 def unlink_semaphore(name: str) -> None:
     """Remove the named semaphore; no error where it is gone."""
-    try:
+    with suppress(posix_ipc.ExistentialError):
         posix_ipc.unlink_semaphore(f"/{name}")
-    except posix_ipc.ExistentialError:
-        pass
 
 
 class Condition:
@@ -206,10 +203,8 @@ class Condition:
     def wait(self, timeout: float) -> None:
         """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case."""
         semaphore = self._semaphore or self._open()
-        try:
+        with suppress(posix_ipc.BusyError, posix_ipc.SignalError):  # where a signal's handler raises, the wait ends there
             semaphore.acquire(timeout)
-        except (posix_ipc.BusyError, posix_ipc.SignalError):
-            pass  # a signal's handler has run by now; where it raises, the wait ends there
 
     def notify(self) -> None:
         """Wake the waiter, or let its next wait return at once."""
@@ -248,10 +243,9 @@ class Lock:
             if self._semaphore is None:
                 self._semaphore = open_semaphore(self._name, 1, self._mode, self._gid)
             while True:
-                try:
+                # A dead holder never releases the semaphore; the byte below is what counts.
+                with suppress(posix_ipc.BusyError, posix_ipc.SignalError):
                     self._semaphore.acquire(deadline.left(LOCK_SLICE))
-                except (posix_ipc.BusyError, posix_ipc.SignalError):
-                    pass  # a dead holder never releases the semaphore: the byte below is what counts
                 if self._owner.acquire():
                     return
                 if deadline.passed:

@@ -1,0 +1,70 @@
+"""Room: how the producer waits until what it puts fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from shmstore.errors import StoreClosed, StoreFull
+from shmstore.layout import DISARMED, StoreFlag
+from shmstore.ring import ROOM_WANTED, Writer, armed_readers
+from shmstore.segment import Segment
+from shmstore.sync import WAIT_SLICE, Condition, Deadline, fence
+from shmstore.table import SubscriptionTable
+
+
+class Room:
+    """The condition that acks bring about: as many events and bytes free as the next put needs."""
+
+    def __init__(
+        self, segment: Segment, table: SubscriptionTable, condition: Condition, wake: Callable[[list[int]], None]
+    ) -> None:
+        self._segment = segment
+        self._table = table
+        self._condition = condition
+        self._wake = wake
+
+    def wait(self, writer: Writer, n: int, size: int, deadline: Deadline) -> None:
+        """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline, `StoreClosed`.
+
+        Lost wake-ups are ruled out by order: wish, fence, look. A reader acks, fences, looks at the wish.
+        """
+        words = self._segment.words
+        began = time.monotonic()
+        writer.refresh()
+        try:
+            while not writer.fits(n, size):
+                wanted = writer.wanted_ack(n, size)
+                words[ROOM_WANTED] = wanted
+                fence()
+                writer.refresh()
+                if writer.fits(n, size):
+                    return
+                if self._segment.removed:
+                    raise StoreClosed(f"store {self._segment.name!r} was removed: create it anew, or attach to its successor")
+                self._wake(
+                    armed_readers(self._segment.views, everyone=True)
+                )  # a reader that waits for more than can come before its ack takes what is there
+                left = deadline.left(WAIT_SLICE)
+                if left <= 0:
+                    raise StoreFull(
+                        f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._slowest(wanted)}"
+                    )
+                if self._segment.flags & StoreFlag.EVICT:
+                    patience = began + self._segment.evict_after - time.monotonic()
+                    if patience <= 0:
+                        self._wake(self._table.evict(wanted))
+                        writer.refresh()
+                        continue
+                    left = min(left, patience)
+                self._condition.wait(left)
+                writer.refresh()
+        finally:
+            words[ROOM_WANTED] = DISARMED
+
+    def _slowest(self, wanted: int) -> str:
+        late = [stat for stat in self._table.stats() if stat.state == "active" and stat.ack.sequence < wanted]
+        return (
+            "; ".join(f"subscription {stat.name!r} has acked up to {stat.ack.sequence}" for stat in late)
+            or "nobody is subscribed"
+        )
