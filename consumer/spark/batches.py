@@ -122,7 +122,9 @@ class Decoder:
         if not database:
             return True
         if table == "*":
-            return any(pattern.split(".")[0] in ("*", database) or "*" in pattern.split(".")[0] for pattern in self.options.tables)
+            return any(
+                pattern.split(".")[0] in ("*", database) or "*" in pattern.split(".")[0] for pattern in self.options.tables
+            )
         return self.options.wants(database, table)
 
     # ---------------------------------------------------------------- columns

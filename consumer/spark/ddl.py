@@ -177,7 +177,11 @@ def _alter(reader: _Reader, database: str) -> tuple[Action, ...]:
             new = reader.table(database)
             if new is not None:
                 found.append(Action("rename", *table, new))
-        elif begins and token.word in ("TRUNCATE", "DROP", "EXCHANGE", "IMPORT", "DISCARD") and reader.peek().word in ("PARTITION", "TABLESPACE"):
+        elif (
+            begins
+            and token.word in ("TRUNCATE", "DROP", "EXCHANGE", "IMPORT", "DISCARD")
+            and reader.peek().word in ("PARTITION", "TABLESPACE")
+        ):
             found.append(Action("unclear", *table))
         depth += {"(": 1, ")": -1}.get(token.word, 0)
         begins = depth == 0 and token.word == ","

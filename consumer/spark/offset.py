@@ -49,7 +49,9 @@ class Offset(NamedTuple):
         """Return the offset in `value`, a dict from a checkpoint. Raises ValueError where it is not one."""
         version = value.get("version")
         if version != VERSION:
-            raise ValueError(f"offset of version {version!r} in the checkpoint: this shmstore reads version {VERSION}; upgrade the reader")
+            raise ValueError(
+                f"offset of version {version!r} in the checkpoint: this shmstore reads version {VERSION}; upgrade the reader"
+            )
         try:
             return cls(
                 str(value["store"]),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from shmstore.event import Position
+
 PAYLOADS = ("json", "typed", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")
 SCHEMA_CHANGES = ("fail", "follow")
@@ -54,6 +56,11 @@ class Start:
 
     kind: Literal["committed", "earliest", "latest", "position", "gtid", "time", "offset"]
     value: Any = None
+
+    @property
+    def position(self) -> Position:
+        """The binlog position of kind position or gtid."""
+        return Position("", 0, self.value) if self.kind == "gtid" else Position(*self.value)
 
     @classmethod
     def parse(cls, text: str) -> Start:
@@ -120,7 +127,9 @@ class Options:
         one = len(tables) == 1 and not set(tables[0]) & set("*?[")
         payload = _choice(given, "payload", PAYLOADS, "typed" if one else "json")
         if payload == "typed" and not one:
-            raise OptionError(f"payload=typed needs exactly one table, as tables=shop.orders; got {given.get('tables', '*')!r}. Use payload=json")
+            raise OptionError(
+                f"payload=typed needs exactly one table, as tables=shop.orders; got {given.get('tables', '*')!r}. Use payload=json"
+            )
         markers, ddl = _flag(given, "includetransactionmarkers", False), _flag(given, "includeddl", False)
         end = Start.parse(given.get("endingoffsets", "latest"))
         if end.kind not in ("latest", "offset"):

@@ -1,20 +1,20 @@
 """Schemas: a MySQL column's Spark type, and the rows that each payload yields.
 
-    MySQL                                            Spark
-    TINYINT                                          ByteType; unsigned: ShortType
-    SMALLINT                                         ShortType; unsigned: IntegerType
-    MEDIUMINT, YEAR                                  IntegerType
-    INT                                              IntegerType; unsigned: LongType
-    BIGINT                                           LongType; unsigned: DecimalType(20, 0)
-    BIT(n)                                           LongType; more than 63 bits: DecimalType(20, 0)
-    DECIMAL(p, s)                                    DecimalType(p, s); more than 38 digits: StringType
-    FLOAT, DOUBLE                                    FloatType, DoubleType
-    DATE                                             DateType
-    DATETIME(f)                                      TimestampNTZType
-    TIMESTAMP(f)                                     TimestampType
-    TIME(f)                                          DayTimeIntervalType (it may be negative, and beyond 24 hours)
-    BINARY, VARBINARY, BLOB, GEOMETRY, VECTOR        BinaryType
-    CHAR, VARCHAR, TEXT, ENUM, SET, JSON, the rest   StringType
+MySQL                                            Spark
+TINYINT                                          ByteType; unsigned: ShortType
+SMALLINT                                         ShortType; unsigned: IntegerType
+MEDIUMINT, YEAR                                  IntegerType
+INT                                              IntegerType; unsigned: LongType
+BIGINT                                           LongType; unsigned: DecimalType(20, 0)
+BIT(n)                                           LongType; more than 63 bits: DecimalType(20, 0)
+DECIMAL(p, s)                                    DecimalType(p, s); more than 38 digits: StringType
+FLOAT, DOUBLE                                    FloatType, DoubleType
+DATE                                             DateType
+DATETIME(f)                                      TimestampNTZType
+TIMESTAMP(f)                                     TimestampType
+TIME(f)                                          DayTimeIntervalType (it may be negative, and beyond 24 hours)
+BINARY, VARBINARY, BLOB, GEOMETRY, VECTOR        BinaryType
+CHAR, VARCHAR, TEXT, ENUM, SET, JSON, the rest   StringType
 """
 
 from __future__ import annotations

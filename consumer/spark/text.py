@@ -1,7 +1,7 @@
 """Row images -> JSON text, for the payload that many tables share.
 
-Values are what MySQL prints, where JSON has no type of its own: DECIMAL, DATE, DATETIME, TIME and TIMESTAMP (UTC, with a
-``Z``) are strings, binary values are base64. Integers and floats are numbers, unsigned ones right. NULL is null; a column
+Values are what MySQL prints, where JSON has no type of its own: DECIMAL, DATE, DATETIME, TIME and TIMESTAMP
+(``2026-01-31T12:00:00Z``) are strings, binary values are base64. Integers and floats are numbers, unsigned ones right. NULL is null; a column
 that the row image lacks is left out.
 """
 
@@ -39,7 +39,7 @@ def _datetime(value: Any, scale: int) -> Any:
 
 
 def _timestamp(value: Any, scale: int) -> Any:
-    return _datetime(value, scale) + "Z" if type(value) is int else value
+    return _datetime(value, scale).replace(" ", "T") + "Z" if type(value) is int else value
 
 
 def time_text(value: Any, scale: int) -> Any:

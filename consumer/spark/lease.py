@@ -1,0 +1,244 @@
+"""Lease: a query's hold on its store, kept by the one long-lived process that Spark runs its streamReader in.
+
+Spark says that a batch is done in two ways: `commit(end)`, which comes only while the next batch is built, and
+`latestOffset(start)`, which comes only after the batch that ended at `start` is in Spark's commit log. Both move the
+ack; with the first alone a ring smaller than the backlog would stand still for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from consumer.spark.offset import Offset
+from consumer.spark.options import Options, Start
+from shmstore import Batch, CheckpointFile, EventStore, Position, PositionNotFound, StoreNotFound, Subscription, SubscriptionInUse
+from shmstore.layout import SlotFlag
+
+_STALL = 3.0
+
+
+class Limit(NamedTuple):
+    """Most rows and most encoded bytes of a micro-batch; None is no limit but the ring's."""
+
+    rows: int | None = None
+    size: int | None = None
+
+
+class Lease:
+    """The attached store and the owned subscription of one query; both are found again when the store is re-created."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._store: EventStore | None = None
+        self._subscription: Subscription | None = None
+        self._stall = (-1, -1, 0.0)
+
+    # ---------------------------------------------------------------- store and subscription
+
+    @property
+    def store(self) -> EventStore:
+        """The store, attached. Waits `storeTimeout` for one that is gone. Raises `StoreNotFound`."""
+        if self._store is not None and self._store.segment.removed:
+            self.close()
+        if self._store is None:
+            self._store = attach(self._options, self._options.store_timeout if self._subscription else 0.0)
+        return self._store
+
+    def subscribe(self, start: Offset | None) -> Subscription:
+        """Own the subscription. A known one stands where it acked; a new one begins after `start`, or as the options say.
+
+        Raises `SubscriptionInUse`, `PositionNotFound`.
+        """
+        store, options = self.store, self._options
+        if self._subscription is None:
+            checkpoint = CheckpointFile(options.state_directory, options.store, options.subscription)
+            where = self._first_event(options.start) if start is None else self._after(start)
+            try:
+                self._subscription = store.subscribe(options.subscription, start=where, checkpoint=checkpoint)
+            except PositionNotFound:
+                if start is None:
+                    raise
+                # A re-created store that is still empty, or one with a gap: `locate` tells them apart, batch by batch.
+                store.subscribe(options.subscription, start="earliest").close()
+                self._subscription = store.subscribe(options.subscription, checkpoint=checkpoint)
+            except SubscriptionInUse as error:
+                raise SubscriptionInUse(
+                    f"{error}. Each query on a store needs a subscription of its own: option subscription"
+                ) from error
+        return self._subscription
+
+    def _first_event(self, start: Start) -> str | int | Position:
+        store = self.store
+        if start.kind == "committed":
+            return "earliest"
+        if start.kind in ("position", "gtid"):
+            return start.position
+        if start.kind == "time":
+            return first_at(store, start.value)
+        if start.kind == "offset":
+            return self._after(Offset.of(start.value))
+        return start.kind
+
+    def _after(self, offset: Offset) -> str | int | Position:
+        if offset.epoch == self.store.epoch:
+            return max(offset.seq + 1, self.store.oldest)
+        return offset.position or "earliest"
+
+    def close(self) -> None:
+        """Give up the subscription for its next owner, and the store."""
+        if self._subscription is not None:
+            self._subscription.close()
+        if self._store is not None:
+            self._store.close()
+        self._subscription = self._store = None
+
+    # ---------------------------------------------------------------- offsets
+
+    def first(self) -> Offset:
+        """Return where a new query begins: what the subscription has acked. The same until something is acked."""
+        acked = self.subscribe(None).ack_cursor.sequence
+        return Offset.at(self.store.name, self.store.epoch, acked, self._position_of_acked(acked))
+
+    def _position_of_acked(self, sequence: int) -> Position | None:
+        """The event may be gone from the ring; then the checkpoint may know, else the sequence is all that is left of it."""
+        if sequence == self.store.newest:
+            return self.store.latest_position
+        saved = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription).load()
+        if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
+            return saved.position
+        try:
+            return position_at(self.store, sequence)
+        except PositionNotFound:
+            return None
+
+    def locate(self, offset: Offset) -> int | None:
+        """Return the sequence that `offset` has in this life of the store; None while the producer has not come to it.
+
+        Raises `PositionNotFound` naming the gap, when events after `offset` are lost; with failOnDataLoss=false the
+        oldest event that is left follows.
+        """
+        self.subscribe(offset)
+        store = self.store
+        if offset.epoch == store.epoch:
+            if offset.seq + 1 >= store.oldest:
+                return offset.seq
+        elif offset.position is None:
+            return store.oldest - 1
+        else:
+            latest = store.latest_position
+            if latest is None or (offset.file and latest.order < offset.position.order):
+                return None
+            with suppress(PositionNotFound):
+                return store.find(offset.position) - 1
+        if not self._options.fail_on_data_loss:
+            return store.oldest - 1
+        raise PositionNotFound(
+            f"store {store.name!r} no longer has the events after {offset}: it begins at event {store.oldest} of epoch "
+            f"{store.epoch:016x}, after {store.first_position}. They are lost for this query: take a snapshot of its tables, or set "
+            "failOnDataLoss=false to go on without them"
+        )
+
+    def wait_for(self, offset: Offset) -> int:
+        """Return `locate(offset)`, waiting up to `storeTimeout` for a producer that comes back to it."""
+        until = time.monotonic() + self._options.store_timeout
+        while (sequence := self.locate(offset)) is None:
+            if time.monotonic() > until:
+                raise PositionNotFound(
+                    f"store {self.store.name!r} was re-created and has not come back to {offset} within {self._options.store_timeout:g} s "
+                    f"(it is at {self.store.latest_position}): start its producer, or raise storeTimeout"
+                )
+            time.sleep(0.05)
+        return sequence
+
+    def pass_over(self) -> None:
+        """Ack what a re-created store brings again and the query has read before; or it would fill up with it."""
+        self.done(self.store.newest)
+
+    def done(self, sequence: int) -> None:
+        """Ack everything up to `sequence`. Idempotent; never goes back."""
+        subscription = self._subscription
+        assert subscription is not None
+        while subscription.get_cursor.sequence < sequence:
+            if not subscription.get(limit_events=sequence - subscription.get_cursor.sequence, timeout=0):
+                break
+        if subscription.ack_cursor.sequence < sequence:
+            subscription.ack(sequence)
+
+    def end_after(self, base: int, limit: Limit, frozen: int | None) -> int:
+        """Return the last sequence of the micro-batch that follows `base`; `base` itself when nothing whole is there.
+
+        It is the last transaction end within the limits, at least one transaction, never beyond `frozen`, and at most
+        half the ring, so that the producer fills one half while Spark works on the other. Only a transaction larger than
+        that is cut.
+        """
+        store = self.store
+        last = store.newest if frozen is None else min(frozen, store.newest)
+        if last <= base:
+            return base
+        events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
+        window = store.peek(base + 1, limit_events=min(events, last - base), limit_bytes=size)
+        points = np.flatnonzero(window.slots["flags"] & SlotFlag.ACK_POINT) + 1
+        fit = len(window)
+        if limit.rows is not None:
+            fit = min(fit, int(np.searchsorted(np.cumsum(window.slots["rows"], dtype=np.int64), limit.rows, "right")))
+        if limit.size is not None:
+            fit = min(fit, int(np.searchsorted(window.ends, limit.size, "right")))
+        if len(points):
+            within = points[points <= fit]
+            return base + int(within[-1] if len(within) else points[0])
+        if base + len(window) < last or self._stalled(base, last):
+            return base + max(1, fit)
+        return base
+
+    def _stalled(self, base: int, last: int) -> bool:
+        """True when a transaction's end has not come for a while: its producer may be waiting for us to make room."""
+        now = time.monotonic()
+        if self._stall[:2] != (base, last):
+            self._stall = (base, last, now)
+        return now - self._stall[2] > _STALL
+
+    def offset_at(self, sequence: int) -> Offset:
+        """Return the offset of the event `sequence`."""
+        return Offset.at(self.store.name, self.store.epoch, sequence, position_at(self.store, sequence))
+
+
+def attach(options: Options, timeout: float) -> EventStore:
+    """Attach to the options' store, waiting `timeout` seconds for it. Raises `StoreNotFound`."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            return EventStore.attach(options.store, path=options.store_path)
+        except StoreNotFound:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.1)
+
+
+def window(store: EventStore, first: int, last: int) -> Batch:
+    """Return the events `first` to `last`. Raises `PositionNotFound` where some are no longer there."""
+    batch = store.peek(first, limit_events=last - first + 1)
+    if batch.last < last and not batch.oversized:
+        raise PositionNotFound(f"store {store.name!r} gave events {first} to {batch.last} of {first} to {last}")
+    return batch
+
+
+def position_at(store: EventStore, sequence: int) -> Position | None:
+    """Return the binlog position of an event; None before the first."""
+    if sequence < 0:
+        return None
+    return store.peek(sequence, limit_events=1).position
+
+
+def first_at(store: EventStore, time_ms: int) -> int:
+    """Return the first event of the first transaction that ends at or after `time_ms`."""
+    batch = store.peek(store.oldest)
+    slots = batch.slots
+    later = np.flatnonzero(slots["time"] >= time_ms)
+    if not len(later):
+        return store.newest + 1
+    points = np.flatnonzero(slots["flags"][: later[0]] & SlotFlag.ACK_POINT)
+    return batch.first + (int(points[-1]) + 1 if len(points) else 0)

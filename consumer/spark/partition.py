@@ -1,0 +1,172 @@
+"""Partitions: what an executor gets to read, and how it comes by the events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from consumer.spark.batches import Decoder
+from consumer.spark.schema import RAW_SCHEMA, arrow_schema
+from shmstore import Batch, EventStore, PositionNotFound, StoreNotFound
+from shmstore.event import EntryType, EventType
+
+PEEK_BYTES = 4 << 20
+INLINE_BYTES = 8 << 20
+_attached: dict[tuple[str, str | None], EventStore] = {}
+
+
+class Range(NamedTuple):
+    """Events `first` to `last` of one life of a store."""
+
+    store: str
+    path: str | None
+    epoch: int
+    first: int
+    last: int
+
+
+class Chunk(NamedTuple):
+    """Events out of a store: their payloads back to back, where each ends, and their slots."""
+
+    first: int
+    raw: memoryview | bytes
+    ends: np.ndarray[tuple[int], np.dtype[np.int64]]
+    slots: np.ndarray[tuple[int], np.dtype[np.void]]
+
+    def payloads(self) -> Iterator[memoryview]:
+        """Yield the payload of each event."""
+        raw, start = memoryview(self.raw), 0
+        for end in self.ends.tolist():
+            yield raw[start:end]
+            start = end
+
+
+class SharedPartition(InputPartition):
+    """Events to be read from the segment by an executor on the store's host."""
+
+    def __init__(self, events: Range) -> None:
+        super().__init__(events)
+        self.events = events
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the events, some at a time. Raises `PositionNotFound`, `StoreNotFound`."""
+        yield from read_shared(self.events)
+
+
+class InlinePartition(InputPartition):
+    """Events that travel in the partition itself, to an executor on any host."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        super().__init__(None)
+        self._chunks = [Chunk(c.first, bytes(c.raw), c.ends, c.slots) for c in chunks]
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the events."""
+        yield from self._chunks
+
+
+def read_shared(events: Range) -> Iterator[Chunk]:
+    """Yield the events of `events` out of the segment. Raises `PositionNotFound` where they are gone, `StoreNotFound`."""
+    first = events.first
+    while first <= events.last:
+        batch = attached(events).peek(first, limit_events=events.last - first + 1, limit_bytes=PEEK_BYTES)
+        if not batch:
+            raise PositionNotFound(
+                f"event {first} of store {events.store!r} is not there yet: epoch {events.epoch:016x} ends at {first - 1}"
+            )
+        yield chunk_of(batch)
+        first = batch.last + 1
+
+
+def chunk_of(batch: Batch) -> Chunk:
+    """Return the events of `batch`, which must be a copy (as `peek` gives)."""
+    return Chunk(batch.first, batch.raw, batch.ends, batch.slots)
+
+
+def attached(events: Range) -> EventStore:
+    """Return the store, attached once in each worker process. Raises `StoreNotFound`, or `PositionNotFound` in another epoch."""
+    key = (events.store, events.path)
+    store = _attached.get(key)
+    if store is not None and (store.epoch != events.epoch or store.segment.removed):
+        del _attached[key]
+        store.close()
+        store = None
+    if store is None:
+        try:
+            store = EventStore.attach(events.store, path=events.path)
+        except StoreNotFound as error:
+            raise StoreNotFound(
+                f"{error}. This executor sees no such store: it runs on another host or in another container than the store. "
+                "Use transport=auto, inline or network"
+            ) from error
+        _attached[key] = store
+    if store.epoch != events.epoch:
+        raise PositionNotFound(
+            f"store {events.store!r} was re-created after this micro-batch was planned (epoch {events.epoch:016x}, now {store.epoch:016x}): "
+            "restart the query, which finds its place by binlog position"
+        )
+    return store
+
+
+def split(batch: Batch, parts: int) -> list[tuple[int, int]]:
+    """Return up to `parts` ranges (first, last) that cover `batch`, with about the same bytes in each."""
+    ends = batch.ends
+    marks = np.searchsorted(ends, np.arange(1, parts) * (int(ends[-1]) / parts)) + 1
+    cuts = [0, *np.unique(marks).tolist(), len(batch)]
+    return [(batch.first + a, batch.first + b - 1) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+
+
+# ---------------------------------------------------------------- decode
+
+_RAW_OPS = np.full(256, None, object)
+_RAW_OPS[[EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ]] = ["c", "u", "d", "r"]
+
+
+def record_batches(chunks: Iterator[Chunk], decoder: Decoder) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `chunks` as the query's payload wants them."""
+    for chunk in chunks:
+        if decoder.options.payload == "raw":
+            batch = _raw(chunk, decoder)
+            if batch.num_rows:
+                yield batch
+        else:
+            yield from decoder.batches(chunk.payloads())
+
+
+def _raw(chunk: Chunk, decoder: Decoder) -> pa.RecordBatch:
+    """One row an event, the payload as it is, nothing decoded but where tables are filtered."""
+    slots, options = chunk.slots, decoder.options
+    entry = slots["entry"]
+    wanted = entry == EntryType.ROWS
+    if options.ddl:
+        wanted |= entry == EntryType.DDL
+    if options.markers:
+        wanted |= (entry == EntryType.BEGIN) | (entry == EntryType.END)
+    if not options.all_tables:
+        wanted &= np.fromiter(
+            (bool(want) and decoder.wanted(payload) for want, payload in zip(wanted.tolist(), chunk.payloads(), strict=True)),
+            bool,
+            len(slots),
+        )
+    ops = np.where(entry == EntryType.ROWS, _RAW_OPS[slots["type"]], None)
+    for mark, op in ((EntryType.BEGIN, "begin"), (EntryType.END, "end"), (EntryType.DDL, "ddl")):
+        ops[entry == mark] = op
+    offsets = np.concatenate(([0], chunk.ends)).astype(np.int32)
+    payload = pa.Array.from_buffers(pa.binary(), len(slots), [None, pa.py_buffer(offsets), pa.py_buffer(chunk.raw)])
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.arange(chunk.first, chunk.first + len(slots))),
+            pa.array(ops, pa.string()),
+            pa.array(slots["rows"].astype(np.int64)),
+            pa.array(slots["time"].astype(np.int64)),
+            pa.array(slots["file"].astype(np.int64)),
+            pa.array(slots["offset"].astype(np.int64)),
+            payload,
+        ],
+        schema=arrow_schema(RAW_SCHEMA),
+    )
+    return batch if wanted.all() else batch.filter(pa.array(wanted))

@@ -1,0 +1,104 @@
+"""ShmStoreSource: ``spark.readStream.format("shmstore")`` and ``spark.read.format("shmstore")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from consumer.spark.batches import Decoder
+from consumer.spark.lease import attach, window
+from consumer.spark.offset import Offset
+from consumer.spark.options import Options
+from consumer.spark.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
+from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, typed_schema
+from consumer.spark.stream import StreamReader
+from consumer.spark.tables import find_table
+
+
+class ShmStoreSource(DataSource):
+    """A store as a Spark data source. The options are listed by `consumer.spark.options.HELP`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed = Options.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "shmstore"
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        if self._parsed.payload != "typed":
+            return Decoder(self._parsed)
+        return Decoder(self._parsed, find_table(self._parsed))
+
+    def schema(self) -> StructType:
+        """Return the columns of the payload asked for. Raises `SchemaUnknown` where a typed table was never seen."""
+        decoder = self._decoder
+        if decoder.table is not None:
+            return typed_schema(decoder.table)
+        return RAW_SCHEMA if self._parsed.payload == "raw" else JSON_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of micro-batches."""
+        return StreamReader(self._decoder)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of what the store holds now."""
+        return BatchReader(self._decoder)
+
+
+class BatchReader(DataSourceReader):
+    """Reads the whole transactions that the store holds at this moment; moves nothing and holds nothing back.
+
+    The events are copied when the read is planned: later they could be gone, since no subscription keeps them.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the events from startingOffsets (earliest by default) to endingOffsets."""
+        from consumer.spark.lease import first_at
+
+        options = self._decoder.options
+        with attach(options, 0.0) as store:
+            first, last = store.oldest, store.newest
+            start, end = options.start, options.end
+            if start.kind == "latest":
+                first = last + 1
+            elif start.kind == "time":
+                first = first_at(store, start.value)
+            elif start.kind in ("position", "gtid"):
+                first = store.find(start.position)
+            elif start.kind == "offset":
+                offset = Offset.of(start.value)
+                first = offset.seq + 1 if offset.epoch == store.epoch or offset.position is None else store.find(offset.position)
+            if end.kind == "offset":
+                offset = Offset.of(end.value)
+                last = offset.seq if offset.epoch == store.epoch or offset.position is None else store.find(offset.position) - 1
+            if last < first:
+                return [InlinePartition([])]
+            events = window(store, first, last)
+            point = events.ack_point
+            if point is None:
+                return [InlinePartition([])]
+            events = window(store, first, point)
+            size = int(events.ends[-1])
+            parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
+            return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in split(events, parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, in an executor."""
+        return record_batches(partition.chunks(), self._decoder)  # type: ignore[attr-defined]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("shmstore")`` known to `spark`, where the package ``pyspark_shmstore`` is not installed."""
+    spark.dataSource.register(ShmStoreSource)

@@ -1,0 +1,5 @@
+"""Lets Spark find ``format("shmstore")`` by itself: it imports packages named ``pyspark_*`` and takes their DefaultSource."""
+
+from consumer.spark.source import ShmStoreSource as DefaultSource
+
+__all__ = ["DefaultSource"]
