@@ -1,0 +1,283 @@
+"""Bytes of one value in a row image -> the value in stored form (`shmstore.codec`).
+
+Plan. Functions here take the raw bytes of one value, so that the decoder that `rows` generates can read many columns with one
+struct call and pass the pieces on. Dates, times of day, floats, SETs and old TIMESTAMPs come out of tables that fill
+themselves: a dict whose `__missing__` computes the value once; a hit costs a third of a call. Tables are bounded: a table
+that grows past its limit is emptied.
+
+    DATE            int, days since 1970        TIME        int, microseconds, signed
+    DATETIME        int, microseconds           TIMESTAMP   int, microseconds UTC
+    zero or impossible DATE, DATETIME, TIMESTAMP    str, as the server shows it
+    DECIMAL         str, digits as the server prints them
+    FLOAT           float: the double nearest to the shortest decimal that gives this float again (1.1, not 1.10000002384)
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+__all__ = [
+    "DATES",
+    "DATETIME_DAYS",
+    "FLOATS",
+    "OLD_DATETIMES",
+    "OLD_TIMES",
+    "TIME_OF_DAY",
+    "datetime_text",
+    "decimal_size",
+    "decimals",
+    "fraction_text",
+    "inet6_text",
+    "members_of_set",
+    "times",
+    "uuid_text",
+]
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_SECOND = 1_000_000
+
+
+class Table(dict[Any, Any]):
+    """A dict that computes what it lacks, and keeps at most `limit` values."""
+
+    __slots__ = ("compute", "limit")
+
+    def __init__(self, compute: Callable[[Any], Any], limit: int) -> None:
+        super().__init__()
+        self.compute = compute
+        self.limit = limit
+
+    def __missing__(self, key: Any) -> Any:
+        if len(self) >= self.limit:
+            self.clear()
+        value = self[key] = self.compute(key)
+        return value
+
+
+def _day(year: int, month: int, day: int) -> int | None:
+    """Days since 1970, or None for a zero or impossible date."""
+    try:
+        return date(year, month, day).toordinal() - _EPOCH
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------- DATE
+
+
+def _date(raw: bytes) -> int | str:
+    packed = raw[0] | raw[1] << 8 | raw[2] << 16
+    year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+    days = _day(year, month, day)
+    return f"{year:04}-{month:02}-{day:02}" if days is None else days
+
+
+DATES = Table(_date, 1 << 16)  # 3 bytes -> days or text
+
+# ---------------------------------------------------------------- DATETIME
+# 5 bytes, big-endian: sign 1, year * 13 + month 17, day 5, hour 5, minute 6, second 6; then the fraction. The first three
+# bytes end inside the hour, the other two hold the rest of it.
+
+
+def _datetime_day(raw: bytes) -> int | None:
+    packed = int.from_bytes(raw, "big") - 0x800000
+    if packed < 0:
+        raise ValueError(f"DATETIME begins with 0x{raw.hex()}")
+    months, day, half = packed >> 6, packed >> 1 & 31, packed & 1
+    days = _day(months // 13, months % 13, day)
+    return None if days is None else (days * 24 + half * 16) * 3600 * _SECOND
+
+
+def _time_of_day(raw: bytes) -> int:
+    packed = raw[0] << 8 | raw[1]
+    return ((packed >> 12) * 3600 + (packed >> 6 & 63) * 60 + (packed & 63)) * _SECOND
+
+
+DATETIME_DAYS = Table(_datetime_day, 1 << 16)  # first 3 bytes -> microseconds, or None where there is no such day
+TIME_OF_DAY = Table(_time_of_day, 1 << 16)  # last 2 bytes -> microseconds
+
+
+def datetime_text(raw: bytes, microseconds: int, digits: int) -> str:
+    """Return a zero or impossible DATETIME (its 5 bytes) as the server shows it."""
+    packed = int.from_bytes(raw, "big") - 0x8000000000
+    months, day, rest = packed >> 22, packed >> 17 & 31, packed & 0x1FFFF
+    text = f"{months // 13:04}-{months % 13:02}-{day:02} {rest >> 12:02}:{rest >> 6 & 63:02}:{rest & 63:02}"
+    return text + fraction_text(microseconds, digits)
+
+
+def fraction_text(microseconds: int, digits: int) -> str:
+    """Return ".123" for 123000 microseconds and 3 digits; nothing for 0 digits."""
+    return f".{microseconds:06}"[: digits + 1] if digits else ""
+
+
+def _old_datetime(raw: bytes) -> int | str:
+    """Before MySQL 5.6, and MariaDB's mysql56_temporal_format=0: the decimal number YYYYMMDDhhmmss, little-endian."""
+    number = int.from_bytes(raw, "little")
+    day, clock = divmod(number, 1_000_000)
+    year, month, day = day // 10000, day // 100 % 100, day % 100
+    hour, minute, second = clock // 10000, clock // 100 % 100, clock % 100
+    days = _day(year, month, day)
+    if days is None:
+        return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
+    return (days * 86400 + hour * 3600 + minute * 60 + second) * _SECOND
+
+
+OLD_DATETIMES = Table(_old_datetime, 1 << 12)  # 8 bytes -> microseconds or text
+
+# ---------------------------------------------------------------- TIME
+
+
+@lru_cache(maxsize=8)
+def times(digits: int) -> Table:
+    """Return the table of TIME(digits): its 3 to 6 bytes -> signed microseconds.
+
+    The bytes are one big-endian number around 0x80...: hours 10 bits, minutes 6, seconds 6, then the fraction.
+    """
+    bits = (digits + 1) // 2 * 8
+    middle = 0x800000 << bits
+    scale = (1_000_000, 10_000, 100, 1)[bits // 8]
+
+    def time(raw: bytes) -> int:
+        packed = int.from_bytes(raw, "big") - middle
+        size = -packed if packed < 0 else packed
+        clock, fraction = size >> bits, size & (1 << bits) - 1
+        value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * _SECOND + fraction * scale
+        return -value if packed < 0 else value
+
+    return Table(time, 1 << 14)
+
+
+def _old_time(raw: bytes) -> int:
+    number = int.from_bytes(raw, "little", signed=True)
+    size = abs(number)
+    value = (size // 10000 * 3600 + size // 100 % 100 * 60 + size % 100) * _SECOND
+    return -value if number < 0 else value
+
+
+OLD_TIMES = Table(_old_time, 1 << 12)  # 3 bytes -> microseconds
+
+# ---------------------------------------------------------------- FLOAT
+
+
+def _float(raw: bytes) -> float:
+    value: float = struct.unpack("<f", raw)[0]
+    if value != value or value in (float("inf"), float("-inf")):
+        return value
+    # Six digits always survive a float; where they give it back they are its shortest form. Below the normal range
+    # there are fewer, so that all lengths are tried.
+    for digits in range(6 if abs(value) >= 1.1754943508222875e-38 or not value else 1, 10):
+        shortest = float(f"{value:.{digits}g}")
+        try:
+            if struct.pack("<f", shortest) == raw:
+                return shortest
+        except OverflowError:
+            continue  # rounded up past the largest float
+    return value
+
+
+FLOATS = Table(_float, 1 << 14)  # 4 bytes -> float
+
+# ---------------------------------------------------------------- DECIMAL
+
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def decimal_size(precision: int, scale: int) -> int:
+    """Bytes of a DECIMAL(precision, scale): 4 for each 9 digits on either side of the point, fewer for what is left."""
+    whole = precision - scale
+    return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
+
+
+@lru_cache(maxsize=1024)
+def decimals(precision: int, scale: int) -> Callable[[bytes], str]:
+    """Return the function from the bytes of a DECIMAL(precision, scale) to its digits.
+
+    Groups of up to 9 digits are big-endian numbers; the highest bit is 1 for positive values, and a negative value has
+    all bits of its positive inverted.
+    """
+    whole = precision - scale
+    groups = [(_DIGIT_BYTES[whole % 9], whole % 9)] if whole % 9 else []
+    groups += [(4, 9)] * (whole // 9)
+    point = len(groups)
+    groups += [(4, 9)] * (scale // 9)
+    groups += [(_DIGIT_BYTES[scale % 9], scale % 9)] if scale % 9 else []
+    size = sum(width for width, _ in groups)
+    top = 1 << (8 * size - 1)
+    ones = (top << 1) - 1
+    if point <= 1 and len(groups) - point <= 1:  # up to 9 digits on each side: two numbers
+        shift = 8 * (groups[point][0] if len(groups) > point else 0)
+        mask = (1 << shift) - 1
+        pattern = f"%d.%0{scale}d" if scale else "%d"
+
+        def short(raw: bytes) -> str:
+            number = int.from_bytes(raw, "big")
+            if number & top:
+                number ^= top
+                return pattern % (number >> shift, number & mask) if scale else pattern % number
+            number ^= ones ^ top
+            return "-" + (pattern % (number >> shift, number & mask) if scale else pattern % number)
+
+        return short
+
+    shifts: list[tuple[int, int, int]] = []  # (shift, mask, digits), from the left
+    left = 8 * size
+    for width, digits in groups:
+        left -= 8 * width
+        shifts.append((left, (1 << 8 * width) - 1, digits))
+    before, after = shifts[:point], shifts[point:]
+    fraction = "".join(f"%0{digits}d" for _, _, digits in after)
+
+    def long(raw: bytes) -> str:
+        number = int.from_bytes(raw, "big")
+        sign = ""
+        if number & top:
+            number ^= top
+        else:
+            number ^= ones ^ top
+            sign = "-"
+        value = 0
+        for shift, mask, _ in before:
+            value = value * 1_000_000_000 + (number >> shift & mask)
+        if not after:
+            return f"{sign}{value}"
+        return f"{sign}{value}." + fraction % tuple([number >> shift & mask for shift, mask, _ in after])
+
+    return long
+
+
+# ---------------------------------------------------------------- SET, UUID
+
+
+@lru_cache(maxsize=1024)
+def members_of_set(members: tuple[str, ...]) -> Table:
+    """Return the table of a SET: its number -> members in definition order, comma separated."""
+
+    def joined(bits: int) -> str:
+        if bits >> len(members):
+            raise ValueError(f"SET value {bits:#x} with {len(members)} members")
+        return ",".join([member for i, member in enumerate(members) if bits >> i & 1])
+
+    return Table(joined, 1 << 12)
+
+
+def uuid_text(raw: bytes) -> str:
+    """Return MariaDB's UUID from the 16 bytes it stores.
+
+    Versions 1 to 5 are stored with their fields turned round (time high first) so that they sort by time; a value whose
+    bytes say otherwise is stored as it is.
+    """
+    raw = raw.ljust(16, b"\0")
+    if raw[8] & 0x80 and raw[6] < 0x80:  # variant RFC 4122 where it stands in the turned form
+        pass
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def inet6_text(raw: bytes) -> str:
+    """Return MariaDB's INET6 from the 16 bytes it stores."""
+    return socket.inet_ntop(socket.AF_INET6, raw.ljust(16, b"\0"))

@@ -1,0 +1,125 @@
+"""Decodes what a real server just wrote: reads its binlog file and returns rows by the project's own row decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pymysql
+
+from producer.compression import payload_events, uncompress_query
+from producer.rows import ROWS_EVENTS, RowsDecoder
+from shmstore import codec
+from shmstore.event import EventType, Row, TableSchema
+
+FORMAT_DESCRIPTION, QUERY, TABLE_MAP, PAYLOAD, QUERY_COMPRESSED = 15, 2, 19, 40, 165
+
+
+class Seen(NamedTuple):
+    """One rows event after the way through the codec that every event takes."""
+
+    type: EventType
+    schema: TableSchema
+    rows: tuple[Row, ...]
+    event_type: int
+
+
+def raw_events(data: bytes, start: int = 4) -> Iterator[tuple[int, bytes]]:
+    """(type, body without checksum) of each event of a binlog file from `start`; a payload's inner events too."""
+    checksum = _checksum(data)
+    at = start
+    while at + 19 <= len(data):
+        size = int.from_bytes(data[at + 9 : at + 13], "little")
+        body = data[at + 19 : at + size - checksum]
+        yield data[at + 4], body
+        if data[at + 4] == PAYLOAD:
+            for header, inner in payload_events(body):
+                yield header[4], inner
+        at += size
+
+
+def _checksum(data: bytes) -> int:
+    """Bytes of checksum behind each event: told by the last byte but four of the format description."""
+    size = int.from_bytes(data[4 + 9 : 4 + 13], "little")
+    return 4 if data[4 + size - 5] == 1 else 0
+
+
+class Log:
+    """The end of a server's binlog, from the place where it was opened."""
+
+    def __init__(self, server: Any, connection: Any) -> None:
+        self.server = server
+        self.connection = connection
+        self.decoder = RowsDecoder()
+        self.skip()
+
+    def _place(self) -> tuple[str, int]:
+        word = "BINARY LOG" if self.server.flavor == "mysql" else "MASTER"
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"SHOW {word} STATUS")
+            return cursor.fetchone()[:2]
+
+    def skip(self) -> None:
+        self.file, self.position = self._place()
+
+    def events(self) -> list[tuple[int, bytes]]:
+        """The events written since the last call."""
+        file, position = self._place()
+        found = []
+        data = (Path(self.server.directory) / "data" / self.file).read_bytes()
+        found += raw_events(data, self.position)
+        if file != self.file:
+            data = (Path(self.server.directory) / "data" / file).read_bytes()
+            found += raw_events(data)
+        self.file, self.position = file, position
+        return found
+
+    def seen(self) -> list[Seen]:
+        """The rows events written since the last call, decoded."""
+        found = []
+        for type_, body in self.events():
+            if type_ == TABLE_MAP:
+                self.decoder.table_map(body)
+            elif type_ in ROWS_EVENTS:
+                decoded = self.decoder.rows(type_, body)
+                header = [2, int(decoded.type), "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
+                event = codec.decode(codec.encode_stored(header, decoded.table.schema_blob, decoded.body))
+                assert event.table is not None
+                assert len(event.rows) == decoded.count
+                found.append(Seen(event.type, event.table, event.rows, type_))
+        return found
+
+    def queries(self) -> list[bytes]:
+        """The statements written since the last call."""
+        found = []
+        for type_, body in self.events():
+            if type_ == QUERY_COMPRESSED:
+                type_, body = QUERY, uncompress_query(body)
+            if type_ == QUERY:
+                database, variables = body[8], int.from_bytes(body[11:13], "little")
+                found.append(body[13 + variables + database + 1 :])
+        return found
+
+
+@contextmanager
+def database_of(server: Any, name: str, **arguments: Any) -> Iterator[tuple[Any, Log]]:
+    """A fresh database; yields (connection into it, log from there)."""
+    connection = server.connect(**arguments)
+    try:
+        run(connection, f"DROP DATABASE IF EXISTS `{name}`", f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4", f"USE `{name}`")
+        yield connection, Log(server, connection)
+        run(connection, f"DROP DATABASE `{name}`")
+    finally:
+        connection.close()
+
+
+def run(connection: pymysql.Connection[Any], *statements: Any) -> list[tuple[Any, ...]]:
+    """Run statements ("..." or ("...", arguments)); returns the rows of the last one."""
+    rows: Any = ()
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(*((statement,) if isinstance(statement, str) else statement))
+            rows = cursor.fetchall()
+    return list(rows)
