@@ -34,13 +34,14 @@ TEMPLATE = "datadir-1"  # raise the number when the way a data directory is made
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A server program: `command` starts it, `flavor` is mariadb or mysql, `home` keeps its initialised data directory."""
+    """A server program: `command` starts it, `client` is its shell (empty: not there), `home` keeps its data directory's original."""
 
     flavor: str
     version: str
     command: tuple[str, ...]
     share: Path
     home: Path
+    client: tuple[str, ...] = ()
 
     def arguments(self, datadir: Path) -> list[str]:
         """Everything a server of ours is called with, but for network, log and the user's own options."""
@@ -111,7 +112,9 @@ def find_program(kind: str) -> Program:
         home.mkdir(parents=True, exist_ok=True)
         share = path.resolve().parent.parent / "share"
         flavor = "mysql" if kind == "mysql" else "mariadb"
-        return Program(flavor, version, (str(path), "--no-defaults"), _sql_folder(share, flavor), home)
+        shell = shutil.which(flavor)
+        client = (shell, "--no-defaults") if shell else ()
+        return Program(flavor, version, (str(path), "--no-defaults"), _sql_folder(share, flavor), home, client)
     root = unpacked(kind)
     flavor = "mysql" if kind == "mysql" else "mariadb"
     program = root / "usr/sbin" / ("mysqld" if flavor == "mysql" else "mariadbd")
@@ -121,12 +124,14 @@ def find_program(kind: str) -> Program:
     triple = loader.parent.name
     libraries = ":".join(str(root / part) for part in (f"lib/{triple}", f"usr/lib/{triple}", "usr/lib/mysql/private"))
     share = _sql_folder(root / "usr/share", flavor)
+    run = (str(loader), "--library-path", libraries)
     command = (
-        *(str(loader), "--library-path", libraries, str(program), "--no-defaults"),
+        *(*run, str(program), "--no-defaults"),
         *(f"--basedir={root}/usr", f"--plugin-dir={root}/usr/lib/mysql/plugin"),
         *(f"--lc-messages-dir={share}", f"--character-sets-dir={share}/charsets"),
     )
-    return Program(flavor, _version([*command[:4]]), command, share, root.parent)
+    client = (*run, str(root / "usr/bin" / flavor), "--no-defaults", f"--character-sets-dir={share}/charsets")
+    return Program(flavor, _version([*run, str(program)]), command, share, root.parent, client)
 
 
 def _sql_folder(share: Path, flavor: str) -> Path:

@@ -84,6 +84,11 @@ class Server:
             self.options = list(options)
         self.start()
 
+    @property
+    def running(self) -> bool:
+        """Whether the server's process is there."""
+        return self._guard is not None and self._guard.poll() is None
+
     def log(self) -> str:
         """What the server wrote into its error log."""
         path = self.directory / "error.log"
