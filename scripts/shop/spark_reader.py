@@ -199,6 +199,7 @@ def session(work: Path) -> SparkSession:
     """Return a local Spark that knows the format and writes nothing outside `work`."""
     os.environ["SPARK_LOCAL_DIRS"] = str(work / "local")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark's workers are whatever python3 is on the PATH
     settings = session_settings() | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
