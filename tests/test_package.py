@@ -1,0 +1,122 @@
+"""What an installed shmstore brings: command, extras, names, types, version."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirement(text: str) -> str:
+    return re.match(r"[A-Za-z0-9._-]+", text)[0].lower().replace("_", "-")  # type: ignore[index]
+
+
+def test_command() -> None:
+    """The console command is installed and explains itself; a wrong call is one line and exit code 2, not a traceback."""
+    command = Path(sys.executable).parent / "shmstore"
+    told = subprocess.run([command, "--help"], capture_output=True, text=True)
+    assert told.returncode == 0
+    assert "usage: shmstore" in told.stdout
+    for verb in ("produce", "tail", "ls", "stat", "rm"):
+        assert re.search(rf"\b{verb}\b", told.stdout), f"--help does not name {verb}"
+    wrong = subprocess.run([command, "no-such-command"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "Traceback" not in wrong.stderr
+
+
+def test_version_is_the_same_everywhere() -> None:
+    """pyproject.toml, the installed package, the command line and the top of CHANGELOG.md agree."""
+    changes = re.findall(r"^## \[?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert changes, "CHANGELOG.md has no heading like '## 0.1.0'"
+    assert changes[0] == PROJECT["version"]
+    assert metadata.version("shmstore") == PROJECT["version"]
+    command = Path(sys.executable).parent / "shmstore"
+    said = subprocess.run([command, "--version"], capture_output=True, text=True)
+    assert said.returncode == 0
+    assert PROJECT["version"] in said.stdout
+
+
+def test_extras() -> None:
+    """The extras exist, `all` is every one that a user needs, and the import name of each third-party package is covered."""
+    extras = PROJECT["optional-dependencies"]
+    assert {"mysql", "spark", "server", "all", "dev"} <= set(extras)
+    named = re.fullmatch(r"shmstore\[([a-z,]+)\]", extras["all"][0])
+    assert named
+    assert set(named[1].split(",")) == set(extras) - {"all", "dev"}
+    assert set(metadata.metadata("shmstore").get_all("Provides-Extra") or []) == set(extras)
+
+
+# import name -> distribution, where they differ
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "pymysqlreplication": "mysql-replication",
+    "posix_ipc": "posix-ipc",
+    "pymysql": "mysql-replication",
+}
+
+
+@pytest.mark.parametrize(
+    ("folder", "extra"),
+    [("shmstore", None), ("producer", "mysql"), ("consumer/spark", "spark"), ("consumer/wire", "server")],
+)
+def test_every_import_is_declared(folder: str, extra: str | None) -> None:
+    """What a package imports is among the dependencies, or in the extra that is for it."""
+    declared = {requirement(text) for text in PROJECT["dependencies"]}
+    declared |= {requirement(text) for text in PROJECT["optional-dependencies"].get(extra, [])}
+    imported = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                imported.add(node.module.partition(".")[0])
+    foreign = {name for name in imported if name not in sys.stdlib_module_names} - {"shmstore", "producer", "consumer"}
+    wanted = {DISTRIBUTIONS.get(name, name) for name in foreign}
+    assert wanted, f"{folder} imports nothing foreign: is it there?"
+    assert wanted <= declared, f"{folder} imports {sorted(wanted - declared)}, declared nowhere"
+
+
+@pytest.mark.parametrize("package", ["shmstore", "producer", "consumer"])
+def test_public_names(package: str) -> None:
+    """`__all__` is a written-out, sorted list of names that are there; the package is typed and documented."""
+    source = (ROOT / package / "__init__.py").read_text()
+    lists = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
+    ]
+    assert len(lists) == 1, f"{package}/__init__.py has no __all__ of its own"
+    names = lists[0]
+    # Constants, classes, functions: the order of `ruff check --select RUF022`.
+    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    module = importlib.import_module(package)
+    assert [name for name in names if not hasattr(module, name)] == []
+    visible = {
+        name for name in vars(module) if not name.startswith("_") and getattr(vars(module)[name], "__module__", "") != "typing"
+    }
+    modules = {name for name in visible if type(vars(module)[name]).__name__ == "module"}
+    assert visible - modules - set(names) == set(), "imported, but neither in __all__ nor private"
+    assert (ROOT / package / "py.typed").exists()
+    assert module.__doc__
+
+
+def test_every_package_is_listed() -> None:
+    """Each folder with an `__init__.py` is in pyproject.toml's list, so that a wheel is whole."""
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    there = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for name in ("shmstore", "producer", "consumer")
+        for path in (ROOT / name).rglob("__init__.py")
+    }
+    assert there == listed
