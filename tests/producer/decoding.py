@@ -59,7 +59,8 @@ class Log:
         word = "BINARY LOG" if self.server.flavor == "mysql" else "MASTER"
         with self.connection.cursor() as cursor:
             cursor.execute(f"SHOW {word} STATUS")
-            return cursor.fetchone()[:2]
+            file, position = cursor.fetchone()[:2]
+        return file, int(position)
 
     def skip(self) -> None:
         self.file, self.position = self._place()
