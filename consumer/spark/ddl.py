@@ -10,6 +10,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from shmstore.event import Column
+
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
     |(?P<hint>/\*M?!\d*|\*/)
@@ -20,16 +22,70 @@ _TOKEN = re.compile(
     |(?P<sign>.)""",
     re.VERBOSE | re.DOTALL,
 )
+_NOT_A_COLUMN = frozenset(
+    [
+        "INDEX",
+        "KEY",
+        "UNIQUE",
+        "FULLTEXT",
+        "SPATIAL",
+        "CONSTRAINT",
+        "PRIMARY",
+        "FOREIGN",
+        "CHECK",
+        "PARTITION",
+        "PERIOD",
+        "SYSTEM",
+        "VECTOR",
+    ]
+)
+_SYNONYMS = {
+    "integer": "int",
+    "int1": "tinyint",
+    "int2": "smallint",
+    "int3": "mediumint",
+    "int4": "int",
+    "int8": "bigint",
+    "serial": "bigint",
+    "bool": "tinyint",
+    "boolean": "tinyint",
+    "numeric": "decimal",
+    "dec": "decimal",
+    "fixed": "decimal",
+    "real": "double",
+    "float4": "float",
+    "float8": "double",
+}
+_NUMBERS = frozenset(["tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "decimal", "float", "double"])
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 
 
+class Clause(NamedTuple):
+    """One column change of an ALTER: `kind` is add, drop, rename (to `to`) or modify.
+
+    An added `column` gives the rows that are there already the literal `default` (None: NULL); `clear` is false where the
+    statement gives them something that only the server can compute.
+    """
+
+    kind: str
+    name: str
+    to: str = ""
+    column: Column | None = None
+    default: str | None = None
+    clear: bool = True
+
+
 class Action(NamedTuple):
-    """One change to one table: `kind` is truncate, drop, create, rename, alter or unclear. `to` is the new name of a rename."""
+    """One change to one table: `kind` is truncate, drop, create, rename, alter or unclear.
+
+    `to` is the new name of a rename, `clauses` are the column changes of an alter. A dropped database is a drop of ``*``.
+    """
 
     kind: str
     database: str
     table: str
     to: tuple[str, str] | None = None
+    clauses: tuple[Clause, ...] = ()
 
 
 class _Token(NamedTuple):
@@ -168,21 +224,107 @@ def _alter(reader: _Reader, database: str) -> tuple[Action, ...]:
     table = reader.table(database)
     if table is None:
         return (Action("unclear", "", ""),)
-    found = [Action("alter", *table)]
-    depth, begins = 0, True
-    while (token := reader.next()).kind != "end":
-        if begins and token.word == "RENAME" and reader.peek().word not in ("COLUMN", "INDEX", "KEY"):
-            if not reader.skip("TO"):
-                reader.skip("AS")
-            new = reader.table(database)
-            if new is not None:
-                found.append(Action("rename", *table, new))
-        elif (
-            begins
-            and token.word in ("TRUNCATE", "DROP", "EXCHANGE", "IMPORT", "DISCARD")
-            and reader.peek().word in ("PARTITION", "TABLESPACE")
-        ):
+    found: list[Action] = []
+    clauses: list[Clause] = []
+    for tokens in _split(reader.tokens[reader.at :]):
+        clause = _Reader("")
+        clause.tokens = tokens
+        word, following = clause.peek().word, clause.peek(1).word
+        if word == "RENAME" and following not in ("COLUMN", "INDEX", "KEY"):
+            clause.next()
+            _ = clause.skip("TO") or clause.skip("AS") or clause.skip("=")
+            new = clause.table(database)
+            found.append(Action("rename", *table, new) if new else Action("unclear", *table))
+        elif following in ("PARTITION", "TABLESPACE") and word in ("TRUNCATE", "DROP", "EXCHANGE", "IMPORT", "DISCARD"):
             found.append(Action("unclear", *table))
+        else:
+            clauses.extend(_clauses(clause))
+    return (Action("alter", *table, None, tuple(clauses)), *found)
+
+
+def _split(tokens: list[_Token]) -> list[list[_Token]]:
+    """Cut at commas outside brackets."""
+    parts: list[list[_Token]] = [[]]
+    depth = 0
+    for token in tokens:
         depth += {"(": 1, ")": -1}.get(token.word, 0)
-        begins = depth == 0 and token.word == ","
-    return tuple(found)
+        if depth == 0 and token.word == ",":
+            parts.append([])
+        elif token.word != ";":
+            parts[-1].append(token)
+    return parts
+
+
+def _clauses(reader: _Reader) -> list[Clause]:
+    """The column changes in one clause of ALTER TABLE; none for an index, a key, an option."""
+    verb = reader.next().word
+    if verb not in ("ADD", "DROP", "CHANGE", "MODIFY", "RENAME"):
+        return []
+    if not reader.skip("COLUMN") and reader.peek().word in _NOT_A_COLUMN:
+        return []
+    _ = reader.skip("IF", "NOT", "EXISTS") or reader.skip("IF", "EXISTS")
+    if verb == "ADD" and reader.skip("("):
+        inner = reader.tokens[reader.at : -1]
+        return [clause for tokens in _split(inner) if (clause := _definition("add", tokens)) is not None]
+    if verb == "ADD" or verb == "MODIFY":
+        clause = _definition(verb.lower(), reader.tokens[reader.at :])
+        return [clause] if clause else []
+    name = reader.next().text
+    if verb == "DROP":
+        return [Clause("drop", name)]
+    if verb == "RENAME":
+        reader.skip("TO")
+        return [Clause("rename", name, reader.next().text)]
+    clause = _definition("modify", reader.tokens[reader.at :])
+    if clause is None:
+        return []
+    return [Clause("rename", name, clause.name), clause] if name != clause.name else [clause]
+
+
+def _definition(kind: str, tokens: list[_Token]) -> Clause | None:
+    reader = _Reader("")
+    reader.tokens = tokens
+    if reader.peek().kind == "word" and reader.peek().word in _NOT_A_COLUMN:
+        return None
+    name, type_ = reader.next().text, reader.next().text.lower()
+    arguments: list[str] = []
+    if reader.skip("("):
+        while (token := reader.next()).kind != "end" and token.word != ")":
+            if token.word != ",":
+                arguments.append(token.text)
+    words = [token.word for token in reader.tokens[reader.at :]]
+    unsigned = "UNSIGNED" in words or "ZEROFILL" in words or type_ == "serial"
+    type_ = _SYNONYMS.get(type_, type_)
+    numbers = [int(argument) for argument in arguments if argument.isdigit()]
+    size, scale = (10, 0) if type_ == "decimal" else (1 if type_ == "bit" else 0, 0)
+    if type_ in ("datetime", "timestamp", "time"):
+        scale = numbers[0] if numbers else 0
+    elif numbers:
+        size, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
+    column = Column(name, type_, unsigned, "NOT" not in words, size, scale)
+    return Clause(kind, name, "", column, *_default(reader, column, arguments))
+
+
+def _default(reader: _Reader, column: Column, members: list[str]) -> tuple[str | None, bool]:
+    """What rows that were there before get: (literal text or None for NULL, whether it could be read)."""
+    while (token := reader.next()).kind != "end":
+        if token.word in ("GENERATED", "AS", "AUTO_INCREMENT"):
+            return None, False
+        if token.word == "DEFAULT":
+            value = reader.next()
+            sign = ""
+            if value.word in ("-", "+"):
+                sign, value = value.text.replace("+", ""), reader.next()
+            if value.word == "NULL":
+                return None, True
+            if value.word in ("TRUE", "FALSE"):
+                return str(int(value.word == "TRUE")), True
+            clear = value.kind in ("text", "number") and column.type not in ("timestamp", "bit")
+            return (sign + value.text, True) if clear else (None, False)
+    if column.nullable:
+        return None, True
+    if column.type == "enum":
+        return (members[0], True) if members else (None, False)
+    if column.type in ("date", "datetime", "timestamp"):
+        return None, False
+    return ("0" if column.type in _NUMBERS else "00:00:00" if column.type == "time" else ""), True

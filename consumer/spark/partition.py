@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -117,12 +118,12 @@ def split(batch: Batch, parts: int) -> list[tuple[int, int]]:
     ends = batch.ends
     marks = np.searchsorted(ends, np.arange(1, parts) * (int(ends[-1]) / parts)) + 1
     cuts = [0, *np.unique(marks).tolist(), len(batch)]
-    return [(batch.first + a, batch.first + b - 1) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+    return [(batch.first + a, batch.first + b - 1) for a, b in pairwise(cuts) if b > a]
 
 
 # ---------------------------------------------------------------- decode
 
-_RAW_OPS = np.full(256, None, object)
+_RAW_OPS: Any = np.full(256, None, object)
 _RAW_OPS[[EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ]] = ["c", "u", "d", "r"]
 
 

@@ -1,0 +1,67 @@
+"""Events, stores and one Spark session a module, shared by the Spark tests."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import EventStore
+from tests.consumer.spark.events import Binlog
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def binlog() -> Binlog:
+    """An empty binlog."""
+    return Binlog()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Checkpoints of subscriptions go into the test's own folder."""
+    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store_name() -> Iterator[str]:
+    """A name for a store, removed after the test."""
+    name = f"sparktest-{os.getpid()}-{next(_numbers)}"
+    yield name
+    if name in EventStore.names():
+        EventStore.unlink(name)
+
+
+@pytest.fixture
+def store(store_name: str) -> Iterator[EventStore]:
+    """A store of 1024 events."""
+    with EventStore.create(store_name, capacity=1024) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One local Spark with two threads for all tests: starting one takes seconds."""
+    from pyspark.sql import SparkSession
+
+    from consumer.spark import register, session_settings
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("shmstore tests")
+        .config("spark.driver.memory", "1g")
+        .config(map=session_settings())
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    session.stop()

@@ -1,0 +1,250 @@
+"""Copies of tables: what `Replication` makes of events, without a Spark in between."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from consumer.spark.changes import CannotFollow
+from consumer.spark.options import Options
+from consumer.spark.replicate import Replication
+from shmstore import ABSENT, Column, Event, EventType, Row, TableSchema
+from shmstore.codec import encode
+from tests.consumer.spark.events import ORDERS, order_row
+
+FORMATS = ["parquet", "delta"]
+
+
+def replication(tmp_path: Path, format: str, **named: Any) -> Replication:
+    return Replication(Options.parse({"store": "none"}), str(tmp_path / "lake/{database}/{table}"), format, **named)
+
+
+def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
+    copy.apply([encode(event) for events in transactions for event in events], query, batch)
+
+
+def read(copy: Replication, format: str, table: str = "orders") -> pa.Table:
+    path = copy.path("shop", table)
+    return DeltaTable(path).to_pyarrow_table() if format == "delta" else pq.read_table(path)
+
+
+def rows(copy: Replication, format: str, table: str = "orders") -> dict[Any, tuple[Any, ...]]:
+    found = [tuple(row.values()) for row in read(copy, format, table).to_pylist()]
+    assert len({row[0] for row in found}) == len(found), "a key is there twice"
+    return {row[0]: row for row in found}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_random_changes_in_random_batches_equal_a_model(tmp_path: Path, binlog: Any, format: str) -> None:
+    """Whatever the changes and however they are cut into batches, runs and replays, the copy equals the source."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    choose = random.Random(seed)
+    model: dict[int, tuple[Any, ...]] = {}
+    copy = replication(tmp_path, format)
+    for batch in range(12):
+        transactions = []
+        for _ in range(choose.randrange(1, 6)):
+            kind = choose.choice("iiiuudkt" if choose.random() < 0.9 else "t")
+            free = [key for key in range(60) if key not in model]
+            if kind == "i":
+                fresh = [order_row(key, status=choose.choice(["a", "b", None])) for key in choose.sample(free, min(4, len(free)))]
+                transactions.append(binlog.insert(*fresh))
+                model.update({row[0]: row for row in fresh})
+            elif kind in "ukd" and model:
+                old = model.pop(choose.choice(list(model)))
+                if kind == "d":
+                    transactions.append(binlog.delete(old))
+                else:
+                    key = choose.choice(free) if kind == "k" and free else old[0]
+                    model[key] = order_row(key, status=choose.choice("xyz"))
+                    transactions.append(binlog.update((old, model[key])))
+            elif kind == "t":
+                transactions.append(binlog.ddl("TRUNCATE TABLE orders", EventType.TRUNCATE))
+                model.clear()
+        apply(copy, batch, *transactions)
+        if choose.random() < 0.3:
+            copy = replication(tmp_path, format)  # the driver was killed after the sink, before Spark's commit log
+            apply(copy, batch, *transactions)
+        if model:
+            assert rows(copy, format) == model, f"seed {seed}, batch {batch}"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_replayed_batch_changes_nothing(tmp_path: Path, binlog: Any, format: str) -> None:
+    """A batch that Spark runs again is recognised by query and number, even when later ones are in."""
+    copy = replication(tmp_path, format)
+    first, second = binlog.insert(order_row(1)), binlog.delete(order_row(1))
+    apply(copy, 0, first)
+    apply(copy, 1, second)
+    apply(replication(tmp_path, format), 0, first)
+    assert rows(copy, format) == {}
+    apply(replication(tmp_path, format), 0, first, query="another")
+    assert set(rows(copy, format)) == {1}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_columns_follow_ddl(tmp_path: Path, binlog: Any, format: str) -> None:
+    """ADD COLUMN gives old rows the default, DROP, RENAME and MODIFY are done to the copy, with no row event needed."""
+    copy = replication(tmp_path, format)
+    apply(copy, 0, binlog.insert(order_row(1), order_row(2)))
+    ddl = (
+        "ALTER TABLE orders ADD COLUMN note VARCHAR(20) NOT NULL DEFAULT 'none', ADD price DECIMAL(8,3) DEFAULT 1.5, ADD due DATE DEFAULT '2026-02-03', "
+        "ADD KEY k (note), ADD at DATETIME(3), DROP COLUMN customer, CHANGE status state VARCHAR(80), MODIFY amount DECIMAL(20,4)"
+    )
+    apply(copy, 1, binlog.ddl(ddl))
+    found = read(copy, format).sort_by("id").to_pylist()[0]
+    assert found == {
+        "id": 1,
+        "amount": Decimal("0.0100"),
+        "placed": datetime(2026, 1, 1, 0, 0, 1),
+        "seen": datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "state": "new",
+        "note": "none",
+        "price": Decimal("1.500"),
+        "due": datetime(2026, 2, 3).date(),
+        "at": None,
+    }
+    kept = {column.name: column for column in ORDERS.columns}
+    after = TableSchema(
+        "shop",
+        "orders",
+        (
+            kept["id"],
+            kept["amount"]._replace(size=20, scale=4),
+            kept["placed"],
+            kept["seen"],
+            kept["status"]._replace(name="state"),
+            Column("note", "varchar"),
+            Column("price", "decimal", size=8, scale=3),
+            Column("due", "date"),
+            Column("at", "datetime", scale=3),
+        ),
+        (0,),
+    )
+    row = (
+        3,
+        Decimal("2.5000"),
+        datetime(2026, 1, 1),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        "x",
+        "n",
+        None,
+        None,
+        datetime(2026, 1, 2),
+    )
+    apply(copy, 2, binlog.insert(row, table=after))
+    assert read(copy, format).num_rows == 3
+    assert [r["at"] for r in read(copy, format).to_pylist() if r["id"] == 3] == [datetime(2026, 1, 2)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_ddl_and_rows_of_one_batch_keep_their_order(tmp_path: Path, binlog: Any, format: str) -> None:
+    """Rows before an ALTER get the default, rows after it their own value, when all come in one batch."""
+    wider = ORDERS._replace(columns=(*ORDERS.columns, Column("flag", "tinyint")))
+    copy = replication(tmp_path, format)
+    batch = (
+        binlog.insert(order_row(1), order_row(2)),
+        binlog.ddl("alter table shop.orders add flag tinyint not null default 9"),
+        binlog.update(((*order_row(2), 9), (*order_row(2), 5)), table=wider),
+        binlog.insert((*order_row(3), 6), table=wider),
+    )
+    apply(copy, 0, *batch)
+    assert {key: row[-1] for key, row in rows(copy, format).items()} == {1: 9, 2: 5, 3: 6}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "alter table orders add made datetime default now()",
+        "rename table orders to old",
+        "alter table orders truncate partition p0",
+    ],
+)
+def test_what_cannot_be_followed_stops_with_the_mend(tmp_path: Path, binlog: Any, sql: str) -> None:
+    """A DDL whose effect on rows only the server knows raises, names its place and the mend, and changes nothing."""
+    copy = replication(tmp_path, "parquet")
+    apply(copy, 0, binlog.insert(order_row(1)))
+    with pytest.raises(CannotFollow, match=r"binlog\.000001:\d+.*snapshot"):
+        apply(copy, 1, binlog.insert(order_row(2)), binlog.ddl(sql))
+    assert set(rows(copy, "parquet")) == {1}
+
+
+def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Any) -> None:
+    """No primary key: refused with the mend; with keys= it works."""
+    log = TableSchema("shop", "log", (Column("n", "int"), Column("text", "varchar")))
+    events = binlog.insert((1, "a"), (2, "b"), table=log)
+    with pytest.raises(CannotFollow, match="keys="):
+        apply(replication(tmp_path, "parquet"), 0, events)
+    copy = replication(tmp_path, "parquet", keys={"shop.log": ["n"]})
+    apply(copy, 0, events, binlog.update(((1, "a"), (1, "c")), table=log))
+    assert rows(copy, "parquet", "log") == {1: (1, "c"), 2: (2, "b")}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_key_of_two_columns(tmp_path: Path, binlog: Any, format: str) -> None:
+    """Deletes and key changes of a composite key touch that one row."""
+    items = TableSchema("shop", "items", (Column("order", "int"), Column("line", "smallint"), Column("n", "int")), (0, 1))
+    copy = replication(tmp_path, format)
+    apply(copy, 0, binlog.insert((1, 1, 10), (1, 2, 20), (2, 1, 30), table=items))
+    apply(copy, 1, binlog.delete((1, 1, 10), table=items), binlog.update(((2, 1, 30), (1, 1, 31)), table=items))
+    found = {tuple(row.values()) for row in read(copy, format, "items").to_pylist()}
+    assert found == {(1, 2, 20), (1, 1, 31)}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_history_keeps_every_version(tmp_path: Path, binlog: Any, format: str) -> None:
+    """SCD type 2: each version once, from its change to the next one of its key; replays and TRUNCATE included."""
+    copy = replication(tmp_path, format, history=True)
+    batches = [
+        [binlog.insert(order_row(1), order_row(2), order_row(3))],
+        [
+            binlog.update((order_row(1), order_row(1, status="paid"))),
+            binlog.update((order_row(1, status="paid"), order_row(1, status="sent"))),
+        ],
+        [binlog.delete(order_row(2)), binlog.insert(order_row(2, status="again")), binlog.update((order_row(3), order_row(4)))],
+    ]
+    for number, batch in enumerate(batches):
+        apply(copy, number, *batch)
+        apply(replication(tmp_path, format, history=True), number, *batch)
+    found = sorted(
+        (r["id"], r["_seq"], r["status"], r["_current"], r["_valid_to"] is None) for r in read(copy, format).to_pylist()
+    )
+    assert [(key, status, current, open_) for key, _, status, current, open_ in found] == [
+        (1, "new", False, False),
+        (1, "paid", False, False),
+        (1, "sent", True, True),
+        (2, "new", False, False),
+        (2, "again", True, True),
+        (3, "new", False, False),
+        (4, "new", True, True),
+    ]
+    versions = sorted((r for r in read(copy, format).to_pylist() if r["id"] == 1), key=lambda r: r["_seq"])
+    assert [v["_valid_to"] for v in versions[:-1]] == [v["_valid_from"] for v in versions[1:]]
+    apply(copy, 3, binlog.ddl("truncate orders", EventType.TRUNCATE))
+    assert not any(r["_current"] for r in read(copy, format).to_pylist())
+
+
+def test_a_dropped_table_is_empty(tmp_path: Path, binlog: Any) -> None:
+    """DROP TABLE and DROP DATABASE empty the copies, so that a table of the same name begins anew."""
+    copy = replication(tmp_path, "parquet")
+    apply(copy, 0, binlog.insert(order_row(1)))
+    apply(copy, 1, binlog.ddl("DROP TABLE `orders` /* generated by server */", EventType.ERASE), binlog.insert(order_row(2)))
+    assert set(rows(copy, "parquet")) == {2}
+    apply(replication(tmp_path, "parquet"), 2, binlog.ddl("drop database shop", EventType.QUERY))
+    assert rows(copy, "parquet") == {}
+
+
+def test_a_partial_row_image_is_refused(tmp_path: Path, binlog: Any) -> None:
+    """With binlog_row_image=MINIMAL a copy would lose values: refused, with the mend."""
+    minimal = (1, *[ABSENT] * (len(ORDERS.columns) - 1))
+    with pytest.raises(ValueError, match="binlog_row_image=FULL"):
+        apply(replication(tmp_path, "parquet"), 0, binlog.transaction((EventType.UPDATE, (Row(minimal, order_row(1)),))))
