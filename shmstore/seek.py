@@ -6,7 +6,7 @@ import numpy as np
 
 from shmstore.batch import Batch
 from shmstore.errors import PositionNotFound, StoreCorrupt
-from shmstore.event import Position
+from shmstore.event import Event, Position
 from shmstore.layout import SlotFlag, StoreFlag, header_word
 from shmstore.ring import FLOOR, PUT, slowest_ack
 from shmstore.segment import Segment
@@ -80,7 +80,7 @@ def readable(segment: Segment, sequence: int) -> bool:
     mask = views.places - 1
     if not views.first <= sequence <= put or put - sequence >= views.places - 1:
         return False
-    if views.slots["flags"][sequence & mask] & SlotFlag.OVERSIZED:
+    if views.slots["flags"][sequence & mask] & int(SlotFlag.OVERSIZED):
         return sequence > slowest_ack(views)
     return views.ends[put & mask] - views.ends[(sequence - 1) & mask] <= views.arena_size
 
@@ -88,6 +88,17 @@ def readable(segment: Segment, sequence: int) -> bool:
 def position_at(segment: Segment, sequence: int) -> Position:
     """Binlog position of one event, which must be `readable`."""
     return Batch(segment, segment.views, sequence, sequence, 0).position_of(sequence)
+
+
+def event_at(segment: Segment, sequence: int) -> Event:
+    """One event, which must be `readable`."""
+    return next(iter(Batch(segment, segment.views, sequence, sequence, 0)))
+
+
+def start_position(segment: Segment) -> Position | None:
+    """Where the producer of the first event began to read; None where it did not say."""
+    file = segment.read_text("start_file")
+    return Position(file, segment.words[header_word("start_offset")]) if file else None
 
 
 def last_ack_point(segment: Segment) -> Position | None:
@@ -112,7 +123,7 @@ def _ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
         return []
     views = segment.views
     i = oldest & (views.places - 1)
-    found = np.flatnonzero(views.slots["flags"][i : i + put - oldest + 1] & SlotFlag.ACK_POINT)
+    found = np.flatnonzero(views.slots["flags"][i : i + put - oldest + 1] & int(SlotFlag.ACK_POINT))
     return [oldest + int(offset) for offset in found[::-1]]
 
 

@@ -415,6 +415,17 @@ class EventStore:
         """Position of the last event put; None in an empty store."""
         return seek.position_if_readable(self.segment, self.newest)
 
+    @property
+    def latest_event(self) -> Event | None:
+        """The last event put, acked or not; None in an empty store and where its payload is gone (acked and oversized)."""
+        newest = self.newest
+        return seek.event_at(self.segment, newest) if seek.readable(self.segment, newest) else None
+
+    @property
+    def start_position(self) -> Position | None:
+        """Where the producer of the first event began to read, as it said when it claimed the empty store."""
+        return seek.start_position(self.segment)
+
     def last_ack_point(self) -> Position | None:
         """Position of the newest transaction end or DDL put, acked or not: where a restarted producer goes on."""
         return seek.last_ack_point(self.segment)
