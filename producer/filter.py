@@ -1,0 +1,181 @@
+"""What passes: tables by pattern, columns taken out, masked or hashed, operations.
+
+Patterns are separated by commas (not inside brackets), matched whole and without regard to case against
+``database.table`` (columns: ``database.table.column``). Each is a regular expression as in Canal (``shop\\..*``,
+``.*\\..*``) or a plain glob (``shop.*``, ``shop.order_?``): it is read as a regular expression where it holds one of
+``\\ ^ $ | ( ) [ ] { } +`` or ``..`` or begins with ``.``; ``regex:`` or ``glob:`` in front says it outright.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from shmstore.codec import encode_schema
+from shmstore.errors import SourceError
+from shmstore.event import EventType, TableSchema
+
+OPERATIONS = ("insert", "update", "delete", "ddl", "dcl", "query")
+MASK = "***"
+
+
+class PatternError(SourceError, ValueError):
+    """A filter pattern cannot be read."""
+
+
+class Patterns:
+    """A list of patterns, or-ed. Empty matches nothing."""
+
+    def __init__(self, texts: str | Iterable[str]) -> None:
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        self._patterns = [_compile(part) for text in listed for part in split_patterns(text)]
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def match(self, name: str) -> bool:
+        """Whether any pattern matches the whole of `name`."""
+        return any(pattern.fullmatch(name) for pattern in self._patterns)
+
+
+def split_patterns(text: str) -> list[str]:
+    """Split at commas that stand outside of ``() [] {}`` and are not escaped."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth <= 0:
+            parts.append(text[start:at])
+            start = at + 1
+        at += 1
+    parts.append(text[start:])
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    kind, _, rest = pattern.partition(":")
+    if kind not in ("regex", "glob"):
+        kind, rest = ("regex" if re.search(r"[\\^$|(){}\[\]+]|\.\.|^\.", pattern) else "glob"), pattern
+    try:
+        return re.compile(rest if kind == "regex" else fnmatch.translate(rest), re.IGNORECASE | re.DOTALL)
+    except re.error as error:
+        raise PatternError(
+            f"filter pattern {pattern!r} is no regular expression: {error}; write glob:{pattern} to mean it literally"
+        ) from error
+
+
+class TablePlan(NamedTuple):
+    """What is done with the rows of one table version. `blob` None: nothing, pass them as they are."""
+
+    blob: bytes | None = None
+    keep: tuple[int, ...] = ()  # indexes of the columns that stay, in order
+    change: tuple[tuple[int, bool], ...] = ()  # (index, True: hash, False: mask)
+
+
+class TableFilter:
+    """Decides on tables, rows and statements. Decisions are kept, so that an event costs one dict lookup."""
+
+    def __init__(
+        self,
+        *,
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        column_include: Iterable[str] = (),
+        column_exclude: Iterable[str] = (),
+        column_mask: Iterable[str] = (),
+        column_hash: Iterable[str] = (),
+        hash_key: str = "",
+        operations: Iterable[str] = OPERATIONS,
+    ) -> None:
+        self._include, self._exclude = Patterns(include), Patterns(exclude)
+        self._column_include, self._column_exclude = Patterns(column_include), Patterns(column_exclude)
+        self._column_mask, self._column_hash = Patterns(column_mask), Patterns(column_hash)
+        self._key = hash_key.encode()
+        self.operations = frozenset(operations)
+        if unknown := self.operations - set(OPERATIONS):
+            raise PatternError(f"operation {sorted(unknown)[0]!r} is unknown; there are {', '.join(OPERATIONS)}")
+        self._columns = any((self._column_include, self._column_exclude, self._column_mask, self._column_hash))
+        self._tables: dict[tuple[str, str], bool] = {}
+        self._plans: dict[bytes, TablePlan] = {}
+        types = {"insert": EventType.INSERT, "update": EventType.UPDATE, "delete": EventType.DELETE}
+        self.row_types = frozenset(types[name] for name in self.operations & types.keys())
+
+    def passes(self, database: str, table: str) -> bool:
+        """Whether the rows and DDLs of this table pass."""
+        known = self._tables.get((database, table))
+        if known is None:
+            name = f"{database}.{table}"
+            known = (not self._include or self._include.match(name)) and not self._exclude.match(name)
+            if len(self._tables) > 100_000:
+                self._tables.clear()
+            self._tables[(database, table)] = known
+        return known
+
+    def plan(self, schema: TableSchema, blob: bytes) -> TablePlan:
+        """Return what is done with the columns of the table version `schema`, encoded as `blob`."""
+        if not self._columns:
+            return _NOTHING
+        plan = self._plans.get(blob)
+        if plan is None:
+            plan = self._plans[blob] = self._make_plan(schema)
+        return plan
+
+    def _make_plan(self, schema: TableSchema) -> TablePlan:
+        keep, change, columns = [], [], []
+        for i, column in enumerate(schema.columns):
+            name = f"{schema.database}.{schema.table}.{column.name}"
+            if (self._column_include and not self._column_include.match(name)) or self._column_exclude.match(name):
+                continue
+            keep.append(i)
+            hashed = self._column_hash.match(name)
+            if hashed or self._column_mask.match(name):
+                change.append((i, hashed))
+                size = 64 if hashed else len(MASK)
+                column = column._replace(type="varchar", size=size, scale=0, unsigned=False, charset="utf8mb4", members=())
+            columns.append(column)
+        if len(keep) == len(schema.columns) and not change:
+            return _NOTHING
+        place = {i: at for at, i in enumerate(keep)}
+        key = tuple(place[i] for i in schema.primary_key) if all(i in place for i in schema.primary_key) else ()
+        changed = TableSchema(schema.database, schema.table, tuple(columns), key)
+        return TablePlan(encode_schema(changed), tuple(keep), tuple(change))
+
+    def apply(self, plan: TablePlan, body: list[Any], width: int) -> list[Any]:
+        """Return the stored `body` of a rows event, as `plan` says; `width` is the table's number of columns."""
+        before_columns, before_rows, after_columns, after_rows = body
+        before = self._image(plan, before_columns, before_rows, width)
+        return [*before, *self._image(plan, after_columns, after_rows, width)]
+
+    def _image(self, plan: TablePlan, columns: Any, rows: Any, width: int) -> tuple[Any, Any]:
+        if rows is None:
+            return None, None
+        place = {c: at for at, c in enumerate(range(width) if columns is None else columns)}
+        take = [place[i] for i in plan.keep if i in place]
+        change = [(place[i], hashed) for i, hashed in plan.change if i in place]
+        out = []
+        for values in rows:
+            if change:
+                values = list(values)
+                for at, hashed in change:
+                    if values[at] is not None:
+                        values[at] = self._digest(values[at]) if hashed else MASK
+            out.append([values[at] for at in take])
+        present = [at for at, i in enumerate(plan.keep) if i in place]
+        return (None if len(present) == len(plan.keep) else present), out
+
+    def _digest(self, value: Any) -> str:
+        """Return the hex SHA-256 of `value` (HMAC where there is a key): equal values stay equal."""
+        raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        return hmac.new(self._key, raw, hashlib.sha256).hexdigest() if self._key else hashlib.sha256(raw).hexdigest()
+
+
+_NOTHING = TablePlan()

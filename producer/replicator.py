@@ -1,0 +1,317 @@
+"""The loop: read, decode, filter, buffer, put. Owns reconnecting and stopping.
+
+What was put is the truth: after every lost link, as after a restart, the stream goes on behind the last transaction end
+in the ring, and what is already there of a transaction that stands half in it is passed over. Nothing is put twice,
+nothing is left out. Between links the replicator waits, longer each time, with jitter.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import time
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from producer.binlog import BinlogReader, connect
+from producer.decoder import EventDecoder
+from producer.errors import LinkLost, LoginRefused, ServerUnreachable
+from producer.events import RawEvent
+from producer.server import read_server, require_binlog
+from producer.settings import Settings
+from producer.start import Resume, Start, choose_start, resume_point
+from producer.transaction import Flush, TransactionBuffer
+from shmstore import BatchMode, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound
+from shmstore.codec import decode, encode_batch
+
+Stop = Callable[[], bool]
+Handler = Callable[[list[Event]], list[Event] | None]
+
+SECOND = 1.0
+SETTLED = 10.0  # seconds a link must have stood for the next failure to count as the first
+
+
+class StopEvent(Protocol):
+    """What threading.Event and multiprocessing.Event have in common."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+
+
+class Summary(NamedTuple):
+    """What a run has put and met."""
+
+    transactions: int = 0  # transaction ends and DDLs
+    events: int = 0
+    rows: int = 0
+    bytes: int = 0
+    reconnects: int = 0
+    skipped: int = 0  # events that could not be decoded, with on_error = skip
+    blocked_seconds: float = 0.0  # waiting for room in the ring
+    position: Position | None = None  # how far the source was read
+
+
+class Link(Protocol):
+    """A source of raw events: a server's stream, or local files."""
+
+    def read(self) -> list[RawEvent] | None:
+        """Return what has come, perhaps nothing; None at the end of the source."""
+
+    def rest(self) -> None:
+        """Say that the pause just past was the reader's own."""
+
+    def close(self) -> None:
+        """Let go of the source."""
+
+
+def replica_id(settings: Settings) -> int:
+    """Return the server id to present: as set, else derived from this host and the store, so that it stays the same."""
+    if settings.server_id:
+        return settings.server_id
+    return 1 << 30 | zlib.crc32(f"{socket.gethostname()}/{settings.store}".encode()) >> 2
+
+
+def open_store(settings: Settings) -> EventStore:
+    """Attach to the store, or create it."""
+    try:
+        return EventStore.attach(settings.store)
+    except StoreNotFound:
+        pass
+    try:
+        return EventStore.create(
+            settings.store,
+            capacity=settings.capacity,
+            memory_unit=settings.memory_unit,
+            batch_mode=BatchMode[settings.batch_mode],
+            ddl_isolation=settings.ddl_isolation,
+            lag="evict" if settings.lag == "evict" else "block",
+            evict_after=settings.evict_after,
+        )
+    except StoreExists:  # somebody was faster
+        return EventStore.attach(settings.store)
+
+
+class Replicator:
+    """One source into one store."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: EventStore,
+        stop: Stop,
+        *,
+        before: Handler | None = None,
+        after: Handler | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._settings, self._store, self._stop = settings, store, stop
+        self._before, self._after = before, after
+        self._log = log or logging.getLogger("producer")
+        self._buffer = TransactionBuffer(
+            events=max(1, min(settings.transaction_events, store.capacity // 2)),
+            size=max(1, min(settings.transaction_bytes, store.limit_bytes // 2)),
+            empty_events=settings.empty_events,
+            empty_seconds=settings.empty_seconds,
+        )
+        self._decoder = EventDecoder(
+            self._buffer,
+            settings.table_filter(),
+            rows_query=settings.rows_query,
+            pass_statements=settings.statements == "pass",
+            skip_errors=settings.on_error == "skip",
+            log=self._log,
+        )
+        self._endpoints = settings.endpoints()
+        self._source = settings.name
+        self._first: Start | None = None  # where the first link began: the resume point while nothing was put
+        self._beat = 0.0
+        self._transactions = self._events = self._rows = self._bytes = self._reconnects = 0
+        self._blocked = 0.0
+
+    def summary(self) -> Summary:
+        """Return the counts so far."""
+        return Summary(
+            self._transactions,
+            self._events,
+            self._rows,
+            self._bytes,
+            self._reconnects,
+            self._decoder.skipped,
+            self._blocked,
+            self._decoder.position if self._decoder.file else None,
+        )
+
+    def run(self) -> Summary:
+        """Replicate until told to stop. Raises `ShmStoreError` for what trying again would not mend."""
+        failures = 0
+        while not self._stop():
+            linked = time.monotonic()
+            try:
+                link = self._connect()
+            except (LinkLost, ServerUnreachable, LoginRefused) as error:
+                if self._first is None and not isinstance(error, LinkLost):
+                    raise  # never had a connection: somebody is waiting to hear why
+                failures += 1
+                self._pause(failures, error)
+                continue
+            try:
+                self._stream(link)
+                return self.summary()
+            except LinkLost as error:
+                self._reconnects += 1
+                failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
+                self._pause(failures, error)
+            finally:
+                link.close()
+        return self.summary()
+
+    def _pause(self, failures: int, error: Exception) -> None:
+        longest = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(failures - 1, 30))
+        wait = longest * random.uniform(0.5, 1.0)
+        self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, failures)
+        until = time.monotonic() + wait
+        while not self._stop() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+            self._heartbeat()
+
+    # ------------------------------------------------------------ the link
+
+    def _connect(self) -> Link:
+        """Open a link to the first server of the list that answers, and start the decoder where it begins."""
+        for i, endpoint in enumerate(self._endpoints):
+            try:
+                link = self._connect_to(endpoint)
+            except (LinkLost, ServerUnreachable, LoginRefused) as error:
+                if i == len(self._endpoints) - 1:
+                    raise
+                self._log.warning("%s; trying the next server", error)
+                continue
+            self._endpoints = (*self._endpoints[i:], *self._endpoints[:i])  # stay with it
+            return link
+        raise AssertionError("no endpoint")
+
+    def _connect_to(self, endpoint: tuple[str, int]) -> Link:
+        settings, store = self._settings, self._store
+        session = connect(settings, endpoint)
+        try:
+            server = read_server(session)
+            require_binlog(server, settings)
+            resume = resume_point(store)
+            if resume is None and self._first is None and store.start_position is not None:
+                resume = Resume(store.start_position, None)  # an earlier producer died before its first put
+            if resume is None and self._first is not None:
+                resume = Resume(self._first.position, None)
+            start = choose_start(settings, session, server, resume, self._log)
+            store.claim(start=start.position)
+            if self._first is None:
+                self._first = start
+                if resume != resume_point(store):  # its former producer was not quite gone
+                    return self._connect_to(endpoint)
+            link = BinlogReader(
+                settings,
+                session,
+                file=start.position.file,
+                offset=start.position.offset,
+                gtids=start.executed if start.by_gtid else None,
+                server_id=replica_id(settings),
+            )
+        finally:
+            session.close()
+        self._source = settings.name or server.source
+        self._decoder.start(start.position, start.executed, start.tail)
+        place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
+        self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
+        self._heartbeat(at_once=True)
+        return link
+
+    def _stream(self, link: Link) -> None:
+        """Read until told to stop, or until the source ends."""
+        feed, buffer = self._decoder.feed, self._buffer
+        while not self._stop():
+            events = link.read()
+            if events is None:
+                self._put_ready(link)
+                return
+            for raw in events:
+                feed(raw)
+                if buffer.full and not self._put_ready(link):
+                    return
+            buffer.tick()
+            if not self._put_ready(link):
+                return
+            self._heartbeat()
+
+    # ------------------------------------------------------------ the store
+
+    def _put_ready(self, link: Link) -> bool:
+        """Put what is whole; False when told to stop while the ring was full."""
+        while (flush := self._buffer.take()) is not None:
+            if not self._put(flush, link):
+                return False
+        return True
+
+    def _put(self, flush: Flush, link: Link) -> bool:
+        blob, slots = flush.blob, flush.slots
+        events = _decode(flush) if self._before or self._after else []
+        if self._before is not None:
+            changed = self._before(events)
+            if changed is not None:
+                events = changed
+                if not events:
+                    return True
+                blob, slots = encode_batch(events)
+        began = time.monotonic()
+        waited = False
+        while True:
+            try:
+                self._store.put_encoded(blob, slots, timeout=0.5)
+                break
+            except StoreFull:
+                waited = True
+                self._heartbeat()
+                if self._stop():
+                    return False
+        if waited:
+            self._blocked += time.monotonic() - began
+            link.rest()
+        self._transactions += flush.ends
+        self._events += len(slots)
+        self._rows += flush.rows
+        self._bytes += len(blob)
+        if self._after is not None:
+            self._after(events)
+        return True
+
+    def _heartbeat(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if self._first is not None and (at_once or now - self._beat >= SECOND):
+            self._beat = now
+            self._store.heartbeat(self._source, self._decoder.position if self._decoder.file else None)
+
+
+def _decode(flush: Flush) -> list[Event]:
+    events, at = [], 0
+    for size in flush.slots["size"].tolist():
+        events.append(decode(memoryview(flush.blob)[at : at + size]))
+        at += size
+    return events
+
+
+def run(
+    settings: Settings,
+    stop: Stop | StopEvent,
+    *,
+    before: Handler | None = None,
+    after: Handler | None = None,
+    log: logging.Logger | None = None,
+) -> Summary:
+    """Replicate `settings`' source into its store until `stop` says so; the store is created when it is not there.
+
+    `before` gets the events of each put and may return others in their place; `after` sees what was put. Raises
+    `ShmStoreError`.
+    """
+    stopping = stop if callable(stop) else stop.is_set
+    with open_store(settings) as store:
+        return Replicator(settings, store, stopping, before=before, after=after, log=log).run()

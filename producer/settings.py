@@ -1,0 +1,289 @@
+"""The producer's options: one dataclass drives flags, environment variables and the TOML file.
+
+An option `read_timeout` is the flag ``--read-timeout``, the variable ``SHMSTORE_READ_TIMEOUT`` and the TOML key
+``read_timeout`` in ``[producer]`` (for every source) or ``[source.NAME]`` (for one). A flag wins over a variable, a
+variable over the file, the file over the default. Unknown keys are refused. The password has no flag: a process list
+shows flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import math
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from producer.filter import OPERATIONS, Patterns, TableFilter
+from shmstore.errors import SourceError
+
+PREFIX = "SHMSTORE_"
+
+
+class SettingsError(SourceError, ValueError):
+    """An option is unknown, missing or not allowed."""
+
+
+def _option(default: Any, help_: str, *, choices: tuple[str, ...] = (), low: float = -math.inf, flag: bool = True) -> Any:
+    metadata = {"help": help_, "choices": choices, "low": low, "flag": flag}
+    if isinstance(default, tuple):
+        return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=flag)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a producer can be told. Raises `SettingsError` where a value is not allowed."""
+
+    store: str = _option("", "name of the store that the events go to; it is created when it is not there")
+    name: str = _option("", "name of the source, shown by stat; default: the server's address")
+    # ---- the server
+    host: str = _option("127.0.0.1", "server, or a list to fail over: HOST[:PORT],HOST[:PORT]")
+    port: int = _option(3306, "port of hosts that name none", low=1)
+    user: str = _option("root", "account; it needs REPLICATION SLAVE and REPLICATION CLIENT (MariaDB: BINLOG MONITOR)")
+    password: str = _option("", "password (environment or file only)", flag=False)
+    password_file: str = _option("", "file that holds the password; read again at each connection")
+    tls: str = _option("preferred", "encryption", choices=("disabled", "preferred", "required", "verify-ca", "verify-identity"))
+    tls_ca: str = _option("", "file of certificate authorities (PEM)")
+    tls_cert: str = _option("", "file of the client's certificate (PEM)")
+    tls_key: str = _option("", "file of the client's key (PEM)")
+    server_id: int = _option(0, "replica id, unique among the server's replicas; 0: derived from host and store", low=0)
+    connect_timeout: float = _option(10.0, "seconds to wait for a connection", low=0.1)
+    read_timeout: float = _option(30.0, "seconds of silence, heartbeats included, after which a link counts as dead", low=1)
+    heartbeat: float = _option(1.0, "seconds between heartbeats asked of an idle server", low=0.1)
+    retry_first: float = _option(0.1, "seconds before the first attempt to connect again; doubled each time", low=0)
+    retry_longest: float = _option(30.0, "most seconds between attempts to connect again", low=0.1)
+    # ---- where to start
+    binlog: str = _option("", "local binlog file or folder to read instead of a server")
+    start: str = _option("latest", "without a resume point: latest, earliest, FILE:OFFSET, gtid:SET or time:ISO-8601")
+    gtid: str = _option("auto", "follow GTIDs where the server has them, or file and offset only", choices=("auto", "off"))
+    on_purged: str = _option(
+        "fail", "when the server no longer has the start position: stop, or go on at", choices=("fail", "latest", "earliest")
+    )
+    # ---- what passes
+    include: tuple[str, ...] = _option((), "tables: patterns on database.table (regex as in Canal, or glob); none: all")
+    exclude: tuple[str, ...] = _option((), "tables left out; wins over include")
+    column_include: tuple[str, ...] = _option((), "columns: patterns on database.table.column; none: all")
+    column_exclude: tuple[str, ...] = _option((), "columns left out")
+    column_mask: tuple[str, ...] = _option((), "columns whose values become ***")
+    column_hash: tuple[str, ...] = _option((), "columns whose values become their SHA-256 in hex (HMAC with hash_key)")
+    hash_key: str = _option("", "key of column_hash (environment or file only)", flag=False)
+    operations: tuple[str, ...] = _option(OPERATIONS, "what passes: " + ", ".join(OPERATIONS))
+    rows_query: bool = _option(False, "keep the statement behind a rows event in its props, where the server logs it")
+    statements: str = _option("fail", "statement-format changes: stop, or pass their text on as QUERY", choices=("fail", "pass"))
+    row_image: str = _option("full", "binlog_row_image to insist on", choices=("full", "any"))
+    on_error: str = _option("stop", "an event that cannot be decoded: stop, or count, log and skip it", choices=("stop", "skip"))
+    # ---- transactions
+    transaction_events: int = _option(4096, "events kept together; a larger transaction goes in parts", low=1)
+    transaction_bytes: int = _option(4 << 20, "bytes kept together; a larger transaction goes in parts", low=1024)
+    empty_events: int = _option(8192, "of transactions left empty by filters, one in this many passes", low=1)
+    empty_seconds: float = _option(5.0, "or one in this many seconds", low=0)
+    # ---- files
+    state: str = _option("", "folder of checkpoints and schema histories; default: $SHMSTORE_STATE or the XDG state folder")
+    schema_history: bool = _option(False, "follow DDLs in a durable schema history, for binlog_row_metadata other than FULL")
+    # ---- the store, when it is created
+    capacity: int = _option(16384, "events the new store holds, a power of two", low=2)
+    memory_unit: int = _option(1024, "bytes an event is meant to take; capacity times this bounds the new store", low=1)
+    batch_mode: str = _option("MEMSIZE", "what limits the new store", choices=("MEMSIZE", "ITEMSIZE"))
+    ddl_isolation: bool = _option(False, "readers of the new store get each DDL alone")
+    lag: str = _option("block", "a reader of the new store that stops acking", choices=("block", "evict"))
+    evict_after: float = _option(30.0, "seconds before such a reader is marked lost", low=0)
+
+    def __post_init__(self) -> None:
+        if not self.store:
+            raise SettingsError("no store is named: give --store NAME (or store = in the TOML file)")
+        for option in fields(self):
+            value, meta = getattr(self, option.name), option.metadata
+            if meta["choices"] and value not in meta["choices"]:
+                raise SettingsError(f"{option.name} is {value!r}; allowed: {', '.join(meta['choices'])}")
+            if isinstance(value, int | float) and not value >= meta["low"]:
+                raise SettingsError(f"{option.name} is {value}; it must be at least {meta['low']:g}")
+        if self.capacity & (self.capacity - 1):
+            raise SettingsError(f"capacity is {self.capacity}; it must be a power of two, such as 16384")
+        if self.server_id >= 2**32:
+            raise SettingsError(f"server_id is {self.server_id}; it must be below 4294967296")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise SettingsError("tls_cert and tls_key go together: give both or neither")
+        if self.tls in ("verify-ca", "verify-identity") and not self.tls_ca:
+            raise SettingsError(f"tls is {self.tls!r}, but tls_ca names no file of certificate authorities")
+        self.endpoints()
+        self.table_filter()
+
+    def endpoints(self) -> tuple[tuple[str, int], ...]:
+        """Return the servers as (host, port), in order of preference."""
+        found = []
+        for part in self.host.split(","):
+            host, port = part.strip(), str(self.port)
+            if host.startswith("["):
+                host, _, rest = host[1:].partition("]")
+                port = rest[1:] or port
+            elif host.count(":") == 1:
+                host, _, port = host.partition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+                raise SettingsError(f"host is {self.host!r}: {part.strip()!r} is not HOST[:PORT]")
+            found.append((host, int(port)))
+        return tuple(found)
+
+    def table_filter(self) -> TableFilter:
+        """Return a new filter as these options describe it."""
+        columns = {name: getattr(self, name) for name in ("column_include", "column_exclude", "column_mask", "column_hash")}
+        Patterns(self.include)
+        return TableFilter(
+            include=self.include, exclude=self.exclude, operations=self.operations, hash_key=self.hash_key, **columns
+        )
+
+    def secret(self) -> str:
+        """Return the password; from the file, as it is now, where one is named. Raises `SettingsError`."""
+        if not self.password_file:
+            return self.password
+        try:
+            return Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"password_file {self.password_file!r} cannot be read: {error}") from error
+
+
+_HINTS = typing.get_type_hints(Settings)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add every option as a flag, and ``--config FILE`` and ``--source NAME``. What is not given is None."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file of options")
+    parser.add_argument("--source", metavar="NAME", help="which [source.NAME] of the file; needed when it has several")
+    for option in fields(Settings):
+        if not option.metadata["flag"]:
+            continue
+        flag, kind = "--" + option.name.replace("_", "-"), _HINTS[option.name]
+        shown = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+        help_ = option.metadata["help"].replace("%", "%%") + (f" (default: {shown})" if shown not in ("", False) else "")
+        if kind is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_)
+        elif kind in (int, float):
+            parser.add_argument(flag, type=kind, default=None, metavar="N", help=help_)
+        elif kind is str:
+            parser.add_argument(
+                flag, default=None, choices=option.metadata["choices"] or None, help=help_, metavar=_metavar(option)
+            )
+        else:
+            parser.add_argument(flag, action="append", default=None, metavar="PATTERN", help=help_)
+
+
+def _metavar(option: dataclasses.Field[Any]) -> str | None:
+    return None if option.metadata["choices"] else option.name.rpartition("_")[2].upper()
+
+
+def load_settings(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    config: str | os.PathLike[str] | None = None,
+    source: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Return the settings of one source. Raises `SettingsError`."""
+    tables = _read(config or (flags or {}).get("config"))
+    source = source or (flags or {}).get("source")
+    sources = tables.get("source", {})
+    if source is None and len(sources) > 1:
+        raise SettingsError(f"the file has several sources: say which with --source ({', '.join(sorted(sources))})")
+    if source is None and sources:
+        (source,) = sources
+    if source is not None and source not in sources:
+        raise SettingsError(f"the file has no [source.{source}]; it has {', '.join(sorted(sources)) or 'none'}")
+    return _settle(tables, source, flags or {}, os.environ if environ is None else environ)
+
+
+def load_all(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    config: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[Settings]:
+    """Return the settings of every ``[source.NAME]`` of the file; two may not share a store. Raises `SettingsError`."""
+    tables = _read(config or (flags or {}).get("config"))
+    environ = os.environ if environ is None else environ
+    found = [_settle(tables, name, flags or {}, environ) for name in tables.get("source", {})]
+    if not found:
+        raise SettingsError("the file has no [source.NAME]: there is nothing to run")
+    stores = [settings.store for settings in found]
+    for store in stores:
+        if stores.count(store) > 1:
+            raise SettingsError(f"store {store!r} is named by {stores.count(store)} sources; a store has one producer")
+    return found
+
+
+def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        with open(config, "rb") as file:
+            tables = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"config {os.fspath(config)!r} cannot be read: {error}") from error
+    for key in tables:
+        if key not in ("producer", "source"):
+            raise SettingsError(f"config: [{key}] is unknown{_suggest(key, ['producer', 'source'])}")
+    sources = tables.get("source", {})
+    if not isinstance(sources, dict) or not all(isinstance(table, dict) for table in sources.values()):
+        raise SettingsError("config: write each source as [source.NAME]")
+    return tables
+
+
+def _settle(tables: Mapping[str, Any], source: str | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    names = [option.name for option in fields(Settings)]
+    values: dict[str, Any] = {} if source is None else {"store": source, "name": source}
+    for where, table in (
+        ("producer", tables.get("producer", {})),
+        (f"source.{source}", tables.get("source", {}).get(source, {})),
+    ):
+        for key, value in table.items():
+            if key not in names:
+                raise SettingsError(f"config: {key!r} in [{where}] is unknown{_suggest(key, names)}")
+            values[key] = _typed(key, value, f"config [{where}]")
+    for name in names:
+        variable = PREFIX + name.upper()
+        if name != "state" and environ.get(variable):
+            values[name] = _typed(name, environ[variable], variable)
+        if flags.get(name) is not None:
+            values[name] = _typed(name, flags[name], "--" + name.replace("_", "-"))
+    return Settings(**values)
+
+
+def _typed(name: str, value: Any, where: str) -> Any:
+    """Return `value` as the type of option `name`; text is read, other types must fit."""
+    kind = _HINTS[name]
+    try:
+        if isinstance(kind, types.GenericAlias):
+            parts = [value] if isinstance(value, str) else list(value)
+            if not all(isinstance(part, str) for part in parts):
+                raise ValueError("a list of strings is wanted")
+            return tuple(p.strip() for part in parts for p in part.split(",")) if name == "operations" else tuple(parts)
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}[
+                value.lower()
+            ]
+        if kind is float and type(value) in (int, float, str):
+            return float(value)
+        if kind is int and type(value) in (int, str):
+            return int(value)
+        if type(value) is kind:
+            return value
+    except (ValueError, TypeError, KeyError):
+        pass
+    wanted = (
+        "a list of strings"
+        if isinstance(kind, types.GenericAlias)
+        else {bool: "true or false", str: "text"}.get(kind, "a number")
+    )
+    shown = "the value" if not Settings.__dataclass_fields__[name].metadata["flag"] else repr(value)
+    raise SettingsError(f"{where}: {name} is {shown}; {wanted} is wanted")
+
+
+def _suggest(key: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(key, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,228 @@
+"""Where a stream starts: the store's tail, else the lowest checkpoint, else as configured; checked against the server.
+
+The tail of the ring is the truth: it says what was put, whatever else was lost. Where it stands inside a transaction, the
+transaction is read again from its beginning and what is in the store already is passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import reduce
+from typing import NamedTuple
+
+from producer import gtid
+from producer.binlog import Session
+from producer.decoder import Tail
+from producer.errors import PrivilegeMissing
+from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from producer.scan import scan_to_offset, scan_to_time
+from producer.server import Server, binlog_files, current_position, gtid_at
+from producer.settings import Settings, SettingsError
+from shmstore import BinlogPurged, EntryType, EventStore, Position, PositionNotFound, checkpoints
+
+
+class Start(NamedTuple):
+    """A place to start from. With `by_gtid` the server finds it by `executed`, else by file and offset."""
+
+    position: Position
+    executed: ExecutedSet | None
+    by_gtid: bool = False
+    tail: Tail | None = None
+
+
+class Resume(NamedTuple):
+    """Where a store ends: the end of its last whole transaction, and its tail where that is inside of another."""
+
+    position: Position
+    tail: Tail | None
+
+
+def resume_point(store: EventStore) -> Resume | None:
+    """Return where `store` ends; None when it is empty. Raises `PositionNotFound` where that cannot be told any more."""
+    position = store.last_ack_point()
+    if position is not None and position == store.latest_position:
+        return Resume(position, None)
+    if store.newest < store.oldest and position is None and store.latest_position is None:
+        return None
+    event = store.latest_event
+    if event is None:
+        raise PositionNotFound(
+            f"store {store.name!r} ends inside a transaction that cannot be read any more: remove it and start anew"
+        )
+    resume = event.props.get("resume")
+    if event.entry is EntryType.ROWS and resume:
+        place, _, gtids = resume.partition(" ")
+        file, _, offset = place.rpartition(":")
+        return Resume(Position(file, int(offset), gtids), Tail(event.transaction, event.order, event.part))
+    if position is not None:
+        return Resume(position, None)  # put by somebody else: a snapshot
+    return None
+
+
+def lowest(positions: Iterable[Position]) -> Position | None:
+    """Return the position that all others have passed; None of none. Of GTID sets that have neither, what they share."""
+    return reduce(_lower, positions, None)
+
+
+def _lower(a: Position | None, b: Position) -> Position:
+    if a is None:
+        return b
+    if a.gtids and b.gtids and a.gtids != b.gtids:
+        ours, others = gtid.parse(a.gtids), gtid.parse(b.gtids)
+        if isinstance(ours, GtidSet) and isinstance(others, GtidSet):
+            if ours.covers(others):
+                return b
+            return a if others.covers(ours) else Position("", 0, str(ours - (ours - others)))
+        if isinstance(ours, MariadbGtids) and isinstance(others, MariadbGtids):
+            return b if ours.covers(others) else a
+    return min(a, b, key=lambda position: position.order)
+
+
+def choose_start(settings: Settings, session: Session, server: Server, resume: Resume | None, log: logging.Logger) -> Start:
+    """Return where to start on `server`. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`."""
+    try:
+        if resume is not None:
+            return _at(settings, session, server, resume.position)._replace(tail=resume.tail)
+        found = checkpoints(settings.store, settings.state or None)
+        position = lowest(checkpoint.position for checkpoint in found.values())
+        if position is not None:
+            log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
+            return _at(settings, session, server, position)
+        return configured(settings, session, server)
+    except BinlogPurged as error:
+        if settings.on_purged == "fail":
+            raise
+        log.error("%s; going on at %s: changes between are lost", error, settings.on_purged)
+        return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
+
+
+def configured(settings: Settings, session: Session, server: Server) -> Start:
+    """Return the start that the option `start` names."""
+    start = settings.start
+    if start == "latest":
+        return _latest(session, server, settings)
+    if start == "earliest":
+        return _earliest(session, server)
+    if start.startswith("gtid:"):
+        try:
+            executed = server.executed(start[5:])
+        except ValueError as error:
+            raise SettingsError(f"start is {start!r}: {error} (this is a {server.flavor} server)") from error
+        if not server.gtids:
+            raise SettingsError(f"start is {start!r}, but the server has gtid_mode OFF: start from FILE:OFFSET")
+        return _at(settings, session, server, Position("", 0, str(executed)))
+    if start.startswith("time:"):
+        return _scanned(settings, server, *scan_to_time(settings, session, server, parse_time(start[5:])))
+    return _at(settings, session, server, parse_place(start))
+
+
+def _scanned(settings: Settings, server: Server, position: Position, executed: ExecutedSet | None) -> Start:
+    return Start(position, executed, by_gtid=server.mariadb and bool(executed) and settings.gtid == "auto")
+
+
+def parse_place(text: str) -> Position:
+    """Return the position that ``FILE:OFFSET`` names. Raises `SettingsError`."""
+    file, colon, offset = text.rpartition(":")
+    if not colon or not file or not (offset.isascii() and offset.isdigit()):
+        raise SettingsError(f"start is {text!r}; allowed: latest, earliest, FILE:OFFSET, gtid:SET, time:2026-01-31T10:00:00Z")
+    return Position(file, int(offset))
+
+
+def parse_time(text: str) -> float:
+    """Return seconds since 1970 of an ISO 8601 time; without a zone it is UTC. Raises `SettingsError`."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(f"start is 'time:{text}': {error}; write it as time:2026-01-31T10:00:00Z") from error
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _latest(session: Session, server: Server, settings: Settings) -> Start:
+    position = current_position(session, server)
+    executed = server.executed(position.gtids) if server.gtids else None
+    return Start(position, executed, by_gtid=bool(executed) and settings.gtid == "auto")
+
+
+def _earliest(session: Session, server: Server) -> Start:
+    files = binlog_files(session)
+    return Start(Position(files[0][0], 4), None)
+
+
+def _at(settings: Settings, session: Session, server: Server, position: Position) -> Start:
+    """Return the start at `position`, after checking that the server still has everything after it."""
+    if position.gtids and server.gtids and (settings.gtid == "auto" or not position.file):
+        executed = _executed(server, position)
+        _check_gtids(session, server, executed)
+        if executed:
+            return Start(position, executed, by_gtid=True)
+    if not position.file:
+        raise PositionNotFound(
+            f"GTID set {position.gtids!r} means nothing to {_where(server)}: its gtid_mode is OFF; start from FILE:OFFSET"
+        )
+    _check_file(session, server, position)
+    if server.mariadb:
+        gtids = position.gtids or gtid_at(session, position.file, position.offset)
+        executed = MariadbGtids(gtids)
+        return Start(position._replace(gtids=gtids), executed, by_gtid=bool(executed) and settings.gtid == "auto")
+    if server.gtids and not position.gtids:
+        return Start(*scan_to_offset(settings, session, server, position))
+    return Start(position, GtidSet(position.gtids) if server.gtids else None)
+
+
+def _where(server: Server) -> str:
+    return f"{server.endpoint[0]}:{server.endpoint[1]}"
+
+
+def _executed(server: Server, position: Position) -> ExecutedSet:
+    try:
+        return server.executed(position.gtids)
+    except ValueError as error:
+        raise PositionNotFound(
+            f"{_where(server)} is a {server.flavor} server and cannot go on after GTID set {position.gtids!r}: {error}"
+        ) from error
+
+
+def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> None:
+    if isinstance(executed, GtidSet):
+        now, purged = (GtidSet(str(value)) for value in session.query("SELECT @@global.gtid_executed, @@global.gtid_purged")[0])
+        if ahead := executed - now:
+            raise PositionNotFound(
+                f"{_where(server)} has not executed {ahead}, which the start position has: it is another server, lags behind, or was reset; "
+                "wait for it, or start anew with a new store"
+            )
+        if lost := purged - executed:
+            raise BinlogPurged(
+                f"{_where(server)} no longer has the binlog of transactions {lost}; start anew with start = latest or earliest and a new "
+                "store, or set on_purged"
+            )
+        return
+    state = MariadbGtids(str(session.query("SELECT @@global.gtid_binlog_pos")[0][0] or ""))
+    if not state.covers(executed):
+        raise PositionNotFound(
+            f"{_where(server)} is at GTID {str(state) or 'nothing'}, the start position is {executed}: it is another server, lags behind, or was "
+            "reset; wait for it, or start anew with a new store"
+        )
+
+
+def _check_file(session: Session, server: Server, position: Position) -> None:
+    try:
+        files = binlog_files(session)
+    except PrivilegeMissing:
+        return  # REPLICATION SLAVE is enough to read; the server refuses what it does not have
+    sizes, (oldest, newest) = dict(files), (files[0][0], files[-1][0])
+    if position.file in sizes:
+        if position.offset > sizes[position.file]:
+            raise PositionNotFound(
+                f"{_where(server)}: {position.file} has {sizes[position.file]} bytes, the start position is {position.offset}: the server was reset or "
+                "is another; start anew with a new store"
+            )
+        return
+    kept = f"it has {oldest} to {newest}"
+    if position.file.rpartition(".")[0] == oldest.rpartition(".")[0] and position.order < Position(oldest, 0).order:
+        raise BinlogPurged(
+            f"{_where(server)} no longer has {position.file} of the start position: {kept}; start anew with start = latest or earliest and a "
+            "new store, or set on_purged"
+        )
+    raise PositionNotFound(f"{_where(server)} has no file {position.file}: {kept}; is it another server, or was it reset?")
