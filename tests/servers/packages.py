@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +88,7 @@ def _fetch(kind: str, servers: Path) -> Path:
         shutil.rmtree(left, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=servers))
     try:
-        print(f"fetching the {kind} server's packages (once; kept in {servers})", flush=True)
+        print(f"fetching the {kind} server's packages (once; kept in {servers})", file=sys.stderr, flush=True)
         apt = _Apt(work / "apt", _sources(origin.debian_suite))
         apt.run("apt-get", "update")
         server = apt.newest(origin.package)
@@ -132,6 +133,8 @@ class _Apt:
             "Acquire::Languages": "none",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
             "Acquire::Retries": "3",
+            # sid's index is valid for a week only: a mirror that lags would stop all tests. Signatures are checked all the same.
+            "Acquire::Check-Valid-Until": "false",
         }
         if os.geteuid() == 0:
             settings["APT::Sandbox::User"] = "root"  # the _apt user cannot write below a private folder
