@@ -1,0 +1,110 @@
+"""Tail: a store's events as lines of JSON, acked only when they are flushed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import BinaryIO
+
+from consumer.canal import ddl_target
+from consumer.formats import format_event
+from consumer.local import Consumer
+from shmstore import Batch, EventStore, Position
+from shmstore.event import EntryType, Event
+
+BATCH_EVENTS = 1000  # read, printed and acked at a time
+PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no trace in the store that could wake it
+
+
+class Peek:
+    """Reads a store in batches without a subscription: holds nobody up, and is told when the ring moved on without it."""
+
+    def __init__(self, store: EventStore, start: str | int | Position, *, follow: bool) -> None:
+        self._store = store
+        self._follow = follow
+        self._stopped = False
+        if isinstance(start, Position):
+            self._next = store.find(start)
+        elif isinstance(start, int):
+            self._next = start
+        else:
+            self._next = store.oldest if start == "earliest" else store.newest + 1
+
+    def __enter__(self) -> Peek:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Batch]:
+        while not self._stopped:
+            if self._store.newest >= self._next:
+                batch = self._store.peek(self._next, limit_events=BATCH_EVENTS)
+                self._next = batch.last + 1
+                yield batch
+            elif self._follow:
+                time.sleep(PEEK_SECONDS)
+            else:
+                return
+
+    def ack(self, sequence: int | None = None) -> None:
+        """Do nothing: nothing was taken."""
+
+    def stop(self) -> None:
+        """End the iteration."""
+        self._stopped = True
+
+
+def tail(
+    reader: Consumer | Peek,
+    out: BinaryIO,
+    *,
+    format: str = "json",
+    chosen: Callable[[Event], bool] | None = None,
+    count: int | None = None,
+    last: int | None = None,
+) -> None:
+    """Write the events of `reader` to `out`, one JSON document a line in UTF-8, until it ends.
+
+    Only those that `chosen` says, at most `count` of them, and none that came after the batch which holds sequence `last`.
+    A batch is acked once it is flushed; with `count` reached inside a batch, just what was looked at is.
+    """
+    for batch in reader:
+        for sequence, event in enumerate(batch, batch.first):
+            if chosen is not None and not chosen(event):
+                continue
+            for line in format_event(event, format, sequence=sequence):
+                # Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back.
+                out.write(line.encode("utf-8", "backslashreplace") + b"\n")
+            if count is not None:
+                count -= 1
+                if count == 0:
+                    out.flush()
+                    reader.ack(sequence)
+                    return
+        out.flush()
+        if last is not None and batch.last >= last:
+            reader.ack()
+            return
+
+
+def tables(patterns: str) -> Callable[[Event], bool]:
+    """Return what tells the rows and DDLs of the tables that `patterns` names: ``shop.orders,log.*``, * and ? stand for any."""
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    for pattern in wanted:
+        if "." not in pattern:
+            raise ValueError(f"table pattern {pattern!r}: write DATABASE.TABLE, where * stands for any, as in '*.{pattern}'")
+    if not wanted:
+        raise ValueError("no table pattern given: write DATABASE.TABLE, as in 'shop.*'")
+
+    def chosen(event: Event) -> bool:
+        if event.table is not None:
+            name = f"{event.table.database}.{event.table.table}"
+        elif event.entry is EntryType.DDL:
+            name = ".".join(ddl_target(event.sql, event.database))
+        else:
+            return False
+        return any(fnmatchcase(name, pattern) for pattern in wanted)
+
+    return chosen

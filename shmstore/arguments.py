@@ -1,0 +1,229 @@
+"""The command line's words: commands, options, help. What they do is in `cli`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from shmstore.event import Position
+
+FORMATS = ("json", "canal", "debezium", "maxwell")
+
+Run = Callable[[argparse.Namespace], int]
+Fill = Callable[[argparse.ArgumentParser], None]
+
+
+class Parser(argparse.ArgumentParser):
+    """ArgumentParser whose errors are one line, and whose options may come from a package that is imported only then."""
+
+    fill: Fill | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options that are not there yet, then parse."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2 and one line that says where help is."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.ArgumentParser:
+    """Return the whole command line: `run` has a function for each command, `fill` what adds further options to some."""
+    top = Parser(prog="shmstore", description="MySQL and MariaDB changes in a shared-memory ring, for many independent readers.")
+    top.add_argument("--version", action="version", version=f"shmstore {version('shmstore')}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, does: str, example: str, *, store: bool = True) -> Parser:
+        sub: Parser = commands.add_parser(
+            name,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}.",
+            epilog=f"example:\n{example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=run[name])
+        sub.fill = fill.get(name)
+        if store:
+            sub.add_argument("store", metavar="STORE", help="the store's name, as `shmstore ls` shows it")
+            sub.add_argument("--path", metavar="FILE", help="the store lives in this file instead of shared memory")
+        return sub
+
+    command(
+        "produce",
+        "read a server's binlog into a store, until SIGTERM or Ctrl-C",
+        "  SHMSTORE_PASSWORD=... shmstore produce --host db1 --user repl --store orders --include 'shop.*'\n\n"
+        "The store is made when it is not there. Started again, it goes on after the last transaction in the store.",
+        store=False,
+    )
+    command("run", "produce from every source of a configuration file", "  shmstore run --config shmstore.toml", store=False)
+    command(
+        "doctor",
+        "check a server and an account before use, with the SQL that mends what is wrong; exit 1 when something must be mended",
+        "  SHMSTORE_PASSWORD=... shmstore doctor --host db1 --user repl",
+        store=False,
+    )
+
+    _tail(
+        command(
+            "tail",
+            "print a store's events, one JSON document a line",
+            "  shmstore tail orders | jq .\n"
+            "  shmstore tail orders --tables 'shop.*' --format debezium --subscription export >> changes.jsonl\n\n"
+            "Without --subscription it looks without taking: nobody is held up, and it is an error when the ring moves on\n"
+            "faster than it prints. With it, each batch is acked once it is flushed, and the next run goes on there.",
+        )
+    )
+    _serve(
+        command(
+            "serve",
+            "let canal clients read this host's stores over TCP",
+            "  shmstore serve orders --listen 0.0.0.0:11111 --user canal --password-file /run/secrets/canal",
+            store=False,
+        )
+    )
+
+    sub = command("ls", "list the stores of this host", "  shmstore ls", store=False)
+    sub.add_argument("--json", action="store_true", help="one JSON document a line")
+    sub = command("stat", "show a store's cursors, room, producer and readers", "  shmstore stat orders --watch 1")
+    sub.add_argument("--json", action="store_true", help="JSON instead of text")
+    sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="show it again every so often, with rates")
+    sub = command(
+        "metrics",
+        "print stores' figures as Prometheus text",
+        "  shmstore metrics > /var/lib/node_exporter/shmstore.prom",
+        store=False,
+    )
+    sub.add_argument("stores", nargs="*", metavar="STORE", help="default: every store of this host")
+    command("check", "look for damage in a store; exit 1 when something is wrong", "  shmstore check orders")
+
+    _create(command("create", "make an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"))
+    sub = command("rm", "remove a store that nobody uses", "  shmstore rm orders")
+    sub.add_argument(
+        "--force", action="store_true", help="even while a living producer or reader is attached: it gets StoreClosed"
+    )
+    sub = command("unsubscribe", "forget a subscription, so that it holds nothing up", "  shmstore unsubscribe orders audit")
+    sub.add_argument("name", metavar="NAME", help="the subscription, as `shmstore stat` shows it")
+    return top
+
+
+def _tail(sub: Parser) -> None:
+    sub.add_argument("--format", choices=FORMATS, default="json", help="whose documents to print (default json)")
+    which = sub.add_mutually_exclusive_group()
+    which.add_argument("--subscription", metavar="NAME", help="read as this named subscription, made if new")
+    which.add_argument("--peek", action="store_true", help="only look (the default)")
+    sub.add_argument(
+        "--from",
+        dest="start",
+        type=place,
+        default="earliest",
+        metavar="WHERE",
+        help="earliest (default), latest, a sequence, or FILE:OFFSET; a subscription that is known goes on at its ack",
+    )
+    sub.add_argument("--tables", metavar="PATTERNS", help="only these, comma separated: shop.orders, shop.*, *.orders")
+    sub.add_argument("--count", type=whole, metavar="N", help="stop after N events")
+    sub.add_argument("--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for more at the end (default)")
+
+
+def _serve(sub: Parser) -> None:
+    sub.add_argument("stores", nargs="*", metavar="STORE", help="the destinations; default: every store of this host")
+    sub.add_argument(
+        "--listen",
+        type=address,
+        default=("127.0.0.1", 11111),
+        metavar="HOST:PORT",
+        help="default 127.0.0.1:11111; port 0 takes a free one",
+    )
+    sub.add_argument("--user", default="", help="the user name that clients must give")
+    sub.add_argument("--password-file", metavar="FILE", help="file with their password; or set SHMSTORE_SERVE_PASSWORD")
+    sub.add_argument(
+        "--values", choices=("canal", "exact"), default="canal", help="render values as canal does, or exactly where it does not"
+    )
+    sub.add_argument(
+        "--start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        help="where a client id begins that was never seen (default earliest)",
+    )
+    sub.add_argument(
+        "--filter", default="", metavar="REGEXES", help="the tables of clients that give no filter, as canal writes it: shop\\..*"
+    )
+    sub.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM); turns TLS on")
+    sub.add_argument("--tls-key", metavar="FILE", help="its key (PEM)")
+    sub.add_argument("--max-connections", type=whole, default=1024, metavar="N", help="default 1024")
+    sub.add_argument(
+        "--idle-timeout", type=seconds, default=3600.0, metavar="SECONDS", help="close a silent connection after (default 3600)"
+    )
+    sub.add_argument("--metrics-port", type=int, default=0, metavar="PORT", help="serve Prometheus text there (default: none)")
+
+
+def _create(sub: Parser) -> None:
+    sub.add_argument("--capacity", type=int, default=16384, metavar="N", help="events it holds, a power of two (default 16384)")
+    sub.add_argument(
+        "--memory-unit", type=int, default=1024, metavar="BYTES", help="bytes it holds for each of them (default 1024)"
+    )
+    sub.add_argument(
+        "--batch-mode", choices=("memsize", "itemsize"), default="memsize", help="bound bytes and events (default), or events"
+    )
+    sub.add_argument("--ddl-isolation", action="store_true", help="a DDL comes in a batch of its own")
+    sub.add_argument(
+        "--lag", choices=("block", "evict"), default="block", help="a reader that stops acking blocks the producer, or is let go"
+    )
+    sub.add_argument(
+        "--evict-after", type=seconds, default=30.0, metavar="SECONDS", help="how long it may, with --lag evict (default 30)"
+    )
+    sub.add_argument(
+        "--permissions", type=mode, default=0o600, metavar="MODE", help="of its segment and semaphores (default 0600)"
+    )
+    sub.add_argument("--group", help="group that owns it; with --permissions 0660 it may use it")
+    sub.add_argument(
+        "--checksum", action=argparse.BooleanOptionalAction, help="keep a checksum of each event (default: in a file)"
+    )
+
+
+# ---------------------------------------------------------------- values
+
+
+def mode(text: str) -> int:
+    """Return the file mode that `text` writes in octal digits."""
+    return int(text, 8)
+
+
+def seconds(text: str) -> float:
+    """Return the seconds above 0 that `text` says."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return value
+
+
+def whole(text: str) -> int:
+    """Return the number from 1 up that `text` says."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 up")
+    return value
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return the (host, port) of ``HOST:PORT``; an IPv6 host stands in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(f"{text} is not HOST:PORT, such as 127.0.0.1:11111")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def place(text: str) -> str | int | Position:
+    """Return the start that `text` names: earliest, latest, a sequence, or FILE:OFFSET in the binlog."""
+    if text in ("earliest", "latest"):
+        return text
+    file, colon, offset = text.rpartition(":")
+    if offset.isascii() and offset.isdigit() and bool(file) == bool(colon):
+        return Position(file, int(offset)) if colon else int(offset)
+    raise argparse.ArgumentTypeError(
+        f"{text} is not earliest, latest, a sequence such as 4711, or a binlog position such as binlog.000003:1520"
+    )

@@ -1,0 +1,349 @@
+"""The `shmstore` command: the one place that knows all three packages.
+
+Plan. `arguments` describes the commands, and each is one function here; `main` runs one and turns what went wrong into
+one line on stderr and an exit code: 0 done, 1 `check` or `doctor` found something, 2 bad input or an error that names its
+mend, 130 Ctrl-C, 141 the reader of our output went away. A command imports what it needs when it runs, so that
+`shmstore ls` works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from shmstore import arguments
+from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
+
+if TYPE_CHECKING:
+    from consumer import Consumer
+    from consumer.tail import Peek
+    from producer import Summary
+    from shmstore import EventStore
+
+EXTRAS = {
+    "pymysqlreplication": "mysql",
+    "pymysql": "mysql",
+    "cryptography": "mysql",
+    "zstandard": "mysql",
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "pandas": "spark",
+    "google": "server",
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line `words` (those of the process by default); return the exit code."""
+    try:
+        options = arguments.parser(COMMANDS, FILLS).parse_args(words)
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; that must not fail on the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None or "SHMSTORE_DEBUG" in os.environ:
+            raise
+        return fail(f"{error.name} is not installed: pip install 'shmstore[{extra}]'")
+    except (ShmStoreError, ValueError, OSError) as error:
+        if "SHMSTORE_DEBUG" in os.environ:
+            raise
+        return fail(str(error) or type(error).__name__)
+
+
+def fail(message: str) -> int:
+    """Print `message` as one line on stderr; return exit code 2."""
+    print("shmstore:", "; ".join(line.strip() for line in message.splitlines() if line.strip()), file=sys.stderr)
+    return 2
+
+
+# ---------------------------------------------------------------- signals
+
+
+@contextmanager
+def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Call `stop` on SIGTERM and Ctrl-C; a second Ctrl-C interrupts at once. Yields the list of the signals that came."""
+    came: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and signal.SIGINT in came:
+            raise KeyboardInterrupt
+        came.append(number)
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ended(came: list[int]) -> int:
+    """Exit code of an orderly end after these signals: Ctrl-C is 130, SIGTERM and none are 0."""
+    return 130 if signal.SIGINT in came else 0
+
+
+# ---------------------------------------------------------------- the producer
+
+
+def producer_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the producer's own options."""
+    import producer
+
+    producer.add_flags(parser)
+
+
+def produce(options: argparse.Namespace) -> int:
+    """`shmstore produce`."""
+    import producer
+
+    settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
+    show_log()
+    stop = threading.Event()
+    with on_signal(stop.set) as came:
+        summary = producer.run(settings, stop)
+    print(f"shmstore: {settings.store}: {told(summary)}", file=sys.stderr)
+    return ended(came)
+
+
+def run(options: argparse.Namespace) -> int:
+    """`shmstore run`: every source of a configuration."""
+    import producer
+
+    settings = producer.load_all(flags=vars(options), config=options.config)
+    show_log()
+    stop = threading.Event()
+    with on_signal(stop.set) as came:
+        summaries = producer.run_all(settings, stop)
+    for each, summary in zip(settings, summaries, strict=True):
+        print(f"shmstore: {each.store}: {told(summary)}", file=sys.stderr)
+    return ended(came)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """`shmstore doctor`."""
+    import producer
+
+    findings = producer.check_server(producer.load_settings(flags=vars(options), config=options.config, source=options.source))
+    for finding in findings:
+        print(
+            f"{finding.state:4}  {finding.check}: {finding.found}"
+            + ("" if finding.state == "ok" else f", wanted {finding.wanted}")
+        )
+        if finding.mend:
+            print(f"      mend: {finding.mend}")
+    return 1 if any(finding.state == "fail" for finding in findings) else 0
+
+
+def show_log() -> None:
+    """Write the log to stderr, from INFO up."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def told(summary: Summary) -> str:
+    """Return a producer's summary as one line."""
+    at = f", up to {summary.position.file}:{summary.position.offset}" if summary.position else ""
+    return (
+        f"put {summary.rows} rows in {summary.events} events of {summary.transactions} transactions ({summary.bytes} bytes){at}"
+    )
+
+
+# ---------------------------------------------------------------- readers
+
+
+def tail(options: argparse.Namespace) -> int:
+    """`shmstore tail`."""
+    from consumer import Consumer
+    from consumer.tail import BATCH_EVENTS, Peek, tables
+    from consumer.tail import tail as write
+
+    chosen = None if options.tables is None else tables(options.tables)
+    with attach(options) as store:
+        reader: Consumer | Peek
+        if options.subscription is None:
+            reader = Peek(store, options.start, follow=options.follow)
+        else:
+            wait = None if options.follow else 0
+            reader = Consumer(store, options.subscription, start=options.start, limit_events=BATCH_EVENTS, timeout=wait)
+        last = None if options.follow else store.newest
+        with reader, on_signal(reader.stop) as came:
+            write(reader, sys.stdout.buffer, format=options.format, chosen=chosen, count=options.count, last=last)
+        return ended(came)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """`shmstore serve`. The server takes SIGTERM and Ctrl-C itself and ends in order."""
+    from consumer.wire import Settings
+    from consumer.wire import serve as run_server
+
+    run_server(
+        Settings(
+            host=options.listen[0],
+            port=options.listen[1],
+            stores=tuple(options.stores),
+            user=options.user,
+            password=secret(options.password_file, "SHMSTORE_SERVE_PASSWORD"),
+            values=options.values,
+            start=options.start,
+            filter=options.filter,
+            tls_cert=options.tls_cert,
+            tls_key=options.tls_key,
+            max_connections=options.max_connections,
+            idle_timeout=options.idle_timeout,
+            metrics_port=options.metrics_port,
+            ready=lambda address: print(f"shmstore: listening on {address[0]}:{address[1]}", file=sys.stderr, flush=True),
+        )
+    )
+    return 0
+
+
+def secret(file: str | None, variable: str) -> str:
+    """Return the password that is in `file` (without its line end), or else in the environment, or ''."""
+    if file is None:
+        return os.environ.get(variable, "")
+    with open(file, encoding="utf-8") as lines:
+        return lines.read().rstrip("\r\n")
+
+
+# ---------------------------------------------------------------- stores
+
+
+def attach(options: argparse.Namespace) -> EventStore:
+    """Attach to the store that the command line names."""
+    from shmstore import EventStore
+
+    return EventStore.attach(options.store, path=options.path)
+
+
+def create(options: argparse.Namespace) -> int:
+    """`shmstore create`."""
+    from shmstore import BatchMode, EventStore
+
+    with EventStore.create(
+        options.store,
+        capacity=options.capacity,
+        memory_unit=options.memory_unit,
+        batch_mode=BatchMode[options.batch_mode.upper()],
+        ddl_isolation=options.ddl_isolation,
+        lag=options.lag,
+        evict_after=options.evict_after,
+        mode=options.permissions,
+        group=options.group,
+        path=options.path,
+        checksum=options.checksum,
+    ):
+        return 0
+
+
+def ls(options: argparse.Namespace) -> int:
+    """`shmstore ls`. A store that cannot be read is listed with the reason."""
+    from shmstore import EventStore, report
+
+    lines = [] if options.json else [report.HEAD]
+    for name in EventStore.names():
+        try:
+            with EventStore.attach(name) as store:
+                found = store.stat()
+        except StoreNotFound:
+            continue  # removed since it was listed
+        except StoreError as error:
+            lines.append(json.dumps({"name": name, "error": str(error)}) if options.json else f"{name:<24} {error}")
+        else:
+            lines.append(json.dumps(report.document(found)) if options.json else report.line(found))
+    print(*lines, sep="\n")
+    return 0
+
+
+def stat(options: argparse.Namespace) -> int:
+    """`shmstore stat`."""
+    from shmstore import report
+
+    before, then = None, 0.0
+    with attach(options) as store:
+        while True:
+            now, at = store.stat(), time.monotonic()
+            if options.json:
+                print(json.dumps(report.document(now)), flush=True)
+            else:
+                clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
+                print(clear + report.page(now, before, at - then), flush=True)
+            if not options.watch:
+                return 0
+            time.sleep(options.watch)
+            before, then = now, at
+
+
+def metrics(options: argparse.Namespace) -> int:
+    """`shmstore metrics`."""
+    from consumer.metrics import prometheus
+    from shmstore import EventStore
+
+    stats = []
+    for name in options.stores or EventStore.names():
+        with EventStore.attach(name) as store:
+            stats.append(store.stat())
+    sys.stdout.write(prometheus(stats))
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """`shmstore check`."""
+    with attach(options) as store:
+        findings = store.check()
+    print(*(findings or [f"{options.store}: nothing wrong found"]), sep="\n")
+    return 1 if findings else 0
+
+
+def rm(options: argparse.Namespace) -> int:
+    """`shmstore rm`. A segment that cannot be read (another layout, damage) has no users to ask, and goes."""
+    from shmstore import EventStore, report
+
+    if not options.force:
+        try:
+            with attach(options) as store:
+                users = report.users(store.stat())
+        except LayoutMismatch:
+            if options.path is not None:
+                raise  # a file that is no store is somebody's file
+            users = []
+        if users:
+            in_use = f"store {options.store!r} is in use by {', '.join(users)}"
+            raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
+    EventStore.unlink(options.store, path=options.path)
+    return 0
+
+
+def unsubscribe(options: argparse.Namespace) -> int:
+    """`shmstore unsubscribe`: its checkpoint goes too, or the name would come back at a place that is gone."""
+    from shmstore import CheckpointFile
+
+    with attach(options) as store:
+        store.unsubscribe(options.name)
+    CheckpointFile(None, options.store, options.name).remove()
+    return 0
+
+
+COMMANDS: dict[str, arguments.Run] = {
+    command.__name__: command
+    for command in (produce, run, doctor, tail, serve, ls, stat, metrics, check, create, rm, unsubscribe)
+}
+FILLS: dict[str, arguments.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}
+
+if __name__ == "__main__":
+    sys.exit(main())
