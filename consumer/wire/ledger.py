@@ -1,0 +1,94 @@
+"""What a client holds un-acked, kept across restarts of the server.
+
+The cursors of a subscription live in the store's segment; the batches that a canal client was given, with their ids, do
+not. One small file a client holds them, with two places that are written in turn, each with its number and checksum:
+a server killed while it writes leaves the older place whole.
+
+Order, and what a crash in between leaves:
+
+    give     get moves, ledger, answer      a batch nobody was told of: given again under a new id
+    ack      ack moves, ledger              a batch acked already: `batches_after` leaves it out
+    rollback get moves, ledger              a batch that is given again: the same
+
+The file is not synced to disk: it outlives a killed server, and after a crash of the host the segment is gone as well,
+so that only the next id counts, which then at worst repeats.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_HEAD: Final = struct.Struct("<4sIQqqqII")  # magic, crc of the rest, number, epoch, next id, resume, batches, filter bytes
+_BATCH: Final = struct.Struct("<qq")
+_MAGIC: Final = b"SWL1"
+_PLACE: Final = 1 << 18
+MOST_BATCHES: Final = 4096
+
+
+class Given(NamedTuple):
+    """A batch a client was given and has not acked: its id, and its last sequence."""
+
+    id: int
+    last: int
+
+
+class Record(NamedTuple):
+    """A client's state. Sequences count inside `epoch`; `resume` is the sequence acked when the client unsubscribed, or -1."""
+
+    epoch: int = 0
+    next_id: int = 1
+    resume: int = -1
+    batches: tuple[Given, ...] = ()
+    filter: str = ""
+
+    def batches_after(self, epoch: int, ack: int, newest: int) -> tuple[Given, ...]:
+        """The batches that are still out in a store of `epoch` whose subscription has acked `ack`."""
+        return tuple(batch for batch in self.batches if ack < batch.last <= newest) if epoch == self.epoch else ()
+
+
+class Ledger:
+    """The file of one client."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._number, self.record = self._load()
+
+    def _load(self) -> tuple[int, Record]:
+        found: list[tuple[int, Record]] = [(0, Record())]
+        for place in (0, 1):
+            data = os.pread(self._fd, _PLACE, place * _PLACE)
+            if len(data) < _HEAD.size:
+                continue
+            magic, crc, number, epoch, next_id, resume, count, filter_bytes = _HEAD.unpack_from(data)
+            end = _HEAD.size + count * _BATCH.size + filter_bytes
+            if magic != _MAGIC or end > len(data) or zlib.crc32(data[8:end]) != crc:
+                continue
+            batches = tuple(Given(*_BATCH.unpack_from(data, _HEAD.size + i * _BATCH.size)) for i in range(count))
+            found.append(
+                (number, Record(epoch, next_id, resume, batches, data[end - filter_bytes : end].decode("utf-8", "replace")))
+            )
+        return max(found, key=lambda candidate: candidate[0])
+
+    def write(self, record: Record) -> None:
+        """Keep `record` in place of the one before."""
+        self._number += 1
+        text = record.filter.encode("utf-8", "replace")
+        rest = _HEAD.pack(_MAGIC, 0, self._number, record.epoch, record.next_id, record.resume, len(record.batches), len(text))[
+            8:
+        ]
+        rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
+        # The other place than last time: the last record stays whole until this one is.
+        os.pwrite(self._fd, _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest, (self._number & 1) * _PLACE)
+        self.record = record
+
+    def close(self) -> None:
+        """Close the file; it stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

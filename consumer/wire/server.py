@@ -1,0 +1,512 @@
+"""The server: sockets, waiting and time around `protocol` and `session`.
+
+Plan. One task a connection takes its requests one at a time, in order. A session (destination, client id) belongs to no
+connection: two connections of one client share it, one call at a time. The only thing that takes long is a GET that
+waits; it waits in a thread, for the store's own wake-up, and gives the session up when another connection asks for it
+or its own goes away. Large batches are encoded in steps with the loop running in between. So neither a client that is
+slow, nor one that is silent, nor one that wants a lot holds up another.
+
+The bytes of an answer go out in one write, and the next request is looked at when they have left: a client that does
+not read costs one answer's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from consumer.canal import Values
+from consumer.wire import protocol
+from consumer.wire.entry import Encoder
+from consumer.wire.messages import PacketType
+from consumer.wire.metrics import ClientMetrics, Metrics
+from consumer.wire.protocol import Acknowledge, Answer, Client, Connection, Get, Request, Rollback, Subscribe, Unsubscribe
+from consumer.wire.session import Progress, Session, subscription_name
+from consumer.wire.settings import Settings
+from shmstore import EventStore, ProtocolError, ShmStoreError, StoreClosed, StoreNotFound, SubscriptionLost, state_directory
+
+_T = TypeVar("_T")
+_log = logging.getLogger("shmstore.serve")
+
+# Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
+_WAIT_EMPTY: Final = 30.0
+_WAIT_PARTIAL: Final = 0.1
+_READ_AHEAD: Final = 1 << 16
+
+
+class _Seat:
+    """A session and its turns."""
+
+    __slots__ = ("lock", "session", "waiters")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.session: Session | None = None
+        self.waiters = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Have the session to oneself; a GET that waits steps aside."""
+        self.waiters += 1
+        try:
+            if self.lock.locked() and self.session is not None:
+                self.session.interrupt()
+            await self.lock.acquire()
+        finally:
+            self.waiters -= 1
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    async def step_aside(self) -> None:
+        """Let the others that wait for a turn have theirs."""
+        while self.waiters:
+            self.lock.release()
+            try:
+                await asyncio.sleep(0)
+            finally:
+                await self.lock.acquire()
+
+
+class Server:
+    """A canal server over the stores of this host. `start`, then `close`; `serve` does both."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.address: tuple[str, int] = (settings.host, settings.port)
+        self._credentials = settings.credentials
+        self._encoder = Encoder(Values(settings.values))
+        self._state = Path(settings.state) if settings.state is not None else state_directory()
+        self._seats: dict[Client, _Seat] = {}
+        self._peers: set[_Peer] = set()
+        self._pool = ThreadPoolExecutor(max_workers=512, thread_name_prefix="canal")
+        self._listener: asyncio.Server | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` where the address cannot be had or the certificate cannot be read."""
+        loop = asyncio.get_running_loop()
+        context = None
+        if self.settings.tls_cert and self.settings.tls_key:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
+        self._listener = await loop.create_server(
+            lambda: _Peer(self), self.settings.host, self.settings.port, ssl=context, backlog=512
+        )
+        self.address = self._listener.sockets[0].getsockname()[:2]
+
+    async def close(self) -> None:
+        """Close every connection and give up the subscriptions: their clients go on with the next server."""
+        self._closing = True
+        if self._listener is not None:
+            self._listener.close()
+        peers = list(self._peers)
+        for peer in peers:
+            peer.abort()
+        await asyncio.gather(*(peer.task for peer in peers if peer.task is not None), return_exceptions=True)
+        for seat in self._seats.values():
+            async with seat.turn():
+                if seat.session is not None:
+                    with suppress(ShmStoreError):
+                        await self._in_thread(seat.session.close)
+                    seat.session = None
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def _in_thread(self, call: Callable[..., _T], *arguments: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+    # ------------------------------------------------------------ connections
+
+    def connected(self, peer: _Peer) -> bool:
+        """Take a connection in; False where there are too many."""
+        if self._closing or len(self._peers) >= self.settings.max_connections:
+            self.metrics.refused_connections += 1
+            return False
+        self._peers.add(peer)
+        self.metrics.connections += 1
+        self.metrics.connections_total += 1
+        return True
+
+    def disconnected(self, peer: _Peer) -> None:
+        """Forget a connection."""
+        if peer in self._peers:
+            self._peers.discard(peer)
+            self.metrics.connections -= 1
+
+    async def converse(self, peer: _Peer) -> None:
+        """Serve one connection until it ends."""
+        settings = self.settings
+        connection = Connection(self._credentials, os.urandom(protocol.SEED_BYTES), settings.max_frame)
+        peer.write(connection.greeting())
+        while True:
+            await peer.drained(connection.write_timeout or settings.idle_timeout)
+            chunk = peer.take()
+            if chunk:
+                connection.receive(chunk)
+            try:
+                found = connection.next()
+            except ProtocolError as error:
+                self.metrics.client("", "").errors[protocol.FAILED] += 1
+                peer.write(protocol.refused(protocol.FAILED, str(error)))
+                return
+            if found is None:
+                if connection.state is protocol.State.NEW:
+                    patience = settings.auth_timeout
+                else:
+                    patience = min(connection.read_timeout or settings.idle_timeout, settings.idle_timeout)
+                if not await peer.readable(patience):
+                    return
+                continue
+            kind, request = found
+            await self._answer(peer, kind, request)
+
+    async def _answer(self, peer: _Peer, kind: int, request: Request) -> None:
+        began = time.perf_counter()
+        waited = 0.0
+        client = None if isinstance(request, Answer) else request.client
+        metrics = (
+            self.metrics.client(client.destination, str(client.client_id))
+            if client in self._seats
+            else self.metrics.client("", "")
+        )
+        if isinstance(request, Answer):
+            data, code = request
+        else:
+            try:
+                data, waited = await self._perform(peer, request)
+                code = 0
+                metrics = self.metrics.client(request.client.destination, str(request.client.client_id))
+            except ShmStoreError as error:
+                code = protocol.FAILED
+                data = protocol.refused(code, str(error))
+            except Exception as error:
+                _log.exception("%s of %s failed", PacketType(kind).name, client)
+                code = protocol.FAILED
+                data = protocol.refused(code, f"internal error: {type(error).__name__}: see the server's log")
+        metrics = self._metrics_of(client)
+        if code:
+            metrics.errors[code] += 1
+        metrics.bytes_in += peer.counted()
+        metrics.bytes_out += len(data)
+        metrics.request(kind, max(0.0, time.perf_counter() - began - waited) * 1000)
+        if data:
+            peer.write(data)
+
+    def _metrics_of(self, client: Client | None) -> ClientMetrics:
+        """The client's counters. Names that nobody subscribed share one set: they are anybody's to invent."""
+        known = client is not None and client in self._seats
+        return self.metrics.client(client.destination, str(client.client_id)) if known and client else self.metrics.client("", "")
+
+    # ------------------------------------------------------------ requests
+
+    async def _perform(self, peer: _Peer, request: Request) -> tuple[bytes, float]:
+        """Carry out a request; return (answer, seconds it waited because it was told to)."""
+        assert not isinstance(request, Answer)
+        if isinstance(request, Subscribe):
+            return await self._subscribe(request), 0.0
+        if isinstance(request, Unsubscribe):
+            return await self._unsubscribe(request.client), 0.0
+        seat = await self._known(request.client)
+        if seat is None:
+            if isinstance(request, Rollback):
+                return b"", 0.0  # Python and PHP clients roll back before they subscribe, Java's and Go's right after auth
+            if isinstance(request, Acknowledge) and request.batch_id == protocol.NO_BATCH:
+                return b"", 0.0
+            raise ProtocolError(
+                f"ClientIdentity[destination={request.client.destination},clientId={request.client.client_id}] should subscribe first"
+            )
+        if isinstance(request, Get):
+            return await self._get(peer, seat, request)
+        if request.batch_id != protocol.NO_BATCH or isinstance(request, Rollback):
+            async with seat.turn():
+                session = self._session(seat, request.client)
+                with self._gone(request.client, seat):
+                    if isinstance(request, Acknowledge):
+                        session.ack(request.batch_id)
+                    else:
+                        session.rollback(request.batch_id)
+        return b"", 0.0
+
+    def _session(self, seat: _Seat, client: Client) -> Session:
+        """The seat's session, which a call that came before may have ended."""
+        if seat.session is None:
+            raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
+        return seat.session
+
+    def _gone(self, client: Client, seat: _Seat) -> _Gone:
+        return _Gone(self, client, seat)
+
+    def drop(self, client: Client, seat: _Seat) -> None:
+        """Forget a session whose store is gone, so that the next request finds the store's successor."""
+        session, seat.session = seat.session, None
+        if session is not None:
+            with suppress(ShmStoreError):
+                session.close()
+        if self._seats.get(client) is seat:
+            del self._seats[client]
+
+    async def _known(self, client: Client) -> _Seat | None:
+        """The seat of a client that has subscribed once, in this server's life or before it; None for any other."""
+        seat = self._seats.get(client)
+        if seat is not None and seat.session is not None:
+            return seat
+        self._allowed(client.destination)
+        if not await self._in_thread(_is_subscribed, client):
+            return None
+        return await self._open(client)
+
+    def _allowed(self, destination: str) -> None:
+        if self.settings.stores and destination not in self.settings.stores:
+            raise StoreNotFound(f"destination {destination!r} is not served here; there are {', '.join(self.settings.stores)}")
+
+    async def _open(self, client: Client) -> _Seat:
+        seat = self._seats.setdefault(client, _Seat())
+        async with seat.turn():
+            if seat.session is None:
+                try:
+                    seat.session = await self._in_thread(self._make_session, client)
+                except BaseException:
+                    if not seat.waiters and self._seats.get(client) is seat:
+                        del self._seats[client]
+                    raise
+                self._seats[client] = seat
+        return seat
+
+    def _make_session(self, client: Client) -> Session:
+        settings = self.settings
+        store = _attach(client.destination)
+        try:
+            return Session(
+                store,
+                client,
+                self._encoder,
+                state=self._state,
+                start=settings.start,
+                filter=settings.filter,
+                max_outstanding=settings.max_outstanding,
+                max_reply=settings.max_reply,
+            )
+        except BaseException:
+            store.close()
+            raise
+
+    async def _subscribe(self, request: Subscribe) -> bytes:
+        client = request.client
+        self._allowed(client.destination)
+        seat = await self._open(client)
+        async with seat.turn():
+            with self._gone(client, seat):
+                self._session(seat, client).filter(request.filter)
+        return protocol.granted()
+
+    async def _unsubscribe(self, client: Client) -> bytes:
+        try:
+            seat = await self._known(client)
+        except SubscriptionLost:
+            await self._in_thread(_remove, client)
+            return protocol.granted()
+        if seat is not None:
+            async with seat.turn():
+                session, seat.session = seat.session, None
+                if self._seats.get(client) is seat:
+                    del self._seats[client]
+                if session is not None:
+                    await self._in_thread(session.forget)
+        return protocol.granted()
+
+    async def _get(self, peer: _Peer, seat: _Seat, request: Get) -> tuple[bytes, float]:
+        loop = asyncio.get_running_loop()
+        deadline = None if request.wait is None else loop.time() + request.wait
+        waited = 0.0
+        async with seat.turn():
+            while True:
+                session = self._session(seat, request.client)
+                limit = session.limit(request.size)
+                with self._gone(request.client, seat):
+                    while (progress := session.fill(limit)) is Progress.MORE:
+                        await asyncio.sleep(0)
+                    if progress is Progress.FULL or request.wait == 0 or self._closing or peer.lost:
+                        break
+                    left = _WAIT_EMPTY if deadline is None else deadline - loop.time()
+                    if left <= 0:
+                        break
+                    began = loop.time()
+                    peer.interrupts = session
+                    try:
+                        session.absorb(
+                            await self._in_thread(
+                                session.wait, min(left, _WAIT_PARTIAL if session.partial else _WAIT_EMPTY), limit
+                            )
+                        )
+                    finally:
+                        peer.interrupts = None
+                        waited += loop.time() - began
+                await seat.step_aside()
+            if peer.lost:
+                return b"", waited  # what was taken stays ready for the client's next GET
+            batch = session.deliver(limit)
+        metrics = self._metrics_of(request.client)
+        if batch is None:
+            metrics.empty_batches += 1
+            return protocol.no_batch(), waited
+        batch_id, entries, rows = batch
+        metrics.batches += 1
+        metrics.entries += len(entries)
+        metrics.rows += rows
+        return protocol.batch(batch_id, entries), waited
+
+
+class _Gone:
+    """Drops the session where what is done in the block finds its store or subscription gone."""
+
+    __slots__ = ("_client", "_seat", "_server")
+
+    def __init__(self, server: Server, client: Client, seat: _Seat) -> None:
+        self._server, self._client, self._seat = server, client, seat
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and issubclass(kind, StoreClosed | SubscriptionLost):
+            self._server.drop(self._client, self._seat)
+
+
+def _attach(destination: str) -> EventStore:
+    try:
+        return EventStore.attach(destination)
+    except ValueError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise StoreNotFound(f"destination {destination[:100]!r} cannot name a store") from error
+
+
+def _is_subscribed(client: Client) -> bool:
+    with _attach(client.destination) as store:
+        return any(stat.name == subscription_name(client) for stat in store.subscriptions())
+
+
+def _remove(client: Client) -> None:
+    with _attach(client.destination) as store:
+        store.unsubscribe(subscription_name(client))
+
+
+class _Peer(asyncio.Protocol):
+    """One socket: what came, what may go, and whether it is still there."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._chunks = bytearray()
+        self._counted = 0
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.lost = False
+        self.task: asyncio.Task[None] | None = None
+        #: The session whose wait this connection's GET is in; it ends when the client goes.
+        self.interrupts: Session | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the conversation."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._server.connected(self):
+            self.lost = True
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=0)  # drained means: the kernel has it
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._server.converse(self)
+        except TimeoutError:
+            self.abort()  # it does not read: what is in the buffer will never leave
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        except Exception:
+            _log.exception("a connection failed")
+        finally:
+            if self._transport is not None:
+                self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what came; stop reading where the client is ahead of the server."""
+        self._chunks += data
+        self._counted += len(data)
+        if len(self._chunks) > _READ_AHEAD and self._transport is not None:
+            self._transport.pause_reading()
+        self._readable.set()
+
+    def eof_received(self) -> bool:
+        """The client has closed its side: so does the server."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End what the connection was doing."""
+        self.lost = True
+        self._readable.set()
+        self._writable.set()
+        if self.interrupts is not None:
+            self.interrupts.interrupt()
+        self._server.disconnected(self)
+
+    def pause_writing(self) -> None:
+        """The client reads slower than the server writes."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """All is out."""
+        self._writable.set()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write(self, data: bytes) -> None:
+        """Send in one piece."""
+        if self._transport is not None and not self.lost:
+            self._transport.write(data)
+
+    async def drained(self, patience: float) -> None:
+        """Wait until all is sent. Raises `TimeoutError` where the client does not read for `patience` seconds."""
+        if not self._writable.is_set():
+            async with asyncio.timeout(patience):
+                await self._writable.wait()
+
+    async def readable(self, patience: float) -> bool:
+        """Wait for bytes; False where none came in `patience` seconds, or the connection is gone."""
+        if not self._chunks and not self.lost:
+            self._readable.clear()
+            try:
+                async with asyncio.timeout(patience):
+                    await self._readable.wait()
+            except TimeoutError:
+                return False
+        return bool(self._chunks) or not self.lost
+
+    def take(self) -> bytes:
+        """What came since the last call."""
+        data = bytes(self._chunks)
+        if data:
+            self._chunks.clear()
+            if self._transport is not None and not self.lost:
+                self._transport.resume_reading()
+        return data
+
+    def counted(self) -> int:
+        """Bytes received since the last call."""
+        count, self._counted = self._counted, 0
+        return count

@@ -1,0 +1,325 @@
+"""One canal client's reading of one store: its batches, ids and filter, over a subscription of its own.
+
+Plan. Events are taken from the subscription in steps of bounded size, encoded, and kept in `_ready` until a GET is
+answered from them; what a batch did not take waits there for the next. A batch is a run of sequences, so acking one
+acks the events in between that the filter dropped. A session serves one call at a time: the server sees to it.
+
+Nothing here waits but `wait`, which the server calls in a thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from consumer.wire.entry import Encoded, Encoder
+from consumer.wire.filter import Wanted, compile_filter
+from consumer.wire.ledger import MOST_BATCHES, Given, Ledger
+from consumer.wire.protocol import Client
+from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, Subscription
+from shmstore.event import EntryType
+from shmstore.layout import DISARMED, header_word
+
+_STEP_EVENTS: Final = 512
+_STEP_BYTES: Final = 256 * 1024
+_ROOM_WANTED: Final = header_word("room_wanted")
+
+
+class Limit(NamedTuple):
+    """What a batch may hold: entries, bytes of entries; and how many of either make it full."""
+
+    entries: int
+    bytes: int
+
+
+class Progress(Enum):
+    """What a `fill` came to."""
+
+    FULL = "full"
+    MORE = "more"
+    EMPTY = "empty"
+
+
+class _Item(NamedTuple):
+    sequence: int
+    encoded: Encoded | None  # None: the filter dropped it
+    alone: bool  # a DDL in a store that isolates them
+
+
+def subscription_name(client: Client) -> str:
+    """Name of a client's subscription: ``canal-1001``."""
+    return f"canal-{client.client_id}"
+
+
+class Session:
+    """A client's place in a store; it outlives connections, and (through the ledger) the server."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        client: Client,
+        encoder: Encoder,
+        *,
+        state: Path,
+        start: str,
+        filter: str,
+        max_outstanding: int,
+        max_reply: int,
+    ) -> None:
+        """Take `client`'s subscription in `store`, going on where it stood. The session owns `store` from here on.
+
+        Raises what `EventStore.subscribe` raises.
+        """
+        self.client = client
+        self.store = store
+        self.closed = False
+        self._encoder = encoder
+        self._max_outstanding = min(max_outstanding, MOST_BATCHES)
+        self._max_reply = max_reply
+        self._default_filter = filter
+        self._isolates = store.ddl_isolation
+        self._ready: deque[_Item] = deque()
+        self._entries = 0  # of _ready, without what the filter dropped
+        self._bytes = 0
+        name = subscription_name(client)
+        self._ledger = Ledger(state / store.name / f"{name}.batches")
+        try:
+            self.subscription = self._subscribe(name, start, CheckpointFile(state, store.name, name))
+            self._given = self._recover()
+        except BaseException:
+            self._ledger.close()
+            raise
+        self._wanted: Wanted | None = None
+        self.filter(self._ledger.record.filter)
+
+    def _subscribe(self, name: str, start: str, checkpoint: CheckpointFile) -> Subscription:
+        record = self._ledger.record
+        self._checkpoint = checkpoint
+        if record.epoch == self.store.epoch and record.resume >= 0:
+            try:
+                # Unsubscribed in this life of the store: on from what it had acked, while that is there.
+                return self.store.subscribe(name, start=record.resume + 1, checkpoint=checkpoint)
+            except PositionNotFound:
+                pass
+        return self.store.subscribe(name, start=start, checkpoint=checkpoint)
+
+    def _recover(self) -> deque[Given]:
+        """Go back to where the client was: the batches it holds count as given."""
+        record = self._ledger.record
+        ack = self.subscription.ack_cursor.sequence
+        given = deque(record.batches_after(self.store.epoch, ack, self.store.newest))
+        self._advance(given[-1].last if given else ack)
+        self._ledger.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given)))
+        return given
+
+    def _advance(self, sequence: int) -> None:
+        """Move the get cursor forward to `sequence`, which was got before."""
+        while (behind := sequence - self.subscription.get_cursor.sequence) > 0:
+            self.subscription.get(limit_events=behind, timeout=0)
+
+    # ------------------------------------------------------------ filter
+
+    def filter(self, text: str) -> None:
+        """Use this filter from the next event not yet given on; empty is the server's own. Raises `ProtocolError`."""
+        wanted = compile_filter(text or self._default_filter)
+        if self._ready:
+            self._back_to(self._given[-1].last if self._given else self.subscription.ack_cursor.sequence)
+        self._wanted = wanted
+        if text != self._ledger.record.filter:
+            self._ledger.write(self._ledger.record._replace(filter=text))
+
+    def _back_to(self, sequence: int) -> None:
+        self._drop_ready()
+        self.subscription.rollback()
+        self._advance(sequence)
+
+    def _drop_ready(self) -> None:
+        self._ready.clear()
+        self._entries = self._bytes = 0
+
+    # ------------------------------------------------------------ get
+
+    def limit(self, size: int) -> Limit:
+        """What a GET of `size` asks for: entries in an ITEMSIZE store, memory units (KiB) of entries in a MEMSIZE store."""
+        if self.store.batch_mode is BatchMode.ITEMSIZE:
+            return Limit(size, self._max_reply)
+        return Limit(1 << 62, min(size * self.store.memory_unit, self._max_reply))
+
+    def full(self, limit: Limit) -> bool:
+        """True where waiting longer would not make the batch larger, or where the producer waits for room."""
+        if self._entries >= limit.entries or self._bytes >= limit.bytes:
+            return True
+        if not self._entries:
+            return False
+        return (self._isolates and any(item.alone for item in self._ready)) or self.store.segment.words[_ROOM_WANTED] != DISARMED
+
+    def fill(self, limit: Limit) -> Progress:
+        """Take and encode one step of what is there."""
+        if self.full(limit):
+            return Progress.FULL
+        batch = self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=0)
+        if not batch:
+            return Progress.EMPTY
+        self.absorb(batch)
+        return Progress.FULL if self.full(limit) else Progress.MORE
+
+    @property
+    def partial(self) -> bool:
+        """True where entries are ready, and too few."""
+        return self._entries > 0
+
+    def wait(self, timeout: float | None, limit: Limit) -> Batch:
+        """Wait for events and return them, for `absorb`; perhaps none. Blocks: call it in a thread."""
+        missing = 1
+        if self._wanted is None and limit.entries < 1 << 62:
+            missing = max(1, min(limit.entries - self._entries, _STEP_EVENTS, self.store.capacity // 4))
+        return self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=timeout, min_events=missing)
+
+    def interrupt(self) -> None:
+        """Let `wait` in another thread return at once."""
+        if not self.closed:
+            self.subscription.interrupt()
+
+    def absorb(self, batch: Batch) -> None:
+        """Encode `batch` and keep it ready."""
+        encode, wanted, ready = self._encoder.encode, self._wanted, self._ready
+        kinds = batch.slots["entry"].tolist() if wanted is not None or self._isolates else None
+        items = []
+        for i, payload in enumerate(batch.payloads()):
+            encoded = encode(payload, wanted)
+            items.append(_Item(batch.first + i, encoded, self._isolates and kinds is not None and kinds[i] == EntryType.DDL))
+        if wanted is not None and kinds is not None:
+            items = _without_empty_transactions(items, kinds)
+        for item in items:
+            if item.encoded is not None:
+                self._entries += 1
+                self._bytes += len(item.encoded.data)
+        ready.extend(items)
+        self._pass_dropped()
+
+    def _pass_dropped(self) -> None:
+        """Ack what the filter dropped at the front, so that a client that wants little holds up nobody."""
+        ready = self._ready
+        dropped = -1
+        while ready and ready[0].encoded is None:
+            dropped = ready.popleft().sequence
+        if dropped < 0:
+            return
+        if self._given:
+            ready.appendleft(_Item(dropped, None, False))  # only acks of the batches before it can free it
+        else:
+            self.subscription.ack(dropped)
+
+    def deliver(self, limit: Limit) -> tuple[int, list[bytes], int] | None:
+        """Make a batch of what is ready: (id, entries, rows), or None where there is nothing. Raises `ProtocolError`."""
+        ready = self._ready
+        if not self._entries:
+            return None
+        if len(self._given) >= self._max_outstanding:
+            raise ProtocolError(
+                f"{len(self._given)} batches are out and not acked; allowed are {self._max_outstanding}: ack or roll back first"
+            )
+        entries: list[bytes] = []
+        size = rows = 0
+        last = -1
+        while ready:
+            sequence, encoded, alone = ready[0]
+            if encoded is not None:
+                length = len(encoded.data)
+                if entries and (len(entries) >= limit.entries or size + length > limit.bytes or alone):
+                    break
+                entries.append(encoded.data)
+                size += length
+                rows += encoded.rows
+            last = sequence
+            ready.popleft()
+            if alone:
+                break
+        self._entries -= len(entries)
+        self._bytes -= size
+        record = self._ledger.record
+        self._given.append(Given(record.next_id, last))
+        self._ledger.write(record._replace(next_id=record.next_id + 1, batches=tuple(self._given)))
+        return record.next_id, entries, rows
+
+    # ------------------------------------------------------------ ack, rollback
+
+    def ack(self, batch_id: int) -> None:
+        """The client is done with its oldest batch. Raises `ProtocolError` where `batch_id` is not that one."""
+        self._oldest(batch_id, "acked")
+        self.subscription.ack(self._given[0].last)
+        self._given.popleft()
+        self._keep()
+        self._pass_dropped()
+
+    def rollback(self, batch_id: int) -> None:
+        """Give again all that is not acked, under new ids. `batch_id` is 0, or the oldest batch's. Raises `ProtocolError`."""
+        if batch_id != 0:
+            self._oldest(batch_id, "rolled back")
+        self.subscription.rollback()
+        self._drop_ready()
+        if self._given:
+            self._given.clear()
+            self._keep()
+
+    def _oldest(self, batch_id: int, done: str) -> None:
+        if not any(batch.id == batch_id for batch in self._given):
+            raise ProtocolError(
+                f"batchId:{batch_id} is not exist, and cannot be {done}: given and not acked are {[batch.id for batch in self._given][:10]}"
+            )
+        if self._given[0].id != batch_id:
+            raise ProtocolError(f"batchId:{batch_id} is not the firstly:{self._given[0].id}: batches are {done} oldest first")
+
+    def _keep(self) -> None:
+        self._ledger.write(self._ledger.record._replace(batches=tuple(self._given)))
+
+    @property
+    def outstanding(self) -> tuple[Given, ...]:
+        """The batches given and not acked, oldest first."""
+        return tuple(self._given)
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Give the subscription up; the client goes on from here with the next server. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.subscription.close()
+        finally:
+            self._ledger.close()
+            self.store.close()
+
+    def forget(self) -> None:
+        """Remove the subscription, so that it holds nothing in the store; its acked place is kept for a later one."""
+        if self.closed:
+            return
+        self.closed = True
+        acked = self.subscription.ack_cursor.sequence
+        try:
+            self.subscription.close()
+            self.store.unsubscribe(subscription_name(self.client))
+            # Removed with the subscription: a producer must not start over for a reader that is gone.
+            self._checkpoint.remove()
+            self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
+        finally:
+            self._ledger.close()
+            self.store.close()
+
+
+def _without_empty_transactions(items: list[_Item], kinds: list[int]) -> list[_Item]:
+    """Drop a BEGIN and its END where the filter left nothing in between and both are here, as Canal does mostly."""
+    begin = -1
+    for i, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+        if kind == EntryType.BEGIN:
+            begin = i
+        elif kind == EntryType.END and begin >= 0:
+            items[begin] = items[begin]._replace(encoded=None)
+            items[i] = item._replace(encoded=None)
+            begin = -1
+        elif item.encoded is not None:
+            begin = -1
+    return items

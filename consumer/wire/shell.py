@@ -1,0 +1,50 @@
+"""The server's process: signals, and Prometheus' port."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+
+from consumer.wire.server import Server
+from consumer.wire.settings import Settings
+
+
+async def run(settings: Settings, stop: asyncio.Event | None = None) -> None:
+    """Serve until `stop` is set, or SIGTERM or SIGINT comes (in the main thread only)."""
+    stop = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+    server = Server(settings)
+    await server.start()
+    metrics = await _metrics(settings, server.metrics.exposition) if settings.metrics_port else None
+    try:
+        if settings.ready is not None:
+            settings.ready(server.address)
+        await stop.wait()
+    finally:
+        if metrics is not None:
+            metrics.close()
+        await server.close()
+
+
+async def _metrics(settings: Settings, exposition: Callable[[], str]) -> asyncio.Server:
+    """Answer every HTTP request on the metrics port with the counters."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await reader.readuntil(b"\r\n\r\n")
+                body = exposition().encode()
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, settings.host, settings.metrics_port)
