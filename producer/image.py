@@ -70,7 +70,7 @@ class Source:
 
 
 def _reading(field: Field, source: Source) -> Reading:
-    wire, meta, column = field
+    wire, meta, column, _ = field
     code = Wire(wire)
     if code in _INTEGERS:
         return Reading(_INTEGERS[code][column.unsigned], "{0}")
@@ -90,7 +90,7 @@ def _reading(field: Field, source: Source) -> Reading:
         return Reading("B", "{0} and {0} + 1900")
     if code in (Wire.ENUM, Wire.SET):
         return _member(code, meta, column.members, source)
-    temporal = _temporal(code, meta, source)
+    temporal = _temporal(code, meta, source) or _old_temporal(code, column.scale, source)
     return temporal if temporal is not None else _variable(field, source)
 
 
@@ -121,17 +121,25 @@ def _temporal(code: Wire, digits: int, source: Source) -> Reading | None:
         return Reading("4s" + codes, 'from_bytes({0}, "big") * 1000000' + (f" + {part}" if digits else "") + f" or {zero!r}")
     if code == Wire.TIME2:
         return Reading(f"{3 + (digits + 1) // 2}s", source.constant(values.times(digits), "times") + "[{0}]")
+    return None
+
+
+def _old_temporal(code: Wire, digits: int, source: Source) -> Reading | None:
+    """Types from before MySQL 5.6; `digits` comes from a schema history, the binlog does not hold it."""
     if code == Wire.TIMESTAMP:
-        return Reading("I", "{0} * 1000000 or '0000-00-00 00:00:00'")
-    if code == Wire.DATETIME:
-        return Reading("8s", source.constant(values.OLD_DATETIMES, "old_datetimes") + "[{0}]")
-    if code == Wire.TIME:
-        return Reading("3s", source.constant(values.OLD_TIMES, "old_times") + "[{0}]")
+        if not digits:
+            return Reading("I", "{0} * 1000000 or '0000-00-00 00:00:00'")
+        zero = "0000-00-00 00:00:00" + values.fraction_text(0, digits)
+        fraction = f'from_bytes({{1}}, "big") * {10 ** (6 - digits)}'
+        return Reading(f"4s{(digits + 1) // 2}s", f'from_bytes({{0}}, "big") * 1000000 + {fraction} or {zero!r}')
+    if code in (Wire.DATETIME, Wire.TIME):
+        size, table = (values.old_datetimes if code == Wire.DATETIME else values.old_times)(digits)
+        return Reading(f"{size}s", source.constant(table, "old") + "[{0}]")
     return None
 
 
 def _variable(field: Field, source: Source) -> Reading:
-    wire, meta, column = field
+    wire, meta, column, _ = field
     code = Wire(wire)
     if code in (Wire.STRING, Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED):
         prefix = 1 if meta < 256 else 2
@@ -184,16 +192,17 @@ class Image:
     @property
     def row(self) -> str:
         """The tuple of the image's variables."""
-        return "(" + "".join(f"{self.mark}{i}, " for i in self.present) + ")"
+        return "(" + "".join(f"{self.mark}{i}, " for i in self.present if not self.fields[i].hidden) + ")"
 
     def emit(self, depth: int) -> None:
         """Read the NULL bits at p, then the values, on one of the two paths."""
         line = self.source.line
-        zeros = self.source.constant(bytes(self.null_bytes), "zeros")
         if self.null_bytes == 1:
-            line(depth, "if not d[p]:")
+            line(depth, f"if not d[p] & {(1 << len(self.present)) - 1:#x}:")
+        elif self.null_bytes:
+            line(depth, f"if d[p : p + {self.null_bytes}] in {self.source.constant(self._no_nulls(), 'zeros')}:")
         else:
-            line(depth, f"if d[p : p + {self.null_bytes}] == {zeros}:")
+            line(depth, "if True:")
         line(depth + 1, f"p += {self.null_bytes}")
         self.emit_values(depth + 1, self.present)
         line(depth, "else:")
@@ -204,6 +213,12 @@ class Image:
             line(depth + 2, f"{self.mark}{i} = None", self.fields[i].column.name)
             line(depth + 1, "else:")
             self.emit_values(depth + 2, [i])
+
+    def _no_nulls(self) -> tuple[bytes, bytes]:
+        """The bits of a row without NULL: the unused ones behind the last column are 0 in MySQL, 1 in MariaDB."""
+        used = (1 << len(self.present)) - 1
+        ones = (1 << 8 * self.null_bytes) - 1
+        return bytes(self.null_bytes), (ones ^ used).to_bytes(self.null_bytes, "little")
 
     def emit_values(self, depth: int, columns: Sequence[int]) -> None:
         """Read `columns`, none of which is NULL."""

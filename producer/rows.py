@@ -189,7 +189,7 @@ class _Decoder:
 
     def __init__(self, layout: Layout, kind: _Kind, bits: bytes, width: int) -> None:
         images = [_present(bits[i : i + width], len(layout.fields)) for i in range(0, len(bits), width)] if width else [[]]
-        self.before, self.after = _columns(images, len(layout.fields), kind.type)
+        self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
         self.empty = not any(images)
         self.decode: Callable[..., None]
         self.decode, self.source = compile_decoder(layout.fields, images, kind.partial)
@@ -217,8 +217,9 @@ def _present(bits: bytes, count: int) -> list[int]:
 
 
 def _columns(images: list[list[int]], count: int, type_: EventType) -> tuple[list[int] | None, list[int] | None]:
-    """(before, after): the columns present as the event's body names them, None for all."""
-    named = [None if len(image) == count else image for image in images]
+    """(before, after): the columns present as the event's body names them, None for all `count` that are not hidden."""
+    shown = [[i for i in image if i < count] for image in images]
+    named = [None if len(image) == count else image for image in shown]
     if type_ is EventType.UPDATE:
         return named[0], named[1]
     return (None, named[0]) if type_ is EventType.INSERT else (named[0], None)

@@ -11,11 +11,22 @@ which nobody wants cannot stop the producer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from producer.charsets import charset_of, decoder
+from producer.metadata import (
+    Tag,
+    read_bits,
+    read_collations,
+    read_members,
+    read_numbers,
+    read_primary_key,
+    read_tags,
+    read_text,
+    read_texts,
+)
 from producer.packed import packed
 from shmstore.codec import encode_schema
 from shmstore.errors import SchemaUnknown, SourceError, UnsupportedEvent
@@ -63,28 +74,12 @@ class Wire(IntEnum):
     GEOMETRY = 255
 
 
-class Tag(IntEnum):
-    """Tags of the optional metadata."""
-
-    SIGNEDNESS = 1
-    DEFAULT_CHARSET = 2
-    COLUMN_CHARSET = 3
-    COLUMN_NAME = 4
-    SET_MEMBERS = 5
-    ENUM_MEMBERS = 6
-    GEOMETRY_TYPE = 7
-    PRIMARY_KEY = 8
-    PRIMARY_KEY_WITH_PREFIX = 9
-    ENUM_AND_SET_DEFAULT_CHARSET = 10
-    ENUM_AND_SET_COLUMN_CHARSET = 11
-
-
 _ONE_BYTE_META = {Wire.FLOAT, Wire.DOUBLE, Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.GEOMETRY}
 _ONE_BYTE_META |= {Wire.JSON, Wire.VECTOR, Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2, Wire.BLOB_COMPRESSED}
 _TWO_BYTE_META = {Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED, Wire.BIT, Wire.NEWDECIMAL}
 _TWO_BYTE_META |= {Wire.STRING, Wire.ENUM, Wire.SET}
 _NUMERIC = {Wire.TINY, Wire.SHORT, Wire.INT24, Wire.LONG, Wire.LONGLONG, Wire.NEWDECIMAL, Wire.FLOAT, Wire.DOUBLE}
-_SIGNED_BITS = _NUMERIC | {Wire.YEAR}  # types with a place among the sign bits
+_SIGN_BITS = _NUMERIC | {Wire.YEAR}  # types with a place among the sign bits
 _BLOBS = {Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.BLOB_COMPRESSED}
 _CHARACTER = {Wire.STRING, Wire.VAR_STRING, Wire.VARCHAR, Wire.VARCHAR_COMPRESSED} | _BLOBS
 _PLAIN = {
@@ -116,11 +111,15 @@ _GEOMETRY = ("geometry", "point", "linestring", "polygon", "multipoint", "multil
 
 
 class Field(NamedTuple):
-    """One column on the wire: type byte (ENUM and SET told from STRING), metadata as one number, and the column."""
+    """One column on the wire: type byte (ENUM and SET told from STRING), metadata as one number, and the column.
+
+    A hidden column is in the row images but in no SELECT: MariaDB's hash of a UNIQUE over BLOBs. It is always behind the others.
+    """
 
     wire: int
     meta: int
     column: Column
+    hidden: bool = False
 
 
 class Layout:
@@ -133,7 +132,7 @@ class Layout:
     ) -> None:
         self.database = database
         self.table = table
-        self.schema = TableSchema(database, table, tuple([field.column for field in fields]), key)
+        self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key)
         self.blob = encode_schema(self.schema) if error is None else b""
         self.decoders: dict[Any, Any] = {}  # (images, columns present) -> the function that decodes them
         self._fields = fields
@@ -182,14 +181,6 @@ class TableMap:
         return f"TableMap({self.table_id}, {self.database}.{self.table})"
 
 
-def _text(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = packed(data, at)
-    end = at + length
-    if end > len(data):
-        raise IndexError(f"text of {length} bytes past the end")
-    return data[at:end], end
-
-
 def parse_layout(body: bytes, known: Callable[[str, str], TableSchema | None] | None = None) -> Layout:
     """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
 
@@ -218,11 +209,11 @@ def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None) 
     codes = body[at : at + count]
     if len(codes) != count or count > 4096:
         raise ValueError(f"{count} columns; the event holds {len(codes)} type bytes, and a table 4096 columns at most")
-    meta, at = _text(body, at + count)
+    meta, at = read_text(body, at + count)
     bits = body[at : at + (count + 7) // 8]
     if len(bits) != (count + 7) // 8:
         raise ValueError("the nullable bits are cut off")
-    tags = _tags(body, at + len(bits))
+    tags = read_tags(body, at + len(bits))
     error: SourceError | None = None
     try:
         wires = _wires(codes, meta)
@@ -232,19 +223,11 @@ def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None) 
     history = known(database, table) if known is not None else None
     try:
         fields = tuple(_fields(wires, nullable, tags, history))
-        key = _key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
+        key = read_primary_key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
     except SourceError as unknown:
         fields, key = (), ()
         error = type(unknown)(f"table {database}.{table}: {unknown}")
     return Layout(database, table, fields, key, error)
-
-
-def _tags(body: bytes, at: int) -> dict[int, bytes]:
-    tags: dict[int, bytes] = {}
-    while at < len(body):
-        tag = body[at]
-        tags[tag], at = _text(body, at + 1)
-    return tags
 
 
 def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
@@ -256,6 +239,8 @@ def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
         if code in _ONE_BYTE_META:
             value = meta[at]
             at += 1
+            if code in (Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2) and value > 6:
+                raise ValueError(f"{value} digits of fractional seconds")
         elif code in _TWO_BYTE_META:
             first, second = meta[at], meta[at + 1]
             at += 2
@@ -263,6 +248,8 @@ def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
                 code, value = _string(first, second)
             elif code == Wire.BIT:
                 value = second * 8 + first  # bits
+                if not 0 < value <= 64:
+                    raise ValueError(f"BIT({value})")
             elif code == Wire.NEWDECIMAL:
                 value = first << 8 | second  # precision, scale
                 if not 0 < first <= 65 or second > min(first, 38):
@@ -289,65 +276,76 @@ def _string(first: int, second: int) -> tuple[int, int]:
     return (Wire.STRING if first == Wire.VAR_STRING else first), second
 
 
-def _is_character(wire: tuple[int, int]) -> bool:
-    return wire[0] in _CHARACTER
-
-
-def _is_member_type(wire: tuple[int, int]) -> bool:
-    return wire[0] in (Wire.ENUM, Wire.SET)
+_HASH = b"DB_ROW_HASH_"  # MariaDB's reserved name
 
 
 def _fields(
     wires: list[tuple[int, int]], nullable: list[bool], tags: dict[int, bytes], history: TableSchema | None
 ) -> list[Field]:
     """Combine the types with the optional metadata, and with the history where the log is silent."""
-    names = _texts(tags.get(Tag.COLUMN_NAME, b""))
+    names = _names(wires, tags, history)
+    visible = len(names)
+    while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
+        visible -= 1
+    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER]
+    choices = [i for i, (code, _) in enumerate(wires) if code in (Wire.ENUM, Wire.SET)]
+    collations = read_collations(tags, texts, Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
+    collations |= read_collations(tags, choices, Tag.ENUM_AND_SET_DEFAULT_CHARSET, Tag.ENUM_AND_SET_COLUMN_CHARSET)
+    numeric = [i for i, (code, _) in enumerate(wires) if code in _SIGN_BITS]
+    signs: dict[int, bool] = {}
+    if Tag.SIGNEDNESS in tags:
+        signs = dict(zip(numeric, read_bits(tags[Tag.SIGNEDNESS], len(numeric)), strict=True))
+    members = {Wire.ENUM: iter(read_members(tags.get(Tag.ENUM_MEMBERS, b"")))}
+    members[Wire.SET] = iter(read_members(tags.get(Tag.SET_MEMBERS, b"")))
+    shapes = iter(read_numbers(tags.get(Tag.GEOMETRY_TYPE, b"")))
+    given = {column.name: column for column in history.columns} if history is not None else {}
+    fields = []
+    for i, (code, meta) in enumerate(wires):
+        name = names[i].decode()
+        before = given.get(name)
+        column = Column(name, "", nullable=nullable[i])
+        if code in _CHARACTER:
+            column = column._replace(charset=_charset(name, collations.get(i), before))
+        elif code in (Wire.ENUM, Wire.SET):
+            charset = _charset(name, collations.get(i), before)
+            column = column._replace(
+                charset=charset, members=_members(code, charset, next(members[Wire(code)], None), name, before)
+            )
+        elif code in _NUMERIC:
+            if i not in signs and before is None and i < visible:
+                raise SchemaUnknown(f"column {name}: the binlog does not say whether it is UNSIGNED and no history does")
+            column = column._replace(unsigned=signs[i] if i in signs else bool(before and before.unsigned))
+        shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
+        fields.append(Field(code, meta, _typed(column, code, meta, shape, before), i >= visible))
+    return fields
+
+
+def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableSchema | None) -> list[bytes]:
+    names = read_texts(tags.get(Tag.COLUMN_NAME, b""))
     if not names and wires:
         if history is None:
             raise SchemaUnknown(
                 "the binlog holds no column names here (binlog_row_metadata was not FULL when it was written) and no schema "
                 "history covers it; SET GLOBAL binlog_row_metadata=FULL and start behind that, or keep a schema history"
             )
-        if len(history.columns) != len(wires):
+        hidden = wires[len(history.columns) :]
+        if len(history.columns) > len(wires) or any(code != Wire.LONGLONG for code, _ in hidden):
             raise SchemaUnknown(
                 f"the schema history has {len(history.columns)} columns, the event {len(wires)}: they are of different times; "
                 "take a new snapshot of the schema at the start position"
             )
-        names = [column.name.encode() for column in history.columns]
+        names = [column.name.encode() for column in history.columns] + [_HASH] * len(hidden)
     if len(names) != len(wires):
         raise ValueError(f"{len(names)} column names for {len(wires)} columns")
-    given = {column.name: column for column in history.columns} if history is not None else {}
-    collations = _collations(wires, tags, _is_character, Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
-    member_sets = _collations(wires, tags, _is_member_type, Tag.ENUM_AND_SET_DEFAULT_CHARSET, Tag.ENUM_AND_SET_COLUMN_CHARSET)
-    unsigned = _signs(wires, tags.get(Tag.SIGNEDNESS))
-    enums = iter(_members(tags.get(Tag.ENUM_MEMBERS, b"")))
-    sets = iter(_members(tags.get(Tag.SET_MEMBERS, b"")))
-    shapes = iter(_numbers(tags.get(Tag.GEOMETRY_TYPE, b"")))
-    fields = []
-    for i, (code, meta) in enumerate(wires):
-        name = names[i].decode()
-        before = given.get(name)
-        charset = ""
-        members: tuple[str, ...] = ()
-        if code in _CHARACTER:
-            charset = _charset(name, collations.get(i), before)
-        elif code in (Wire.ENUM, Wire.SET):
-            raw = next(enums if code == Wire.ENUM else sets, None)
-            charset = _charset(name, member_sets.get(i), before)
-            if raw is not None:
-                members = tuple([decoder(charset)(member) for member in raw])
-            elif before is not None and before.type == ("enum" if code == Wire.ENUM else "set"):
-                members = before.members
-            else:
-                raise SchemaUnknown(f"column {name}: the binlog holds no members of this {Wire(code).name} and no history does")
-        sign = False
-        if code in _NUMERIC:
-            if unsigned is None and before is None:
-                raise SchemaUnknown(f"column {name}: the binlog does not say whether it is UNSIGNED and no history does")
-            sign = unsigned[i] if unsigned is not None else bool(before and before.unsigned)
-        shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
-        fields.append(Field(code, meta, _column(name, code, meta, sign, nullable[i], charset, members, shape, before)))
-    return fields
+    return names
+
+
+def _members(code: int, charset: str, raw: list[bytes] | None, name: str, before: Column | None) -> tuple[str, ...]:
+    if raw is not None:
+        return tuple([decoder(charset)(member) for member in raw])
+    if before is None or before.type != _PLAIN[Wire(code)]:
+        raise SchemaUnknown(f"column {name}: the binlog holds no members of this {Wire(code).name} and no history does")
+    return before.members
 
 
 def _charset(name: str, collation: int | None, before: Column | None) -> str:
@@ -362,19 +360,10 @@ def _charset(name: str, collation: int | None, before: Column | None) -> str:
 _REFINED = {("binary", 16): {"uuid", "inet6"}, ("binary", 4): {"inet4"}}
 
 
-def _column(
-    name: str,
-    code: int,
-    meta: int,
-    unsigned: bool,
-    nullable: bool,
-    charset: str,
-    members: tuple[str, ...],
-    shape: int,
-    before: Column | None,
-) -> Column:
+def _typed(column: Column, code: int, meta: int, shape: int, before: Column | None) -> Column:
+    """Fill in the type's name, size and scale."""
     size = scale = 0
-    binary = charset == "binary"
+    binary = column.charset == "binary"
     if code in (Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED):
         type_, size = ("varbinary" if binary else "varchar"), meta
         if code == Wire.VARCHAR_COMPRESSED:
@@ -384,7 +373,7 @@ def _column(
     elif code in _BLOBS:
         width = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}.get(Wire(code), meta)
         if width not in _BLOB_PREFIX:
-            raise ValueError(f"column {name}: a blob whose length takes {width} bytes")
+            raise ValueError(f"column {column.name}: a blob whose length takes {width} bytes")
         type_ = _BLOB_PREFIX[width] + ("blob" if binary else "text")
     elif code == Wire.GEOMETRY:
         type_ = _GEOMETRY[shape] if shape < len(_GEOMETRY) else "geometry"
@@ -394,92 +383,10 @@ def _column(
         size, scale = meta >> 8, meta & 0xFF
     elif code == Wire.BIT:
         size = meta
-        if not 0 < size <= 64:
-            raise ValueError(f"column {name}: BIT({size})")
     elif code in (Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2):
         scale = meta
-        if scale > 6:
-            raise ValueError(f"column {name}: {scale} digits of fractional seconds")
-    if binary:
-        charset = ""
-    if before is not None and before.type in _REFINED.get((type_, size), ()):
+    elif code in (Wire.TIMESTAMP, Wire.DATETIME, Wire.TIME) and before is not None and before.type == type_:
+        scale = before.scale  # the log does not hold it
+    if before is not None and (before.type in _REFINED.get((type_, size), ()) or (before.type, type_) == ("vector", "varbinary")):
         type_, size = before.type, 0
-    return Column(name, type_, unsigned, nullable, size, scale, charset, members)
-
-
-def _texts(value: bytes) -> list[bytes]:
-    texts = []
-    at = 0
-    while at < len(value):
-        text, at = _text(value, at)
-        texts.append(text)
-    return texts
-
-
-def _numbers(value: bytes) -> list[int]:
-    numbers = []
-    at = 0
-    while at < len(value):
-        number, at = packed(value, at)
-        numbers.append(number)
-    return numbers
-
-
-def _members(value: bytes) -> list[list[bytes]]:
-    columns = []
-    at = 0
-    while at < len(value):
-        count, at = packed(value, at)
-        if count > len(value) - at:
-            raise ValueError(f"{count} members in {len(value) - at} bytes")
-        members = []
-        for _ in range(count):
-            member, at = _text(value, at)
-            members.append(member)
-        columns.append(members)
-    return columns
-
-
-def _signs(wires: list[tuple[int, int]], value: bytes | None) -> dict[int, bool] | None:
-    """UNSIGNED by column index: one bit for each numeric column, the first in the highest bit."""
-    numeric = [i for i, wire in enumerate(wires) if wire[0] in _SIGNED_BITS]
-    if value is None:
-        return None
-    if len(value) * 8 < len(numeric):
-        raise ValueError(f"{len(value)} bytes of signs for {len(numeric)} numeric columns")
-    return {i: bool(value[n >> 3] << (n & 7) & 0x80) for n, i in enumerate(numeric)}
-
-
-def _collations(
-    wires: list[tuple[int, int]], tags: dict[int, bytes], belongs: Callable[[tuple[int, int]], bool], default: Tag, each: Tag
-) -> dict[int, int]:
-    """Collation id by column index, from whichever of the two forms the server chose."""
-    where = [i for i, wire in enumerate(wires) if belongs(wire)]
-    if each in tags:
-        numbers = _numbers(tags[each])
-        if len(numbers) != len(where):
-            raise ValueError(f"{len(numbers)} collations for {len(where)} columns")
-        return dict(zip(where, numbers, strict=True))
-    if default in tags:
-        numbers = _numbers(tags[default])
-        collations = dict.fromkeys(where, numbers[0])
-        for nth, collation in _pairs(numbers[1:]):
-            collations[where[nth]] = collation
-        return collations
-    return {}
-
-
-def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    if len(numbers) % 2:
-        raise ValueError("an odd number of values where pairs belong")
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def _key(tags: dict[int, bytes], count: int) -> tuple[int, ...]:
-    if Tag.PRIMARY_KEY in tags:
-        key = _numbers(tags[Tag.PRIMARY_KEY])
-    else:
-        key = [index for index, _prefix in _pairs(_numbers(tags.get(Tag.PRIMARY_KEY_WITH_PREFIX, b"")))]
-    if any(index >= count for index in key):
-        raise ValueError(f"primary key {key} of a table with {count} columns")
-    return tuple(key)
+    return column._replace(type=type_, size=size, scale=scale, charset="" if binary else column.charset)

@@ -25,8 +25,6 @@ __all__ = [
     "DATES",
     "DATETIME_DAYS",
     "FLOATS",
-    "OLD_DATETIMES",
-    "OLD_TIMES",
     "TIME_OF_DAY",
     "datetime_text",
     "decimal_size",
@@ -34,6 +32,8 @@ __all__ = [
     "fraction_text",
     "inet6_text",
     "members_of_set",
+    "old_datetimes",
+    "old_times",
     "times",
     "uuid_text",
 ]
@@ -115,19 +115,45 @@ def fraction_text(microseconds: int, digits: int) -> str:
     return f".{microseconds:06}"[: digits + 1] if digits else ""
 
 
-def _old_datetime(raw: bytes) -> int | str:
-    """Before MySQL 5.6, and MariaDB's mysql56_temporal_format=0: the decimal number YYYYMMDDhhmmss, little-endian."""
-    number = int.from_bytes(raw, "little")
-    day, clock = divmod(number, 1_000_000)
-    year, month, day = day // 10000, day // 100 % 100, day % 100
-    hour, minute, second = clock // 10000, clock // 100 % 100, clock % 100
+def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, microseconds: int, digits: int) -> int | str:
+    if year > 9999 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise ValueError(
+            f"DATETIME {year}-{month}-{day} {hour}:{minute}:{second} in the old format; if the column has fractional seconds, the "
+            "binlog does not say so: ALTER TABLE ... FORCE with mysql56_temporal_format=ON, or keep a schema history"
+        )
     days = _day(year, month, day)
     if days is None:
-        return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
-    return (days * 86400 + hour * 3600 + minute * 60 + second) * _SECOND
+        return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}" + fraction_text(microseconds, digits)
+    return (days * 86400 + hour * 3600 + minute * 60 + second) * _SECOND + microseconds
 
 
-OLD_DATETIMES = Table(_old_datetime, 1 << 12)  # 8 bytes -> microseconds or text
+# Bytes of MariaDB's DATETIME(n) and TIME(n) with mysql56_temporal_format=0.
+_OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
+_OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
+
+
+@lru_cache(maxsize=8)
+def old_datetimes(digits: int) -> tuple[int, Table]:
+    """Return (bytes, table) of DATETIME(digits) before MySQL 5.6, and in MariaDB with mysql56_temporal_format=0.
+
+    Without fraction it is the decimal number YYYYMMDDhhmmss, little-endian; with one, a mixed-radix number, big-endian.
+    """
+    scale: int = 10**digits
+
+    def plain(raw: bytes) -> int | str:
+        day, clock = divmod(int.from_bytes(raw, "little"), 1_000_000)
+        return _moment(day // 10000, day // 100 % 100, day % 100, clock // 10000, clock // 100 % 100, clock % 100, 0, 0)
+
+    def fractional(raw: bytes) -> int | str:
+        rest, fraction = divmod(int.from_bytes(raw, "big"), scale)
+        rest, second = divmod(rest, 60)
+        rest, minute = divmod(rest, 60)
+        rest, hour = divmod(rest, 24)
+        rest, day = divmod(rest, 32)
+        return _moment(rest // 13, rest % 13, day, hour, minute, second, fraction * (_SECOND // scale), digits)
+
+    return _OLD_DATETIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
+
 
 # ---------------------------------------------------------------- TIME
 
@@ -152,14 +178,25 @@ def times(digits: int) -> Table:
     return Table(time, 1 << 14)
 
 
-def _old_time(raw: bytes) -> int:
-    number = int.from_bytes(raw, "little", signed=True)
-    size = abs(number)
-    value = (size // 10000 * 3600 + size // 100 % 100 * 60 + size % 100) * _SECOND
-    return -value if number < 0 else value
+@lru_cache(maxsize=8)
+def old_times(digits: int) -> tuple[int, Table]:
+    """Return (bytes, table) of TIME(digits) in the old format: hhmmss, or units of the fraction from -838:59:60 on."""
+    scale: int = 10**digits
+    zero = 3020400 * scale
 
+    def plain(raw: bytes) -> int:
+        number = int.from_bytes(raw, "little", signed=True)
+        size = abs(number)
+        if size // 100 % 100 > 59 or size % 100 > 59:
+            raise ValueError(f"TIME {number} in the old format; with fractional seconds it takes a schema history to read it")
+        value = (size // 10000 * 3600 + size // 100 % 100 * 60 + size % 100) * _SECOND
+        return -value if number < 0 else value
 
-OLD_TIMES = Table(_old_time, 1 << 12)  # 3 bytes -> microseconds
+    def fractional(raw: bytes) -> int:
+        return (int.from_bytes(raw, "big") - zero) * (_SECOND // scale)
+
+    return _OLD_TIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
+
 
 # ---------------------------------------------------------------- FLOAT
 
@@ -266,15 +303,8 @@ def members_of_set(members: tuple[str, ...]) -> Table:
 
 
 def uuid_text(raw: bytes) -> str:
-    """Return MariaDB's UUID from the 16 bytes it stores.
-
-    Versions 1 to 5 are stored with their fields turned round (time high first) so that they sort by time; a value whose
-    bytes say otherwise is stored as it is.
-    """
-    raw = raw.ljust(16, b"\0")
-    if raw[8] & 0x80 and raw[6] < 0x80:  # variant RFC 4122 where it stands in the turned form
-        pass
-    text = raw.hex()
+    """Return MariaDB's UUID from its 16 bytes, which the binlog holds in the order of the text."""
+    text = raw.ljust(16, b"\0").hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
