@@ -1,5 +1,6 @@
 """MySQL and MariaDB in: one binlog connection, decoded exactly, put into a store."""
 
+from producer.doctor import Finding, check_server
 from producer.errors import (
     LinkLost,
     LoginRefused,
@@ -9,10 +10,11 @@ from producer.errors import (
     TransactionBroken,
 )
 from producer.filter import PatternError
-from producer.replicator import Summary, run
+from producer.replicator import Summary, run, run_all
 from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
 
 __all__ = [
+    "Finding",
     "LinkLost",
     "LoginRefused",
     "PatternError",
@@ -24,7 +26,9 @@ __all__ = [
     "Summary",
     "TransactionBroken",
     "add_flags",
+    "check_server",
     "load_all",
     "load_settings",
     "run",
+    "run_all",
 ]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import random
 import socket
+import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from producer.binlog import BinlogReader, connect
@@ -315,3 +316,27 @@ def run(
     stopping = stop if callable(stop) else stop.is_set
     with open_store(settings) as store:
         return Replicator(settings, store, stopping, before=before, after=after, log=log).run()
+
+
+def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None) -> list[Summary]:
+    """Replicate several sources, each in a thread and into a store of its own. The first error stops all and is raised."""
+    stopping = stop if callable(stop) else stop.is_set
+    failed = threading.Event()
+    results: list[Summary | BaseException | None] = [None] * len(settings)
+
+    def work(i: int) -> None:
+        try:
+            results[i] = run(settings[i], lambda: failed.is_set() or stopping(), log=log)
+        except BaseException as error:  # handed to the caller's thread, whatever it is
+            results[i] = error
+            failed.set()
+
+    threads = [threading.Thread(target=work, args=(i,), name=f"producer-{one.store}") for i, one in enumerate(settings)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Summary)]

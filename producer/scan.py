@@ -46,11 +46,11 @@ def scan_to_time(settings: Settings, session: Session, server: Server, when: flo
     low, high = 0, len(files) - 1  # the last file that begins before `when`
     while low < high:
         middle = (low + high + 1) // 2
-        if _begins(settings, session, files[middle]) < when:
+        if file_begins(settings, session, files[middle]) < when:
             low = middle
         else:
             high = middle - 1
-    if low == 0 and Position(files[0], 0).file_number > 1 and (begins := _begins(settings, session, files[0])) > when:
+    if low == 0 and Position(files[0], 0).file_number > 1 and (begins := file_begins(settings, session, files[0])) > when:
         raise BinlogPurged(
             f"{server.endpoint[0]}:{server.endpoint[1]} has no binlog of that time: its oldest file, {files[0]}, begins {begins - when:.0f} s later; "
             "start = earliest takes what there is"
@@ -94,7 +94,8 @@ _HEAD = frozenset(
 )
 
 
-def _begins(settings: Settings, session: Session, file: str) -> float:
+def file_begins(settings: Settings, session: Session, file: str) -> float:
+    """Return the time of the first event of `file`, seconds since 1970."""
     with closing(_reader(settings, session, file)) as reader:
         return next(float(raw.timestamp) for raw in _events(reader) if raw.timestamp)
 

@@ -1,0 +1,172 @@
+"""Checks a server and an account before use: each finding says what is there, what is wanted, and the SQL that mends it."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from producer.binlog import Session, connect
+from producer.errors import PrivilegeMissing
+from producer.replicator import replica_id
+from producer.scan import file_begins
+from producer.server import Server, binlog_files, read_server
+from producer.settings import Settings
+from producer.start import lowest, parse_place
+from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
+
+SHORT_RETENTION_HOURS = 24.0
+
+
+class Finding(NamedTuple):
+    """One check's outcome. `state` is ``ok``, ``warn`` or ``fail``; `mend` is SQL or what to do, empty when ok."""
+
+    check: str
+    state: str
+    found: str
+    wanted: str = ""
+    mend: str = ""
+
+
+def check_server(settings: Settings) -> list[Finding]:
+    """Return what was found on the first server of the list. Raises `SourceError` when it cannot be asked."""
+    endpoint = settings.endpoints()[0]
+    session = connect(settings, endpoint)
+    try:
+        server = read_server(session)
+        findings = [Finding("server", "ok", f"{server.flavor} {server.version} at {endpoint[0]}:{endpoint[1]}")]
+        findings += _binlog(server, settings)
+        findings += _identity(session, server, settings)
+        findings += _account(session, settings)
+        findings += _retention(session, server, settings)
+        return findings
+    finally:
+        session.close()
+
+
+def _is(server: Server, name: str, wanted: str, mend: str, *, state: str = "fail", missing: str = "missing") -> Finding:
+    found = server.variables.get(name, missing)
+    return Finding(name, "ok", found) if found == wanted else Finding(name, state, found, wanted, mend)
+
+
+def _binlog(server: Server, settings: Settings) -> list[Finding]:
+    have = server.variables
+    findings = [_is(server, "log_bin", "ON", "set log_bin = binlog and server_id = 1 under [mysqld], then restart the server")]
+    findings.append(_is(server, "binlog_format", "ROW", "SET GLOBAL binlog_format = ROW;", missing="ROW"))
+    image = "fail" if settings.row_image == "full" else "warn"
+    findings.append(_is(server, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL;", state=image, missing="FULL"))
+    metadata = "warn" if settings.schema_history else "fail"
+    findings.append(_is(server, "binlog_row_metadata", "FULL", "SET GLOBAL binlog_row_metadata = FULL;", state=metadata))
+    findings.append(_is(server, "binlog_checksum", "CRC32", "SET GLOBAL binlog_checksum = CRC32;", state="warn"))
+    if server.mariadb:
+        findings.append(Finding("compression", "ok", f"log_bin_compress = {have.get('log_bin_compress', 'OFF')}"))
+    else:
+        compression = have.get("binlog_transaction_compression", "OFF")
+        findings.append(Finding("compression", "ok", f"binlog_transaction_compression = {compression}"))
+        mend = (
+            "SET GLOBAL gtid_mode = OFF_PERMISSIVE; SET GLOBAL gtid_mode = ON_PERMISSIVE; SET GLOBAL enforce_gtid_consistency = ON; "
+            "SET GLOBAL gtid_mode = ON;"
+        )
+        findings.append(_is(server, "gtid_mode", "ON", mend, state="warn"))  # without it there is no failover
+    zone = have.get("time_zone", "SYSTEM")
+    findings.append(Finding("time_zone", "ok", zone if zone != "SYSTEM" else f"SYSTEM ({have.get('system_time_zone', '')})"))
+    return findings
+
+
+def _identity(session: Session, server: Server, settings: Settings) -> list[Finding]:
+    own, theirs = replica_id(settings), server.variables.get("server_id", "0")
+    if theirs == "0":
+        return [Finding("server_id", "fail", "0", "not 0", "SET GLOBAL server_id = 1; and server_id = 1 under [mysqld]")]
+    if str(own) == theirs:
+        return [
+            Finding("server_id", "fail", f"ours is the server's: {own}", "another", "set the option server_id to a free number")
+        ]
+    try:
+        rows = session.query("SHOW SLAVE HOSTS" if server.mariadb else "SHOW REPLICAS")
+    except SourceError:
+        rows = []
+    ids = [str(row[0]) for row in rows]
+    if str(own) in ids:
+        mend = "stop the other producer of this store, or set the option server_id to a free number"
+        return [Finding("server_id", "warn", f"a replica with our id {own} is connected", "none", mend)]
+    return [Finding("server_id", "ok", f"server {theirs}, ours {own}, {len(ids)} other replicas")]
+
+
+def _account(session: Session, settings: Settings) -> list[Finding]:
+    user = str(session.query("SELECT CURRENT_USER()")[0][0])
+    account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
+    findings = []
+    try:
+        files = binlog_files(session)
+        findings.append(Finding("privilege to see positions", "ok", user))
+    except PrivilegeMissing:
+        files = []
+        privilege = "BINLOG MONITOR" if session.mariadb else "REPLICATION CLIENT"
+        findings.append(
+            Finding(
+                "privilege to see positions",
+                "fail",
+                f"{user} lacks {privilege}",
+                privilege,
+                f"GRANT {privilege} ON *.* TO {account};",
+            )
+        )
+    try:
+        if files:
+            file_begins(settings, session, files[-1][0])
+        findings.append(
+            Finding("privilege to read the binlog", "ok" if files else "warn", user if files else f"{user}: not tried")
+        )
+    except SourceError as error:
+        grant = f"GRANT REPLICATION SLAVE ON *.* TO {account};"
+        findings.append(Finding("privilege to read the binlog", "fail", str(error), "REPLICATION SLAVE", grant))
+    return findings
+
+
+def _retention(session: Session, server: Server, settings: Settings) -> list[Finding]:
+    try:
+        files = binlog_files(session)
+    except SourceError:
+        return []
+    size = sum(bytes_ for _, bytes_ in files)
+    findings = [Finding("binlog size", "ok", f"{len(files)} files, {size / 1e9:.3f} GB, {files[0][0]} to {files[-1][0]}")]
+    have = server.variables
+    seconds = float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
+    if not seconds:
+        return [*findings, Finding("retention", "ok", "no expiry: files stay until they are purged by hand")]
+    hours = seconds / 3600
+    state = "ok" if hours >= SHORT_RETENTION_HOURS else "warn"
+    mend = "" if state == "ok" else "SET GLOBAL binlog_expire_logs_seconds = 259200;"
+    findings.append(Finding("retention", state, f"{hours:.1f} hours", "" if state == "ok" else "24 hours or more", mend))
+    position = _start_position(settings)
+    if position is None or not position.file:
+        return findings
+    names = [name for name, _ in files]
+    if position.file not in names:
+        mend = "start anew with start = earliest or latest and a new store, or set on_purged"
+        return [*findings, Finding("start position", "fail", f"{position.file} is not on the server", "one of its files", mend)]
+    after = names.index(position.file) + 1
+    if after == len(names):
+        return [*findings, Finding("start position", "ok", f"{position.file}:{position.offset} is in the newest file")]
+    left = (file_begins(settings, session, names[after]) + seconds - time.time()) / 3600
+    state = "ok" if left >= SHORT_RETENTION_HOURS / 2 else "warn"
+    mend = "" if state == "ok" else "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
+    return [
+        *findings,
+        Finding("start position", state, f"{position.file}:{position.offset} is purged in {max(left, 0.0):.1f} hours", "", mend),
+    ]
+
+
+def _start_position(settings: Settings) -> Position | None:
+    """Where a producer would start now, as far as it is a place in a file."""
+    try:
+        with EventStore.attach(settings.store) as store:
+            position = store.last_ack_point()
+            if position is not None:
+                return position
+    except StoreNotFound:
+        pass
+    position = lowest(checkpoint.position for checkpoint in checkpoints(settings.store, settings.state or None).values())
+    if position is not None:
+        return position
+    simple = settings.start in ("latest", "earliest") or settings.start.startswith(("gtid:", "time:"))
+    return None if simple else parse_place(settings.start)
