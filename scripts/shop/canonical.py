@@ -9,6 +9,7 @@ primary key, each with its length in front, so that a changed, missing, doubled 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -37,6 +38,12 @@ def _decimal(value: Any) -> str:
 
 def _float(value: Any) -> str:
     return repr(float(_expect(value, float)))
+
+
+def _single(value: Any) -> str:
+    """FLOAT has 32 bits, of which 9 digits tell every one; which double stands for it (1.1 or 1.10000002384) is all the same."""
+    (single,) = struct.unpack("<f", struct.pack("<f", _expect(value, float)))
+    return f"{single:.9g}"
 
 
 def _text(value: Any) -> str:
@@ -100,10 +107,18 @@ def _expect(value: Any, type_: type) -> Any:
 #: information_schema's DATA_TYPE -> value -> canonical text
 _BY_TYPE: dict[str, Callable[[Any], str]] = (
     dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year"), _integer)
-    | dict.fromkeys(("float", "double"), _float)
     | dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "enum", "set"), _text)
     | dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), _bytes)
-    | {"bit": _bits, "decimal": _decimal, "date": _date, "datetime": _datetime, "timestamp": _timestamp, "time": _time}
+    | {
+        "bit": _bits,
+        "decimal": _decimal,
+        "float": _single,
+        "double": _float,
+        "date": _date,
+        "datetime": _datetime,
+        "timestamp": _timestamp,
+        "time": _time,
+    }
 )
 
 
@@ -117,7 +132,7 @@ def canonical(value: Any, data_type: str) -> str | None:
     """Return the canonical text of `value` in a column of information_schema's `data_type`; None for NULL.
 
     Decimals are digits as declared, TIMESTAMP is UTC and DATETIME the wall clock with six digits, TIME is signed microseconds,
-    bytes are hex, JSON is its text, floats are the shortest repr. Dates, times and decimals may come as the text that MySQL
+    bytes are hex, JSON is its text, doubles are the shortest repr. Dates, times and decimals may come as the text that MySQL
     prints, bytes as hex. Raises TypeError where a value cannot be of that column: the wrong kind must not pass by looking alike.
     """
     return None if value is None else _BY_TYPE[data_type](value)

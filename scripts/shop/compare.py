@@ -59,8 +59,9 @@ def of_server(connection: Any, tables: Mapping[str, Layout]) -> dict[str, Table]
     cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     found = {}
     for table, layout in tables.items():
-        names = ", ".join(f"`{name}`" for name, _ in layout.columns)
-        cursor.execute(f"SELECT {names} FROM {DATABASE}.{table}")
+        # A FLOAT is printed with six digits only; as a DOUBLE it is whole.
+        wanted = ", ".join(f"`{name}` * 1e0" if type_ == "float" else f"`{name}`" for name, type_ in layout.columns)
+        cursor.execute(f"SELECT {wanted} FROM {DATABASE}.{table}")
         found[table] = checksum_table(cursor.fetchall(), layout.columns, layout.key)
     cursor.execute("COMMIT")
     return found

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -59,6 +60,7 @@ class Demo:
         self.children: list[Child] = []
         self.server: Any = None
         self.load: dict[str, Any] = {"rows": 0}
+        self._position: tuple[str, int] | None = None
         self.environment = os.environ | {
             "PYTHONPATH": str(_ROOT),
             "PYTHONUNBUFFERED": "1",
@@ -174,13 +176,24 @@ class Demo:
             time.sleep(0.1)
 
     def all_put(self, store: EventStore) -> bool:
-        """True when the ring has counted every row change, and the end of the transaction that brought the last."""
-        cursor = store.put_cursor
-        if cursor.rows > self.options.rows:
-            raise DemoFailed(f"the server committed {self.options.rows:,} row changes and {cursor.rows:,} came into the ring")
-        if cursor.rows < self.options.rows:
+        """True when the ring has counted every row change, and the end of the server's last transaction has come."""
+        rows = store.put_cursor.rows
+        if rows > self.options.rows:
+            raise DemoFailed(f"the server committed {self.options.rows:,} row changes and {rows:,} came into the ring")
+        if rows < self.options.rows:
             return False
-        return store.peek(store.newest).ends_transaction
+        end = store.last_ack_point()
+        return end is not None and (end.file, end.offset) == self.server_position()
+
+    def server_position(self) -> tuple[str, int]:
+        """Return file and offset of the end of the server's binlog. The load is over: it stays there."""
+        if self._position is None:
+            statement = "SHOW BINARY LOG STATUS" if self.server.flavor == "mysql" else "SHOW MASTER STATUS"
+            with self.server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                file, offset, *_ = cursor.fetchone()
+            self._position = (file, int(offset))
+        return self._position
 
     def stalled(self, store: EventStore) -> str:
         """Say who waits for whom."""
@@ -234,14 +247,17 @@ class Demo:
     # ---------------------------------------------------------------- the end
 
     def end_children(self) -> list[str]:
-        """Stop every child, the producer first; return what did not end in order."""
-        troubles = []
+        """Stop every child, all at once; return what did not end in order."""
+        running = [child for child in self.children if child.running]
+        for child in running:
+            child.terminate()
         for child in self.children:
-            was_running = child.running
-            code = child.stop()
-            if code != 0 and was_running:
-                troubles.append(f"{child.name} ended with exit code {code} after SIGTERM; the end of its log:\n{child.tail()}")
-        return troubles
+            child.stop()
+        return [
+            f"{child.name} ended with exit code {child.returncode} after SIGTERM; the end of its log:\n{child.tail()}"
+            for child in running
+            if child.returncode != 0
+        ]
 
     def leave(self, *, keep: bool) -> list[str]:
         """Remove what the demo made; return what is left all the same."""
@@ -305,7 +321,7 @@ def run(options: Options) -> int:
     """Run the demo; return its exit code."""
     began = time.monotonic()
     demo = Demo(options)
-    code, kept = 1, False
+    code, kept, troubles = 1, False, list[str]()
     with ExitStack() as stack:
         try:
             with signals_raise():
@@ -319,6 +335,8 @@ def run(options: Options) -> int:
             say(f"\nstopping ({stopped})")
         except (DemoFailed, StoreError) as error:
             say(f"\nFAILED: {error}")
+        except Exception:
+            say(f"\nFAILED by a bug:\n{traceback.format_exc()}")
         finally:
             troubles = demo.end_children()
     keep = options.keep and demo.server is not None
@@ -326,10 +344,11 @@ def run(options: Options) -> int:
     for trouble in troubles + [f"left behind: {what}" for what in left]:
         say(f"FAILED: {trouble}")
         code = code or 1
+    took = f"{time.monotonic() - began:.0f} s in all, exit code {code}"
     if keep:
-        say(f"kept: {demo.folder} and the store; remove them with: rm -r {demo.folder}; {console()} rm {demo.store_name}")
+        say(f"kept: {demo.folder} and the store; remove them with: rm -r {demo.folder}; {console()} rm {demo.store_name}\n{took}")
     else:
-        say(f"all stopped, nothing left behind; {time.monotonic() - began:.0f} s in all, exit code {code}")
+        say(f"all stopped, {'this was left behind' if left else 'nothing left behind'}; {took}")
     return code
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import pymysql
 
-from scripts.shop.processes import die_with_parent
 from scripts.shop.schema import DATABASE, LIVE_DDL
 from scripts.shop.worker import CONNECTIONS, LARGEST, Worker
 
@@ -116,7 +115,6 @@ class Load:
 
 def main() -> None:
     """Run the load that the JSON argument describes."""
-    die_with_parent()
     options = json.loads(sys.argv[1])
     load = Load(options["server"], rows=options["rows"], rate=options["rate"], seed=options["seed"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -35,6 +35,7 @@ class Child:
         self.name = name
         self.command = command
         self.log = log
+        self._asked = False
         self._file = log.open("ab")
         self.process = subprocess.Popen(
             command,
@@ -61,10 +62,15 @@ class Child:
         """Return the last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def terminate(self) -> None:
+        """Send SIGTERM, once, and do not wait: a second one would hit an interpreter that is ending in order."""
+        if self.running and not self._asked:
+            self._asked = True
+            self.process.send_signal(signal.SIGTERM)
+
     def stop(self, timeout: float = 15.0) -> int:
         """SIGTERM, wait, then SIGKILL what is left of its session. Returns the exit code."""
-        if self.running:
-            self.process.send_signal(signal.SIGTERM)
+        self.terminate()
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:

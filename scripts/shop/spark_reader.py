@@ -25,7 +25,6 @@ from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype
 
 from consumer.spark import register, session_settings
 from scripts.shop.canonical import base_type
-from scripts.shop.processes import die_with_parent
 from scripts.shop.schema import DATABASE, TABLES, AddColumn, follow
 
 _INTEGERS: Final = {
@@ -204,7 +203,7 @@ def session(work: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Xss4m -XX:-UsePerfData -XX:TieredStopAtLevel=1",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
@@ -217,7 +216,6 @@ def session(work: Path) -> SparkSession:
 
 def main() -> None:
     """Run the query until SIGTERM."""
-    die_with_parent()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     store, folder = sys.argv[1], Path(sys.argv[2])

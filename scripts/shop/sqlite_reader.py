@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 from consumer import Consumer
 from scripts.shop.canonical import base_type, canonical
-from scripts.shop.processes import die_with_parent
 from scripts.shop.schema import DATABASE, follow
 from shmstore import ABSENT, EntryType, Event, TableSchema
 
@@ -150,7 +149,6 @@ class SqliteTables:
 
 def main() -> None:
     """Read until SIGTERM."""
-    die_with_parent()
     store, path = sys.argv[1:3]
     tables = SqliteTables(path)
     with Consumer(store, subscription="sqlite", start="earliest") as consumer:
