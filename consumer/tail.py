@@ -67,17 +67,17 @@ def tail(
 ) -> None:
     """Write the events of `reader` to `out`, one JSON document a line in UTF-8, until it ends.
 
-    Only those that `chosen` says, at most `count` of them, and none that came after the batch which holds sequence `last`.
+    Only those that `chosen` says, at most `count` that the format has documents for, and none that came after the batch which holds sequence `last`.
     A batch is acked once it is flushed; with `count` reached inside a batch, just what was looked at is.
     """
     for batch in reader:
         for sequence, event in enumerate(batch, batch.first):
             if chosen is not None and not chosen(event):
                 continue
-            for line in format_event(event, format, sequence=sequence):
-                # Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back.
-                out.write(line.encode("utf-8", "backslashreplace") + b"\n")
-            if count is not None:
+            # Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back.
+            lines = [line.encode("utf-8", "backslashreplace") + b"\n" for line in format_event(event, format, sequence=sequence)]
+            out.writelines(lines)
+            if count is not None and lines:
                 count -= 1
                 if count == 0:
                     out.flush()

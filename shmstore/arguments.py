@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Any, NoReturn
 
@@ -18,14 +19,20 @@ Fill = Callable[[argparse.ArgumentParser], None]
 class Parser(argparse.ArgumentParser):
     """ArgumentParser whose errors are one line, and whose options may come from a package that is imported only then."""
 
-    fill: Fill | None = None
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)  # or a new option would change what an old script means
+        self.fill: Fill | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the options that are not there yet, then parse."""
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            like = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f": did you mean {like[0]}?" if like else ""))
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2 and one line that says where help is."""
@@ -106,6 +113,9 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     sub.add_argument(
         "--force", action="store_true", help="even while a living producer or reader is attached: it gets StoreClosed"
     )
+    sub.add_argument(
+        "--forget", action="store_true", help="its readers' checkpoints too: on a new store of this name they start anew"
+    )
     sub = command("unsubscribe", "forget a subscription, so that it holds nothing up", "  shmstore unsubscribe orders audit")
     sub.add_argument("name", metavar="NAME", help="the subscription, as `shmstore stat` shows it")
     return top
@@ -125,7 +135,7 @@ def _tail(sub: Parser) -> None:
         help="earliest (default), latest, a sequence, or FILE:OFFSET; a subscription that is known goes on at its ack",
     )
     sub.add_argument("--tables", metavar="PATTERNS", help="only these, comma separated: shop.orders, shop.*, *.orders")
-    sub.add_argument("--count", type=whole, metavar="N", help="stop after N events")
+    sub.add_argument("--count", type=whole, metavar="N", help="stop after N printed events")
     sub.add_argument("--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for more at the end (default)")
 
 

@@ -312,7 +312,7 @@ def check(options: argparse.Namespace) -> int:
 
 def rm(options: argparse.Namespace) -> int:
     """`shmstore rm`. A segment that cannot be read (another layout, damage) has no users to ask, and goes."""
-    from shmstore import EventStore, report
+    from shmstore import CheckpointFile, EventStore, checkpoints, report
 
     if not options.force:
         try:
@@ -326,16 +326,24 @@ def rm(options: argparse.Namespace) -> int:
             in_use = f"store {options.store!r} is in use by {', '.join(users)}"
             raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
     EventStore.unlink(options.store, path=options.path)
+    if options.forget:
+        for name in checkpoints(options.store):
+            CheckpointFile(None, options.store, name).remove()
     return 0
 
 
 def unsubscribe(options: argparse.Namespace) -> int:
     """`shmstore unsubscribe`: its checkpoint goes too, or the name would come back at a place that is gone."""
-    from shmstore import CheckpointFile
+    from shmstore import CheckpointFile, SubscriptionNotFound
 
+    checkpoint = CheckpointFile(None, options.store, options.name)
     with attach(options) as store:
-        store.unsubscribe(options.name)
-    CheckpointFile(None, options.store, options.name).remove()
+        try:
+            store.unsubscribe(options.name)
+        except SubscriptionNotFound:
+            if checkpoint.load() is None:
+                raise
+    checkpoint.remove()
     return 0
 
 
