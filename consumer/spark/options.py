@@ -75,11 +75,11 @@ class Start:
                 raise OptionError(f"startingOffsets is not valid JSON: {error}") from error
         if match := _FILE_OFFSET.fullmatch(text):
             return cls("position", (match["file"], int(match["offset"])))
-        if _GTID.fullmatch(text):
-            return cls("gtid", text)
         try:
-            moment = datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(text)  # before GTIDs: 2026-01-31 has the form of both
         except ValueError:
+            if _GTID.fullmatch(text):
+                return cls("gtid", text)
             raise OptionError(
                 f"startingOffsets={text!r} is not understood: committed, earliest, latest, file:offset (binlog.000003:1234), "
                 "a GTID, a time (2026-01-31T12:00:00Z) or the JSON of an offset"

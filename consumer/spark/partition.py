@@ -124,7 +124,7 @@ def split(batch: Batch, parts: int) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- decode
 
 _RAW_OPS: Any = np.full(256, None, object)
-_RAW_OPS[[EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ]] = ["c", "u", "d", "r"]
+_RAW_OPS[[int(type_) for type_ in (EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ)]] = ["c", "u", "d", "r"]
 
 
 def record_batches(chunks: Iterator[Chunk], decoder: Decoder) -> Iterator[pa.RecordBatch]:
@@ -153,7 +153,7 @@ def _raw(chunk: Chunk, decoder: Decoder) -> pa.RecordBatch:
             bool,
             len(slots),
         )
-    ops = np.where(entry == EntryType.ROWS, _RAW_OPS[slots["type"]], None)
+    ops: Any = np.where(entry == EntryType.ROWS, _RAW_OPS[slots["type"]], None)
     for mark, op in ((EntryType.BEGIN, "begin"), (EntryType.END, "end"), (EntryType.DDL, "ddl")):
         ops[entry == mark] = op
     offsets = np.concatenate(([0], chunk.ends)).astype(np.int32)

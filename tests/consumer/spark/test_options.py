@@ -1,0 +1,75 @@
+"""Options: what is understood, and errors that say what is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.spark.offset import Offset
+from consumer.spark.options import HELP, OptionError, Options, Start
+
+
+def test_defaults() -> None:
+    """Only the store is needed; one table named gives typed rows, several give JSON."""
+    assert Options.parse({"store": "s"}).payload == "json"
+    assert Options.parse({"store": "s", "tables": "shop.orders"}).payload == "typed"
+    assert Options.parse({"store": "s", "tables": "shop.orders, shop.items"}).payload == "json"
+    assert Options.parse({"store": "s", "tables": "shop.*"}).payload == "json"
+    assert Options.parse({"STORE": "s", "MaxRowsPerTrigger": "10k"}).max_rows == 10240
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "option store is missing"),
+        ({"store": "s", "tabels": "x"}, "Did you mean tables"),
+        ({"store": "s", "payload": "avro"}, "json, typed, raw"),
+        ({"store": "s", "payload": "typed"}, "exactly one table"),
+        ({"store": "s", "tables": "orders"}, "database.table"),
+        ({"store": "s", "startingOffsets": "yesterday"}, "earliest"),
+        ({"store": "s", "startingOffsets": "{"}, "not valid JSON"),
+        ({"store": "s", "maxRowsPerTrigger": "0"}, "at least 1"),
+        ({"store": "s", "maxBytesPerTrigger": "-1m"}, "at least 1"),
+        ({"store": "s", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"store": "s", "storeTimeout": "soon"}, "number of seconds"),
+        ({"store": "s", "asyncProgressTrackingEnabled": "true"}, "asynchronous progress tracking"),
+    ],
+)
+def test_wrong_options_say_what_is_right(options: dict[str, str], says: str) -> None:
+    """Each mistake is one error that names the option and the right values."""
+    with pytest.raises(OptionError, match=says):
+        Options.parse(options)
+
+
+def test_an_unknown_option_lists_all() -> None:
+    """The list in the message is complete."""
+    with pytest.raises(OptionError) as error:
+        Options.parse({"store": "s", "zzz": "1"})
+    assert all(name in str(error.value) for name in HELP)
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("latest", Start("latest")),
+        ("binlog.000003:1234", Start("position", ("binlog.000003", 1234))),
+        ("0-1-100", Start("gtid", "0-1-100")),
+        ("0-1-100,1-2-3", Start("gtid", "0-1-100,1-2-3")),
+        ("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5", Start("gtid", "3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5")),
+        ("1970-01-01T00:00:01Z", Start("time", 1000)),
+        ("1970-01-01 01:00:01+01:00", Start("time", 1000)),
+        ("1970-01-01", Start("time", 0)),
+    ],
+)
+def test_starting_offsets_are_told_apart(text: str, start: Start) -> None:
+    """A position, a GTID set of either server, and a time are recognised by their form; a time without a zone is UTC."""
+    assert Start.parse(text) == start
+
+
+def test_offsets_survive_the_checkpoint() -> None:
+    """An offset is the same after JSON, its keys come in one order, and a later version is refused."""
+    offset = Offset("s", 2**62, 5, "binlog.000001", 400, "0-1-2", 0)
+    assert Offset.of(offset.to_dict()) == offset
+    assert Start.parse(offset.to_json()).value == offset.to_dict()
+    assert list(offset.to_dict()) == ["version", "store", "epoch", "seq", "file", "offset", "gtids", "row"]
+    with pytest.raises(ValueError, match="upgrade the reader"):
+        Offset.of({**offset.to_dict(), "version": 2})
