@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -137,8 +137,8 @@ def decode_schema(blob: bytes) -> TableSchema:
     """Return the schema of `blob`. Raises `StoreCorrupt` where it is not one."""
     try:
         database, table, columns, key = _unpack(blob)
-        return TableSchema(database, table, tuple(Column(*c[:7], tuple(c[7])) for c in columns), tuple(key))
-    except (msgspec.DecodeError, ValueError, TypeError, IndexError) as error:
+        return TableSchema(database, table, tuple(Column._make([*c[:-1], tuple(c[-1])]) for c in columns), tuple(key))
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError, RecursionError) as error:
         raise StoreCorrupt(f"table schema of {len(blob)} bytes cannot be read: {error}") from error
 
 
@@ -209,7 +209,7 @@ def decode(payload: bytes | memoryview) -> Event:
             sql,
             props,
         )
-    except (msgspec.DecodeError, ValueError, TypeError, LookupError, OverflowError, InvalidOperation) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         if isinstance(error, StoreCorrupt):
             raise
         raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {type(error).__name__}: {error}") from error
@@ -219,7 +219,7 @@ def decode_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None,
     """Return (header, schema bytes, body) with the values in stored form: for Arrow and for copying."""
     try:
         format_, header, schema, body = _unpack(payload)
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {error}") from error
     if format_ != FORMAT:
         raise StoreCorrupt(f"event format {format_!r} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
@@ -227,8 +227,14 @@ def decode_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None,
 
 
 def position_of(header: Sequence[Any]) -> Position:
-    """Return the position in a header that `decode_stored` gave."""
-    return Position(header[2], header[3], header[10], header[11])
+    """Return the position in a header that `decode_stored` gave. Raises `StoreCorrupt` where it holds none."""
+    try:
+        file, offset, gtids, row = header[2], header[3], header[10], header[11]
+    except (LookupError, TypeError) as error:
+        raise StoreCorrupt(f"event header {header!r:.80} holds no position: {error}") from error
+    if type(file) is not str or type(offset) is not int or type(gtids) is not str or type(row) is not int:
+        raise StoreCorrupt(f"event header {header!r:.80} holds no position")
+    return Position(file, offset, gtids, row)
 
 
 def _encode_rows(table: TableSchema, rows: tuple[Row, ...]) -> list[Any]:

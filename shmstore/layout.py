@@ -74,11 +74,16 @@ class StoreState(IntEnum):
 
 
 class SubscriptionState(IntEnum):
-    """Life of a place in the subscription table; written last when a place is filled, first when it is freed."""
+    """Life of a place in the subscription table; written last when a place is filled, first when it is freed.
+
+    The odd ones hold events back. JOINING lasts only while somebody in `SubscriptionTable.take` holds the lock: whoever
+    finds it with the lock held has found what a killed process left, and frees it.
+    """
 
     FREE = 0
     ACTIVE = 1
     LOST = 2
+    JOINING = 3
 
 
 SLOT: Final = np.dtype(

@@ -49,7 +49,7 @@ def free(segment: Segment, after: int) -> None:
         return
     i = (after + 1) & (views.places - 1)
     flags = views.slots["flags"][i : i + acked - after]
-    for offset in np.flatnonzero(flags & SlotFlag.OVERSIZED).tolist():
+    for offset in np.flatnonzero(flags & int(SlotFlag.OVERSIZED)).tolist():
         _remove(overflow_path(segment.objects, segment.epoch, after + 1 + offset))
 
 
@@ -69,5 +69,7 @@ def overflows(segment: Segment) -> list[tuple[str, int]]:
 
 
 def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):  # another reader's ack came to the same end
+    # Another reader's ack came to the same end; or the directory is sticky and the file another user's: then the producer
+    # removes it before it writes the next.
+    with suppress(FileNotFoundError, PermissionError):
         os.unlink(path)

@@ -8,7 +8,9 @@ producer killed between any two lines leaves events that nobody can see, which t
 Room is counted from `floor`, the last sequence that all subscriptions had acked when the producer last looked. It looks
 again only when the ring seems full: acks only grow, so an old floor is safe. While it looks, somebody may subscribe at an
 older place. Therefore the producer writes its new floor, fences, and looks a second time, while a new subscriber makes its
-place ACTIVE, fences, and reads the floor: at least one of them sees the other (`Writer.refresh`, `store.EventStore.subscribe`).
+place JOINING, fences, and reads the floor: at least one of them sees the other (`Writer.refresh`, `SubscriptionTable._fill`).
+What the second look confirmed is never taken back: below it things may be overwritten, and a subscriber that comes too
+late must find that out.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.errors import StoreCorrupt
-from shmstore.layout import DISARMED, SLOT, SUBSCRIPTIONS, SlotFlag, SubscriptionState, header_word, subscription_word
+from shmstore.layout import (
+    DISARMED,
+    MAX_SEQUENCE,
+    SLOT,
+    SUBSCRIPTIONS,
+    SlotFlag,
+    SubscriptionState,
+    header_word,
+    subscription_word,
+)
 from shmstore.segment import Views
 from shmstore.sync import WEAK_ORDER, fence
 
@@ -52,9 +63,13 @@ def cursor_at(views: Views, sequence: int) -> Cursor:
 
 
 def slowest_ack(views: Views) -> int:
-    """Return the lowest ack of the active subscriptions. There is always one: place 0 stands in while nobody is subscribed."""
+    """Return the lowest ack of the subscriptions, joining ones included.
+
+    There is always one: place 0 stands in while nobody is subscribed. A look that falls between two changes of the table
+    may find none; it then learns nothing new.
+    """
     words = views.words
-    return min((words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] == ACTIVE), default=words[FLOOR])
+    return min((words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] & 1), default=words[FLOOR])
 
 
 def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
@@ -69,12 +84,17 @@ def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
 
 
 class Writer:
-    """The put side of a ring. Make one only while owning the producer role."""
+    """The put side of a ring. Make one only while owning the producer role and the table's lock.
+
+    The lock, because a dead predecessor's floor may be one it never confirmed: the acks alone count then, and nobody may
+    be joining meanwhile.
+    """
 
     __slots__ = (
         "_arena",
         "_arena_size",
         "_ends",
+        "_floor",
         "_limit_end",
         "_limit_sequence",
         "_mask",
@@ -98,24 +118,28 @@ class Writer:
         self._slot_bytes = views.slot_bytes
         self._mask = views.places - 1
         self._templates: dict[int, bytes] = {}
-        self.put, self.end, self.rows, _ = cursor_at(views, views.words[PUT])
+        self.resync()
         self._limit_sequence = self._limit_end = -1
+        self._floor = slowest_ack(views)  # the last one confirmed; written by `refresh` alone
         self.refresh()
+
+    def resync(self) -> None:
+        """Read the cursor from the segment again, after an exception may have struck between two lines of a put."""
+        self.put, self.end, self.rows, _ = cursor_at(self._views, self._words[PUT])
 
     def refresh(self) -> None:
         """Take over what the subscriptions have acked since the last look."""
         words = self._words
-        floor = slowest_ack(self._views)
+        floor = max(self._floor, slowest_ack(self._views))
         words[FLOOR] = floor
-        fence()  # a subscriber that came meanwhile either is seen by the next line, or sees the floor just written
-        again = slowest_ack(self._views)
-        if again < floor:
-            words[FLOOR] = floor = again
+        fence()  # a subscriber that comes meanwhile either is seen by the next line, or sees the floor just written
+        floor = max(self._floor, min(floor, slowest_ack(self._views)))
+        words[FLOOR] = self._floor = floor
         if not words[PUT] - self._views.capacity <= floor <= words[PUT]:
             raise StoreCorrupt(
                 f"an ack cursor stands at {floor}, put at {words[PUT]}, capacity {self._views.capacity}: `shmstore check` tells more"
             )
-        self._limit_sequence = floor + self._views.capacity
+        self._limit_sequence = min(floor + self._views.capacity, MAX_SEQUENCE)
         self._limit_end = self._ends[floor & self._mask] + self._views.limit
 
     def close(self) -> None:
@@ -134,8 +158,7 @@ class Writer:
         self._arena[at : at + size] = payload
         i = put & self._mask
         self._ends[i] = end
-        self.rows += 1
-        self._rows[i] = self.rows
+        self._rows[i] = rows = self.rows + 1
         slot = self._templates.get(size)
         if slot is None:
             slot = self._template(payload)
@@ -143,8 +166,8 @@ class Writer:
         self._slot_bytes[i : i + 40] = slot
         if WEAK_ORDER:
             fence()
-        self.end = end
-        self._words[PUT] = self.put = put  # publish: everything above is whole
+        self._words[PUT] = put  # publish: everything above is whole
+        self.put, self.end, self.rows = put, end, rows
         return True
 
     def put_many(self, payloads: list[bytes]) -> bool:
@@ -175,12 +198,11 @@ class Writer:
         np.add(ends, self.end, out=views.ends_array[i : i + n])
         np.add(rows, self.rows, out=views.rows_array[i : i + n])
         views.slots[i : i + n] = slots
+        after = self.put + n, self.end + int(ends[-1]), self.rows + int(rows[-1])
         if WEAK_ORDER:
             fence()
-        self.end += int(ends[-1])
-        self.rows += int(rows[-1])
-        self.put += n
-        self._words[PUT] = self.put  # publish: everything above is whole
+        self._words[PUT] = after[0]  # publish: everything above is whole
+        self.put, self.end, self.rows = after
 
     def announce_oversized(self) -> None:
         """Say, before it is published, that the next event lies in a segment of its own."""
@@ -249,9 +271,9 @@ class Reader:
         ends, mask = self._ends, self._mask
         base = ends[get & mask]
         if self._words[OVERSIZED] > get:
-            last = self._before(get, last, SlotFlag.OVERSIZED)
+            last = self._before(get, last, int(SlotFlag.OVERSIZED))
         if self._ddl_isolation:
-            last = self._before(get, last, SlotFlag.DDL)
+            last = self._before(get, last, int(SlotFlag.DDL))
         span = ends[last & mask] - base
         if span > limit_bytes:
             last = self._within(get, last, base + limit_bytes)
@@ -296,6 +318,7 @@ def armed_readers(views: Views, *, everyone: bool) -> list[int]:
     """
     words = views.words
     words[ARMED] = 0
+    fence()  # or a reader that arms itself now could have its flag cleared, and its wish not seen
     put = words[PUT]
     ready = []
     for place in range(1, words[PLACES]):

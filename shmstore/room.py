@@ -23,44 +23,49 @@ class Room:
         self._table = table
         self._condition = condition
         self._wake = wake
+        self._stuck_at = -2  # put cursor for which room has been wanted in vain ...
+        self._stuck_since = 0.0  # ... since then, over several puts that gave up
 
     def wait(self, writer: Writer, n: int, size: int, deadline: Deadline) -> None:
         """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline, `StoreClosed`.
 
-        Lost wake-ups are ruled out by order: wish, fence, look. A reader acks, fences, looks at the wish.
+        Lost wake-ups are ruled out by order: wish, fence, look. A reader acks, fences, looks at the wish. A wish outlives
+        `StoreFull`: a producer that only tries, again and again, must move a reader that waits for more than can come, too.
         """
         words = self._segment.words
-        began = time.monotonic()
         writer.refresh()
-        try:
-            while not writer.fits(n, size):
-                wanted = writer.wanted_ack(n, size)
-                words[ROOM_WANTED] = wanted
-                fence()
+        if writer.put != self._stuck_at:
+            self._stuck_at, self._stuck_since = writer.put, time.monotonic()
+        while not writer.fits(n, size):
+            wanted = writer.wanted_ack(n, size)
+            words[ROOM_WANTED] = wanted
+            fence()
+            writer.refresh()
+            if writer.fits(n, size):
+                break
+            if self._segment.removed:
+                raise StoreClosed(f"store {self._segment.name!r} was removed: create it anew, or attach to its successor")
+            self._wake(
+                armed_readers(self._segment.views, everyone=True)
+            )  # a reader that waits for more than can come before its ack takes what is there
+            if self._table.mend():
                 writer.refresh()
-                if writer.fits(n, size):
-                    return
-                if self._segment.removed:
-                    raise StoreClosed(f"store {self._segment.name!r} was removed: create it anew, or attach to its successor")
-                self._wake(
-                    armed_readers(self._segment.views, everyone=True)
-                )  # a reader that waits for more than can come before its ack takes what is there
-                left = deadline.left(WAIT_SLICE)
-                if left <= 0:
-                    raise StoreFull(
-                        f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._slowest(wanted)}"
-                    )
-                if self._segment.flags & StoreFlag.EVICT:
-                    patience = began + self._segment.evict_after - time.monotonic()
-                    if patience <= 0:
-                        self._wake(self._table.evict(wanted))
-                        writer.refresh()
-                        continue
-                    left = min(left, patience)
-                self._condition.wait(left)
-                writer.refresh()
-        finally:
-            words[ROOM_WANTED] = DISARMED
+                continue
+            left = deadline.left(WAIT_SLICE)
+            if left <= 0:
+                raise StoreFull(
+                    f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._slowest(wanted)}"
+                )
+            if self._segment.flags & StoreFlag.EVICT:
+                patience = self._stuck_since + self._segment.evict_after - time.monotonic()
+                if patience <= 0:
+                    self._wake(self._table.evict(wanted))
+                    writer.refresh()
+                    continue
+                left = min(left, patience)
+            self._condition.wait(left)
+            writer.refresh()
+        words[ROOM_WANTED] = DISARMED
 
     def _slowest(self, wanted: int) -> str:
         late = [stat for stat in self._table.stats() if stat.state == "active" and stat.ack.sequence < wanted]

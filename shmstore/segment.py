@@ -96,6 +96,8 @@ class Segment:
         where = path or f"{DIRECTORY}/{self.objects}"
         try:
             status = os.fstat(fd)
+            if not stat_module.S_ISREG(status.st_mode):
+                raise LayoutMismatch(f"{where} is not a store: it is not even a regular file")
             head = os.pread(fd, layout.HEADER.itemsize, 0)
             header = _checked_header(head, status.st_size, where)
             self.mode = stat_module.S_IMODE(status.st_mode)
@@ -166,7 +168,7 @@ def create(name: str, options: Options, *, path: str | None, mode: int, group: s
     if os.path.lexists(where):
         raise _exists(name, where)
     sizes = layout.sizes(options.capacity, options.limit)
-    gid = grp.getgrnam(group).gr_gid if isinstance(group, str) else -1 if group is None else group
+    gid = _group(group)
     directory = os.path.dirname(where) or "."
     try:
         fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
@@ -175,7 +177,10 @@ def create(name: str, options: Options, *, path: str | None, mode: int, group: s
             f"cannot create store {name!r} in {directory}: {error.strerror}; the directory must exist, be writable, and be on a local file system"
         ) from error
     try:
-        os.fchown(fd, -1, gid)
+        try:
+            os.fchown(fd, -1, gid)
+        except OSError as error:
+            raise StoreError(f"cannot give store {name!r} to group {group!r}: {error.strerror}; be a member of it") from error
         os.fchmod(fd, mode)
         try:
             os.posix_fallocate(fd, 0, sizes.total)  # all memory now: later a full file system would be a SIGBUS
@@ -197,6 +202,15 @@ def create(name: str, options: Options, *, path: str | None, mode: int, group: s
         os.close(fd)
         raise
     return Segment(name, path, fd)
+
+
+def _group(group: str | int | None) -> int:
+    if not isinstance(group, str):
+        return -1 if group is None else group
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ValueError(f"group {group!r} does not exist on this host: see getent group") from None
 
 
 def _exists(name: str, where: str) -> StoreExists:
@@ -221,16 +235,26 @@ def unlink(name: str, *, path: str | None) -> None:
     """Remove a store: its name, its semaphores, its overflow segments. Those attached are told. Raises `StoreNotFound`."""
     objects = object_name(name, path)
     where = path or f"{DIRECTORY}/{objects}"
-    found = os.path.lexists(where)
-    if found:
-        try:
-            segment = attach(name, path=path)
-        except (LayoutMismatch, StoreError, OSError):
-            pass  # not a store of ours any more; the name goes all the same
-        else:
-            segment.words[header_word("state")] = StoreState.REMOVED  # first: who looks again sees it
-            segment.close()
+    segment = None
+    try:
+        segment = attach(name, path=path)
+    except LayoutMismatch:
+        if path is not None and not _begins_like_a_store(path):
+            raise  # a mistyped path must not cost a file; below /dev/shm the name says enough
+    except StoreError:
+        pass
+    found = True
+    try:
         os.unlink(where)
+    except FileNotFoundError:
+        found = False
+    except OSError as error:
+        raise StoreError(
+            f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}"
+        ) from error
+    if segment is not None:
+        segment.words[header_word("state")] = StoreState.REMOVED  # before the semaphores go: who waits again sees it
+        segment.close()
     for entry in os.listdir(DIRECTORY):
         if entry.startswith(f"{objects}@") and not (path is None and _of_a_file(entry, objects)):
             with suppress(FileNotFoundError):  # freed by an ack meanwhile
@@ -243,6 +267,11 @@ def unlink(name: str, *, path: str | None) -> None:
         found = True
     if not found:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
+
+
+def _begins_like_a_store(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(layout.MAGIC)) == layout.MAGIC
 
 
 def names() -> list[str]:

@@ -249,7 +249,8 @@ class EventStore:
         if start is not None and words[PUT] == self._views.first - 1:
             self.segment.write_text("start_file", start.file)
             words[header_word("start_offset")] = start.offset
-        self._writer = Writer(self._views)
+        with self._table.locked():
+            self._writer = Writer(self._views)
 
     def put(self, events: Event | bytes | list[Event] | list[bytes], *, timeout: float | None = None) -> int:
         """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
@@ -259,18 +260,22 @@ class EventStore:
         `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
         """
         writer = self._writer
-        if type(events) is bytes:
-            if self._checksum or not writer.put_one(events):
-                return self.put_encoded(events, plain_slots([events]), timeout=timeout)
-        elif isinstance(events, Event):
-            return self.put_encoded(*codec.encode_batch([events]), timeout=timeout)
-        elif events and type(events[0]) is bytes:
-            if self._checksum or len(events) > self._views.capacity or not writer.put_many(events):  # type: ignore[arg-type]
-                return self.put_encoded(b"".join(events), plain_slots(events), timeout=timeout)  # type: ignore[arg-type]
-        elif events:
-            return self.put_encoded(*codec.encode_batch(events), timeout=timeout)  # type: ignore[arg-type]
-        else:
-            return self._words[PUT]
+        try:
+            if type(events) is bytes:
+                if self._checksum or not writer.put_one(events):
+                    return self.put_encoded(events, plain_slots([events]), timeout=timeout)
+            elif isinstance(events, Event):
+                return self.put_encoded(*codec.encode_batch([events]), timeout=timeout)
+            elif events and type(events[0]) is bytes:
+                if self._checksum or len(events) > self._views.capacity or not writer.put_many(events):  # type: ignore[arg-type]
+                    return self.put_encoded(b"".join(events), plain_slots(events), timeout=timeout)  # type: ignore[arg-type]
+            elif events:
+                return self.put_encoded(*codec.encode_batch(events), timeout=timeout)  # type: ignore[arg-type]
+            else:
+                return self._words[PUT]
+        except BaseException:
+            self._resync()
+            raise
         fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
             self._notify(armed_readers(self._views, everyone=False))
@@ -304,18 +309,27 @@ class EventStore:
             slots = with_checks(blob, slots)
         if writer.put + n > MAX_SEQUENCE:
             raise BatchTooLarge(f"store {self.name!r} has used up its sequences: create it anew")
-        if oversized:
-            self._room.wait(writer, n, total, Deadline(timeout))
-            overflow.write(self.segment, writer.put + 1, blob)
-            writer.announce_oversized()
-            writer.put_encoded(b"", slots, charges)
-        elif not writer.put_encoded(blob, slots, charges):
-            self._room.wait(writer, n, total, Deadline(timeout))
-            writer.put_encoded(blob, slots, charges)
+        try:
+            if oversized:
+                self._room.wait(writer, n, total, Deadline(timeout))
+                overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
+                overflow.write(self.segment, writer.put + 1, blob)
+                writer.announce_oversized()
+                writer.put_encoded(b"", slots, charges)
+            elif not writer.put_encoded(blob, slots, charges):
+                self._room.wait(writer, n, total, Deadline(timeout))
+                writer.put_encoded(blob, slots, charges)
+        except BaseException:
+            self._resync()
+            raise
         fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
             self._notify(armed_readers(self._views, everyone=False))
         return self._words[PUT]
+
+    def _resync(self) -> None:
+        if isinstance(self._writer, Writer):
+            self._writer.resync()
 
     # ------------------------------------------------------------ wake-ups
 
@@ -454,6 +468,8 @@ class EventStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"store {self.name!r} is closed: attach again")
+        if self.segment.removed:
+            raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
 
 
 def _absolute(path: str | os.PathLike[str] | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from shmstore.batch import Batch
@@ -64,7 +65,8 @@ class Subscription:
         # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
         # before the place it went back to.
         self._generation = 0
-        self._kept: list[int] = []  # kept[g]: last sequence of generation g that later rollbacks left valid
+        # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
+        self._kept: list[tuple[int, int]] = []
         self._careful = bool(flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
         self._checkpoint = checkpoint
         self._interval = checkpoint_interval
@@ -99,20 +101,24 @@ class Subscription:
                 events = min(events, limit)
             else:
                 size = min(size, limit * self._segment.memory_unit)
-        if min_events == 1 and events > 0:
-            first, last = self._reader.take(events, size)
-            if last >= first and not self._careful:
-                return Batch(self._segment, self._views, first, last, self._generation)
-        else:
-            self._check_limits(events, min_events)
-            first, last = 1, 0
-        if last < first:
-            if self._await(min_events, Deadline(timeout)):
+        try:
+            if min_events == 1 and events > 0:
                 first, last = self._reader.take(events, size)
+                if last >= first and not self._careful:
+                    return Batch(self._segment, self._views, first, last, self._generation)
             else:
-                first, last = self._reader.get + 1, self._reader.get
-        batch = Batch(self._segment, self._views, first, last, self._generation)
-        return self._checked(batch) if self._careful and batch else batch
+                self._check_limits(events, min_events)
+                first, last = 1, 0
+            if last < first:
+                if self._await(min_events, Deadline(timeout)):
+                    first, last = self._reader.take(events, size)
+                else:
+                    first, last = self._reader.get + 1, self._reader.get
+            batch = Batch(self._segment, self._views, first, last, self._generation)
+            return self._checked(batch) if self._careful and batch else batch
+        except StoreCorrupt:
+            self._check_state()  # an evicted reader finds nonsense where its events were
+            raise
 
     def _check_limits(self, events: int, min_events: int) -> None:
         if not 0 < min_events <= min(events, self._views.capacity):
@@ -206,9 +212,10 @@ class Subscription:
         if self._careful:
             self._check_state()
         before = reader.ack
-        if self._checkpoint is not None:
-            self._note_checkpoint(before, sequence)
+        reached = self._checkpoint_at(before, sequence) if self._checkpoint is not None else None
         reader.ack_to(sequence)
+        if reached is not None:
+            self._unsaved = reached  # after the ack: what close() saves is never ahead of it
         fence()  # the ack, before the look at who waits for room: see ring.room_is_wanted
         if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
             self.store.wake_producer()
@@ -229,12 +236,17 @@ class Subscription:
                 raise AckError(
                     f"batch {batch.first}..{batch.last} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
                 )
-        self._kept = [min(kept, to) for kept in self._kept] + [to]
-        self._generation += 1
         reader.rollback_to(to)
+        while self._kept and self._kept[-1][1] >= to:
+            self._kept.pop()
+        self._kept.append((self._generation, to))
+        self._generation += 1
+        while len(self._kept) > 1 and self._kept[1][1] <= reader.ack:
+            del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
 
     def _check_generation(self, batch: Batch) -> None:
-        if not 0 <= batch.generation < self._generation or batch.last > self._kept[batch.generation]:
+        after = bisect_left(self._kept, (batch.generation, -2))
+        if not 0 <= batch.generation < self._generation or batch.last > self._kept[after][1]:
             raise AckError(
                 f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
             )
@@ -264,15 +276,16 @@ class Subscription:
         """Events put and not yet acked."""
         return self._words[PUT] - self._reader.ack
 
-    def _note_checkpoint(self, before: int, sequence: int) -> None:
-        """Remember the last ack point up to `sequence`; its payload is read now, before the ack gives the room away."""
-        acked = Batch(self._segment, self._views, before + 1, sequence, self._generation)
-        point = acked.ack_point
-        if point is not None:
-            try:
-                self._unsaved = Checkpoint(acked.position_of(point), self._segment.epoch, point)
-            except StoreCorrupt:
-                self._unsaved = None  # raw payloads of other users of the ring carry no position
+    def _checkpoint_at(self, before: int, sequence: int) -> Checkpoint | None:
+        """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the room away."""
+        point = Batch(self._segment, self._views, before + 1, sequence, self._generation).ack_point
+        if point is None:
+            return None
+        try:
+            position = Batch(self._segment, self._views, point, point, self._generation).position_of(point)
+        except StoreCorrupt:
+            return None  # raw payloads of other users of the ring carry no position
+        return Checkpoint(position, self._segment.epoch, point)
 
     def save_checkpoint(self) -> None:
         """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses."""

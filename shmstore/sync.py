@@ -130,11 +130,17 @@ class Ownership:
     def release(self) -> None:
         """Give the role up; does nothing when it is not held."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if fd < 0:
+            return
+        try:
             _held.discard(self)
             # Unlocked before it is closed: a child forked meanwhile has a copy of the description.
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, self._byte, 1, 0))
+        finally:
             os.close(fd)
+
+    def __del__(self) -> None:
+        self.release()
 
     def taken(self) -> bool:
         """True where somebody, this object included, holds the role now."""
@@ -153,6 +159,8 @@ class Ownership:
 
 
 def _after_fork() -> None:
+    global _barrier
+    _barrier = threading.Lock()  # another thread may have held it
     for ownership in list(_held):
         ownership._forked()
     _held.clear()
@@ -253,17 +261,20 @@ class Lock:
                         f"the store's table is locked for more than {timeout} s by a living process: see `shmstore stat`"
                     )
         except BaseException:
+            self._owner.release()  # an interrupt may have come after it was acquired
             self._threads.release()
             raise
 
     def release(self) -> None:
         """Give the lock back and wake one waiter."""
-        self._owner.release()
-        # Not above 1, or waiters would all wake for nothing. Two that see 0 at once make it 2; that is harmless,
-        # since the byte excludes.
-        if self._semaphore is not None and self._semaphore.value == 0:
-            self._semaphore.release()
-        self._threads.release()
+        try:
+            self._owner.release()
+            # Not above 1, or waiters would all wake for nothing. Two that see 0 at once make it 2; that is harmless,
+            # since the byte excludes.
+            if self._semaphore is not None and self._semaphore.value == 0:
+                self._semaphore.release()
+        finally:
+            self._threads.release()
 
     def __enter__(self) -> Lock:
         self.acquire()

@@ -1,15 +1,18 @@
 """The subscription table: who reads a store, from where, and who owns which place. All changes are made under its lock.
 
 A place is filled from its name to its state, and freed from its state on: a process that dies in between leaves a place
-that is FREE, or one that is ACTIVE and whole. Place 0 has no name. It stands in while nobody is subscribed, so that what
-is put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, and FREE after the first came.
+that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in while nobody is subscribed, so that what is
+put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, and FREE after the first came.
+Whoever takes the lock first undoes what a dead holder left: a place still JOINING, or place 0 beside an ACTIVE one. The
+producer does so, too, when it finds no room, because either could hold it up for ever.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
@@ -23,6 +26,7 @@ from shmstore.sync import Lock, Ownership, fence, start_time
 
 FREE: Final = int(SubscriptionState.FREE)
 LOST: Final = int(SubscriptionState.LOST)
+JOINING: Final = int(SubscriptionState.JOINING)
 Start = str | int | Position
 
 
@@ -34,12 +38,36 @@ class SubscriptionTable:
         self._words = segment.words
         self._lock = lock
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock, with nothing half done in the table."""
+        with self._lock:
+            words = self._words
+            for place in self._half_done():
+                words[STATE_OF[place]] = FREE
+            yield
+
+    def mend(self) -> bool:
+        """Undo what a process killed in here left, where something is left; True when there was."""
+        if not self._half_done():
+            return False
+        with self.locked():
+            return True
+
+    def _half_done(self) -> list[int]:
+        words = self._words
+        places = range(1, words[PLACES])
+        found = [place for place in places if words[STATE_OF[place]] == JOINING]
+        if words[STATE_OF[0]] == ACTIVE and any(words[STATE_OF[place]] == ACTIVE for place in places):
+            found.append(0)
+        return found
+
     def take(self, name: str, start: Start) -> tuple[int, Ownership]:
         """Own the subscription `name`, made at `start` if it is new; return its place. Raises as `EventStore.subscribe`."""
         check_subscription_name(name)
         if isinstance(start, str) and start not in ("earliest", "latest"):
             raise ValueError(f"start is {start!r}: give 'earliest', 'latest', a sequence or a Position")
-        with self._lock:
+        with self.locked():
             place = self._find(name) or self._vacant()
             owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)
             if not owner.acquire():
@@ -58,6 +86,8 @@ class SubscriptionTable:
                     self._fill(place, name, start)
                 self._note_owner(place)
             except BaseException:
+                if self._words[STATE_OF[place]] == JOINING:
+                    self._words[STATE_OF[place]] = FREE
                 owner.release()
                 raise
         return place, owner
@@ -71,17 +101,16 @@ class SubscriptionTable:
         words[WANTED_OF[place]] = DISARMED
         words[GET_OF[place]] = words[ACK_OF[place]] = ack
         words[PLACES] = max(words[PLACES], place + 1)
-        words[STATE_OF[place]] = ACTIVE
+        words[STATE_OF[place]] = JOINING
         fence()  # from here the producer keeps what follows our ack, unless its floor passed it before: see ring's plan
         floor = words[FLOOR]
         if floor > ack:
-            if start == "latest" or start == "earliest":
-                words[GET_OF[place]] = words[ACK_OF[place]] = floor
-            else:
-                words[STATE_OF[place]] = FREE
+            if start != "latest" and start != "earliest":
                 raise PositionNotFound(
                     f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}"
                 )
+            words[GET_OF[place]] = words[ACK_OF[place]] = floor
+        words[STATE_OF[place]] = ACTIVE
         words[STATE_OF[0]] = FREE
 
     def _first_wanted(self, start: Start) -> int:
@@ -100,23 +129,23 @@ class SubscriptionTable:
     def remove(self, name: str) -> None:
         """Forget a subscription nobody owns. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         words = self._words
-        with self._lock:
+        with self.locked():
             place = self._find(name)
             if not place:
                 raise SubscriptionNotFound(
                     f"store {self._segment.name!r} has no subscription {name!r}: it has {', '.join(self.names()) or 'none'}"
                 )
             with self._owned(place):
-                if not [p for p in range(1, words[PLACES]) if p != place and words[STATE_OF[p]] == ACTIVE]:
-                    # After an eviction its ack may lie too far back; the floor is as far as events are kept.
-                    words[ACK_OF[0]] = words[GET_OF[0]] = max(words[ACK_OF[place]], words[FLOOR])
+                others = [p for p in range(1, words[PLACES]) if p != place and words[STATE_OF[p]] == ACTIVE]
+                if not others and words[STATE_OF[0]] != ACTIVE:  # after an eviction it stands in already, and ahead of us
+                    words[GET_OF[0]] = words[ACK_OF[0]] = words[ACK_OF[place]]
                     words[STATE_OF[0]] = ACTIVE
                 words[STATE_OF[place]] = FREE
 
     def clear(self) -> None:
         """Move every subscription to the put cursor. Raises `SubscriptionInUse` where a reader lives; then nothing was moved."""
         words = self._words
-        with self._lock, ExitStack() as owned:
+        with self.locked(), ExitStack() as owned:
             places = [place for place in range(words[PLACES]) if words[STATE_OF[place]] == ACTIVE]
             for place in places:
                 owned.enter_context(self._owned(place))
@@ -128,7 +157,7 @@ class SubscriptionTable:
     def evict(self, wanted: int) -> list[int]:
         """Mark as lost the subscriptions whose ack is below `wanted`; return their places. For the producer alone."""
         words = self._words
-        with self._lock:
+        with self.locked():
             places = [place for place in range(1, words[PLACES]) if words[STATE_OF[place]] == ACTIVE]
             late = [place for place in places if words[ACK_OF[place]] < wanted]
             if len(late) == len(places):
