@@ -74,14 +74,14 @@ def replica_id(settings: Settings) -> int:
     return 1 << 30 | zlib.crc32(f"{socket.gethostname()}/{settings.store}".encode()) >> 2
 
 
-def open_store(settings: Settings) -> EventStore:
-    """Attach to the store, or create it."""
+def open_store(settings: Settings) -> tuple[EventStore, bool]:
+    """Attach to the store, or create it: (store, whether it was created)."""
     try:
-        return EventStore.attach(settings.store)
+        return EventStore.attach(settings.store), False
     except StoreNotFound:
         pass
     try:
-        return EventStore.create(
+        store = EventStore.create(
             settings.store,
             capacity=settings.capacity,
             memory_unit=settings.memory_unit,
@@ -90,8 +90,9 @@ def open_store(settings: Settings) -> EventStore:
             lag="evict" if settings.lag == "evict" else "block",
             evict_after=settings.evict_after,
         )
+        return store, True
     except StoreExists:  # somebody was faster
-        return EventStore.attach(settings.store)
+        return EventStore.attach(settings.store), False
 
 
 class Replicator:
@@ -141,7 +142,7 @@ class Replicator:
             self._reconnects,
             self._decoder.skipped,
             self._blocked,
-            self._decoder.position if self._decoder.file else None,
+            self._decoder.position if self._decoder.position.file else None,
         )
 
     def run(self) -> Summary:
@@ -289,7 +290,7 @@ class Replicator:
         now = time.monotonic()
         if self._first is not None and (at_once or now - self._beat >= SECOND):
             self._beat = now
-            self._store.heartbeat(self._source, self._decoder.position if self._decoder.file else None)
+            self._store.heartbeat(self._source, self._decoder.position if self._decoder.position.file else None)
 
 
 def _decode(flush: Flush) -> list[Event]:
@@ -314,8 +315,14 @@ def run(
     `ShmStoreError`.
     """
     stopping = stop if callable(stop) else stop.is_set
-    with open_store(settings) as store:
-        return Replicator(settings, store, stopping, before=before, after=after, log=log).run()
+    store, created = open_store(settings)
+    with store:
+        try:
+            return Replicator(settings, store, stopping, before=before, after=after, log=log).run()
+        except Exception:
+            if created and store.latest_position is None:  # leave nothing behind that was never of use
+                EventStore.unlink(settings.store)
+            raise
 
 
 def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None) -> list[Summary]:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from producer import gtid
 from producer.binlog import Session
-from producer.decoder import Tail
 from producer.errors import PrivilegeMissing
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from producer.scan import scan_to_offset, scan_to_time
 from producer.server import Server, binlog_files, current_position, gtid_at
 from producer.settings import Settings, SettingsError
+from producer.writer import Tail
 from shmstore import BinlogPurged, EntryType, EventStore, Position, PositionNotFound, checkpoints
 
 

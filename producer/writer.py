@@ -1,0 +1,136 @@
+"""Encodes events into a transaction buffer: the header of each, the numbered parts, what a restart needs to know.
+
+`order` counts the events of a transaction as the binlog has them, before any filter, so that it does not depend on
+options: by it a restarted producer knows which events of a half-put transaction are in the store. For that, the last
+event of every part but the last carries where the transaction began, in its props: ``resume``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from producer.events import RawEvent
+from producer.transaction import TransactionBuffer
+from shmstore import EntryType, EventType, Position, SlotFlag
+from shmstore.codec import encode_stored
+
+NO_PROPS: dict[str, str] = {}
+_PART, _PROPS = 9, 14  # places in the header that codec's plan draws
+_WRAP = 1 << 32
+
+
+class Tail(NamedTuple):
+    """The last event of a store, where it stands inside a transaction."""
+
+    transaction: str
+    order: int
+    part: int
+
+
+class EventWriter:
+    """Where the stream stands, and the transaction being written."""
+
+    __slots__ = ("_before", "_file_number", "_last", "begun", "buffer", "file", "gtids", "offset", "order", "tail", "transaction")
+
+    def __init__(self, buffer: TransactionBuffer) -> None:
+        self.buffer = buffer
+        self.file, self.offset, self._file_number = "", 0, 0
+        self.gtids = ""  # the executed set as text, as of the last commit
+        self.tail: Tail | None = None  # where the store ends inside the transaction that is read again
+        self.forget()
+
+    def forget(self) -> None:
+        """The transaction is over, or never was."""
+        self.transaction = ""
+        self.begun: int | None = None  # offset where its first event begins; None: there is no transaction
+        self.order = 0
+        self._before = self.gtids
+        self._last: tuple[list[Any], bytes | None, Any] | None = None
+
+    def move(self, file: str, offset: int) -> None:
+        """Go to another place."""
+        if file != self.file:
+            self.file, self._file_number = file, Position(file, 0).file_number
+        self.offset = offset
+
+    def advance(self, end: int) -> None:
+        """Go on to the end of an event. Its log_pos has 32 bits, a file can be longer: wraps are counted."""
+        place = self.offset & ~(_WRAP - 1) | end
+        self.offset = place if place >= self.offset else place + _WRAP
+
+    def name(self, gtid: str, length: int) -> None:
+        """A transaction begins, with an event of `length` bytes that ends here."""
+        self.begun = self.offset - length
+        self.transaction = gtid or f"{self.file}:{self.begun}"
+        self._before = self.gtids
+
+    @property
+    def part_is_out(self) -> bool:
+        """Whether a part of the open transaction has left the buffer, now or in an earlier life."""
+        return self.buffer.part > 0 or (self.tail is not None and self.tail.transaction == self.transaction)
+
+    def write(
+        self,
+        raw: RawEvent,
+        entry: EntryType,
+        type_: EventType = EventType.NONE,
+        *,
+        schema: bytes | None = None,
+        body: list[Any] | None = None,
+        rows: int = 0,
+        database: str = "",
+        sql: str = "",
+        props: dict[str, str] = NO_PROPS,
+        gtids: str = "",
+        microsecond: int = 0,
+    ) -> None:
+        """Add an event that ends here to the open transaction, unless the store has it already."""
+        buffer = self.buffer
+        if self.tail is not None:
+            if self.order <= self.tail.order:
+                return
+            buffer.part = max(buffer.part, self.tail.part + 1)
+        time_ms = raw.timestamp * 1000 + microsecond // 1000
+        header = [
+            int(entry),
+            int(type_),
+            self.file,
+            self.offset,
+            raw.length,
+            time_ms,
+            raw.server_id,
+            self.transaction,
+            self.order,
+            buffer.part,
+            gtids,
+            0,
+            database,
+            sql,
+            props,
+        ]
+        payload = encode_stored(header, schema, body)
+        if buffer.overflows(len(payload)):
+            self._cut()
+            header[_PART] = buffer.part
+            payload = encode_stored(header, schema, body)
+        buffer.add(payload, (time_ms, self.offset, self._file_number, rows, int(entry) | int(type_) << 8))
+        self._last = (header, schema, body)
+
+    def _cut(self) -> None:
+        """End a part: its last event says where the transaction began."""
+        assert self._last is not None  # an empty part does not overflow
+        header, schema, body = self._last
+        header[_PROPS] = {**header[_PROPS], "resume": f"{self.file}:{self.begun} {self._before}".rstrip()}
+        self.buffer.replace_last(encode_stored(header, schema, body))
+        self.buffer.cut()
+
+    def end(self, flag: SlotFlag, *, empty: bool = False) -> None:
+        """The last event written ends the transaction; one that is `empty` may be left out."""
+        self.buffer.end(flag, empty=empty and self.tail is None and self.buffer.part == 0)
+        self.tail = None
+        self.forget()
+
+    def discard(self) -> None:
+        """Forget the open transaction, of which nothing was put."""
+        self.buffer.discard()
+        self.forget()
