@@ -20,31 +20,19 @@ _TITLES: Final = {
 
 @dataclass
 class Stage:
-    """One stage's row changes over time: when the first came, how many there are, when the last came."""
+    """One stage's row changes: how many there are, when the last came, how far behind the ring's put cursor it ever was."""
 
     name: str
     rows: int = 0
-    first: float = 0.0
     last: float = 0.0
     largest_lag: int = 0
 
-    def see(self, rows: int, now: float) -> None:
-        """Note the count at the time `now`."""
+    def see(self, rows: int, now: float) -> bool:
+        """Note the count at the time `now`; return True when it has grown."""
         if rows <= self.rows:
-            return
-        if not self.rows:
-            self.first = now
+            return False
         self.rows, self.last = rows, now
-
-    @property
-    def seconds(self) -> float:
-        """From the first row to the last."""
-        return self.last - self.first
-
-    @property
-    def rate(self) -> float:
-        """Row changes a second."""
-        return self.rows / self.seconds if self.seconds > 0 else 0.0
+        return True
 
 
 class Monitor:
@@ -56,6 +44,7 @@ class Monitor:
         self.target = target
         self.stages = {name: Stage(name) for name in ("load", "put", *readers)}
         self.moved = time.monotonic()  # when anything last moved
+        self.first = 0.0  # when the first row change was there: all stages are measured from it
         self._out = out
         self._live = out.isatty()
         self._lines = 0
@@ -70,8 +59,9 @@ class Monitor:
         now = time.monotonic()
         put = self.store.put_cursor
         self._subscriptions = {stat.name: stat for stat in self.store.subscriptions()}
-        self.stages["load"].see(committed, now)
-        self.stages["put"].see(put.rows, now)
+        seen = self.stages["load"].see(committed, now) | self.stages["put"].see(put.rows, now)
+        if seen and not self.first:
+            self.first = now
         for name in self.readers:
             stat = self._subscriptions.get(name)
             if stat is not None:
@@ -139,9 +129,13 @@ class Monitor:
         return (rows - before) / (now - then) if now > then else 0.0
 
     def rates(self) -> str:
-        """Return the table of stages: rows, seconds, rows/s, and the largest lag of each reader."""
-        lines = [f"{'stage':32} {'rows':>10} {'seconds':>8} {'rows/s':>9} {'largest lag, rows':>18}"]
+        """Return the table of stages: rows, seconds from the first change to this stage's last, rows/s, how far behind it was."""
+        lines = [f"{'stage':32} {'rows':>10} {'seconds':>8} {'rows/s':>9} {'largest lag, rows':>18} {'done after the load':>20}"]
         for stage in self.stages.values():
-            lag = f"{stage.largest_lag:>18,}" if stage.name in self.readers else ""
-            lines.append(f"{_TITLES[stage.name]:32} {stage.rows:>10,} {stage.seconds:>8.1f} {stage.rate:>9,.0f} {lag}".rstrip())
+            seconds = stage.last - self.first
+            rate = f"{stage.rows / seconds:,.0f}" if seconds > 0 else "-"
+            line = f"{_TITLES[stage.name]:32} {stage.rows:>10,} {seconds:>8.1f} {rate:>9}"
+            if stage.name in self.readers:
+                line += f" {stage.largest_lag:>18,} {max(stage.last - self.stages['load'].last, 0):>18.1f} s"
+            lines.append(line)
         return "\n".join(lines)
