@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position
-from shmstore.layout import SlotFlag
+from shmstore.layout import SlotFlag, header_word
 from shmstore.segment import Segment, Views, overflow_path
+
+LAST_OVERSIZED: Final = header_word("oversized")
+OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
 
 
 class Batch:
@@ -54,15 +58,18 @@ class Batch:
     @property
     def raw(self) -> memoryview:
         """All payloads back to back, without a copy."""
-        if self._raw is None:
-            views, mask = self._views, self._views.places - 1
-            start = views.ends[(self.first - 1) & mask]
-            at = start % views.arena_size
+        raw = self._raw
+        if raw is None:
             if self.oversized:
-                self._raw = self._overflow()
+                raw = self._overflow()
             else:
-                self._raw = views.arena[at : at + views.ends[self.last & mask] - start]
-        return self._raw
+                views = self._views
+                ends, mask = views.ends, views.places - 1
+                start = ends[(self.first - 1) & mask]
+                at = start % views.arena_size
+                raw = views.arena[at : at + ends[self.last & mask] - start]
+            self._raw = raw
+        return raw
 
     @property
     def slots(self) -> NDArray[np.void]:
@@ -99,14 +106,15 @@ class Batch:
     @property
     def oversized(self) -> bool:
         """True where the batch is one event larger than the arena, in a segment of its own."""
-        return self.first == self.last and bool(
-            self._views.slots["flags"][self.first & (self._views.places - 1)] & SlotFlag.OVERSIZED
-        )
+        views, first = self._views, self.first
+        if views.words[LAST_OVERSIZED] < first or first != self.last:  # the usual case costs one look
+            return False
+        return bool(views.slots["flags"][first & (views.places - 1)] & OVERSIZED)
 
     @property
     def ack_point(self) -> int | None:
         """Sequence of the last transaction end or DDL in the batch; None within a large transaction."""
-        found = np.flatnonzero(self.slots["flags"] & SlotFlag.ACK_POINT)
+        found = np.flatnonzero(self.slots["flags"] & int(SlotFlag.ACK_POINT))
         return self.first + int(found[-1]) if len(found) else None
 
     @property

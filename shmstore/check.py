@@ -61,7 +61,7 @@ def _events(segment: Segment) -> list[str]:
         views.slots[i + 1 : i + n + 1].copy(),
     )
     lengths = np.diff(ends)
-    wanted = np.where(slots["flags"] & SlotFlag.OVERSIZED, views.limit, slots["size"].astype(np.int64))
+    wanted = np.where(slots["flags"] & int(SlotFlag.OVERSIZED), views.limit, slots["size"].astype(np.int64))
     for what, wrong in (
         ("length differs from its slot", lengths != wanted),
         ("row count differs from its slot", np.diff(rows) != slots["rows"]),
