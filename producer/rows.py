@@ -167,7 +167,7 @@ class RowsDecoder:
                 raise ValueError(f"{count} columns, its TABLE_MAP has {len(fields)}")
             width = (count + 7) // 8
             end = at + (2 * width if kind.type is EventType.UPDATE else width)
-            key = (kind.partial, body[at:end])
+            key = (kind.type, kind.partial, body[at:end])
             entry = table.layout.decoders.get(key)
             if entry is None:
                 if len(body) < end:

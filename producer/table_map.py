@@ -134,7 +134,7 @@ class Layout:
         self.table = table
         self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key)
         self.blob = encode_schema(self.schema) if error is None else b""
-        self.decoders: dict[Any, Any] = {}  # (images, columns present) -> the function that decodes them
+        self.decoders: dict[Any, Any] = {}  # (kind of event, columns present) -> the function that decodes them
         self._fields = fields
         self._error = error
 
