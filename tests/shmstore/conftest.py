@@ -1,0 +1,70 @@
+"""Fixtures of the store's tests: a fresh name that must leave nothing behind, threads, waits without a safety net."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from shmstore import EventStore, StoreNotFound
+from tests.shmstore.samples import leftovers
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A store name nobody uses. What the test leaves under it is removed; a removed store must leave nothing."""
+    chosen = f"proof-{os.getpid()}-{next(_numbers)}"
+    yield chosen
+    with suppress(StoreNotFound):
+        EventStore.unlink(chosen)
+    assert leftovers(chosen) == []
+
+
+@pytest.fixture
+def make(name: str) -> Iterator[Callable[..., EventStore]]:
+    """Create the store of this test; it is closed afterwards."""
+    stores = []
+
+    def create(**options: Any) -> EventStore:
+        store = EventStore.create(name, **{"capacity": 8, "memory_unit": 64, **options})
+        stores.append(store)
+        return store
+
+    yield create
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def attach(name: str) -> Iterator[Callable[[], EventStore]]:
+    """Attach to the store of this test once more; it is closed afterwards."""
+    stores = []
+
+    def again() -> EventStore:
+        stores.append(EventStore.attach(name))
+        return stores[-1]
+
+    yield again
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Future[Any]]]:
+    """Run a call in a thread of its own."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        yield pool.submit
+
+
+@pytest.fixture
+def no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits look again only when they are woken: a lost wake-up is a test that fails, not one that is slow."""
+    monkeypatch.setattr("shmstore.subscription.WAIT_SLICE", 120.0)
+    monkeypatch.setattr("shmstore.room.WAIT_SLICE", 120.0)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from shmstore import ABSENT, EntryType, Event, EventType, Position
+from shmstore.event import Absent
+from tests.shmstore.samples import ddl, end, position, rows
+
+
+def test_positions_order_by_file_number_not_by_text():
+    """File 999999 comes before 1000000, and binlog.000012 before binlog.000102, whatever the text says."""
+    files = ["binlog.1000000", "binlog.999999", "binlog.000102", "a.b.000012"]
+    ordered = sorted((Position(file, 4) for file in files), key=lambda p: p.order)
+    assert [p.file_number for p in ordered] == [12, 102, 999999, 1000000]
+
+
+@pytest.mark.parametrize("file", ["", "binlog", "binlog.", "binlog.x12", "binlog.٣"])
+def test_a_file_name_without_a_number_counts_as_zero(file):
+    """Nothing is guessed from a name that has no decimal number at its end."""
+    assert Position(file, 4).file_number == 0
+
+
+def test_offsets_beyond_four_gigabytes_order_rightly():
+    """A long difference of offsets is not cut to 32 bits."""
+    assert Position("b.1", 2**33).order > Position("b.1", 2**32 - 1).order > Position("b.1", 5).order
+
+
+def test_absent_is_one_value_in_every_process():
+    """ABSENT survives pickling and copying as itself, is false, and is not None."""
+    assert pickle.loads(pickle.dumps(ABSENT)) is ABSENT
+    assert copy.deepcopy(ABSENT) is ABSENT
+    assert not ABSENT
+    assert ABSENT is not None
+    assert isinstance(ABSENT, Absent)
+
+
+def test_only_transaction_ends_and_ddl_are_ack_points():
+    """A durable checkpoint may stand at END and DDL, nowhere else."""
+    assert {entry for entry in EntryType if Event(entry, EventType.NONE, position(1), 0).ends_transaction} == {
+        EntryType.END,
+        EntryType.DDL,
+    }
+    assert end(1).ends_transaction
+    assert ddl(1).ends_transaction
+
+
+def test_records_leave_absent_columns_out_and_keep_nulls():
+    """A column that the row image lacks is not in the record; a NULL is there as None."""
+    event = rows(3)
+    table = event.table
+    assert table is not None
+    row = event.rows[0]._replace(after=(1, None, ABSENT, ABSENT))
+    assert list(event._replace(rows=(row,)).records()) == [(None, {"id": 1, "note": None})]
