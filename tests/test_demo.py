@@ -460,14 +460,15 @@ def test_a_signal_in_mid_load_stops_everything(folder: Path, number: int, code: 
 
 def wait_for_load(demo: subprocess.Popen[str]) -> list[int]:
     """Read the demo's output until its load runs; return the pids it has told."""
-    pids = []
+    pids, told = [], []
     assert demo.stdout is not None
     for line in demo.stdout:
+        told.append(line)
         if " pid " in line:
             pids.append(int(line.partition(" pid ")[2].partition(":")[0]))
         if "  load " in line and "put" in line:
             return pids
-    raise AssertionError(f"the demo ended with {demo.wait()} before its load ran")
+    raise AssertionError(f"the demo ended with {demo.wait()} before its load ran:\n{''.join(told)}")
 
 
 def test_child_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

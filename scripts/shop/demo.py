@@ -100,6 +100,7 @@ class Demo:
         commands = {
             "sqlite": python_module("scripts.shop.sqlite_reader", self.store_name, str(self.folder / "sqlite" / "shop.db")),
             "spark": python_module("scripts.shop.spark_reader", self.store_name, str(self.folder / "spark")),
+            "replicate": python_module("scripts.shop.spark_reader", self.store_name, str(self.folder / "replicate"), "replicate"),
             "tail": [console(), "tail", self.store_name, "--format", "json", "--subscription", "tail"],
         }
         for name in self.options.readers:
@@ -108,7 +109,7 @@ class Demo:
                     child = self.start(name, commands[name], stdout=file.fileno())
             else:
                 child = self.start(name, commands[name])
-            shown = ["shmstore", *commands[name][1:]] if name == "tail" else ["python", *commands[name][2:-1]]
+            shown = ["shmstore", *commands[name][1:]] if name == "tail" else ["python", *commands[name][2:]]
             say(f"reader    pid {child.pid}: {' '.join(shown)}")
         wanted = set(self.options.readers)
         self.wait("the readers to subscribe", lambda: wanted <= {stat.name for stat in store.subscriptions()})
@@ -220,8 +221,8 @@ class Demo:
         for name in self.options.readers:
             if name == "sqlite":
                 places["sqlite"] = compare.of_sqlite(self.folder / "sqlite" / "shop.db", layouts)
-            elif name == "spark":
-                places["spark (Delta)"] = compare.of_delta(self.folder / "spark" / "tables", layouts)
+            elif name in ("spark", "replicate"):
+                places[f"{name} (Delta)"] = compare.of_delta(self.folder / name / "tables", layouts)
             else:
                 with (self.folder / "tail" / "changes.jsonl").open("rb") as lines:
                     replay = Replay(layouts).read(lines)
@@ -339,6 +340,8 @@ def run(options: Options) -> int:
             say(f"\nFAILED by a bug:\n{traceback.format_exc()}")
         finally:
             troubles = demo.end_children()
+            if code:  # an interrupted part may end by the signal itself
+                troubles = []
     keep = options.keep and demo.server is not None
     left = demo.leave(keep=keep)
     for trouble in troubles + [f"left behind: {what}" for what in left]:

@@ -14,6 +14,7 @@ _TITLES: Final = {
     "put": "producer: binlog -> ring",
     "sqlite": "reader: Consumer -> SQLite",
     "spark": "reader: Spark -> Delta",
+    "replicate": "reader: Spark replicate() -> Delta",
     "tail": "reader: shmstore tail -> file",
 }
 
@@ -130,11 +131,11 @@ class Monitor:
 
     def rates(self) -> str:
         """Return the table of stages: rows, seconds from the first change to this stage's last, rows/s, how far behind it was."""
-        lines = [f"{'stage':32} {'rows':>10} {'seconds':>8} {'rows/s':>9} {'largest lag, rows':>18} {'done after the load':>20}"]
+        lines = [f"{'stage':34} {'rows':>10} {'seconds':>8} {'rows/s':>9} {'largest lag, rows':>18} {'done after the load':>20}"]
         for stage in self.stages.values():
             seconds = stage.last - self.first
             rate = f"{stage.rows / seconds:,.0f}" if seconds > 0 else "-"
-            line = f"{_TITLES[stage.name]:32} {stage.rows:>10,} {seconds:>8.1f} {rate:>9}"
+            line = f"{_TITLES[stage.name]:34} {stage.rows:>10,} {seconds:>8.1f} {rate:>9}"
             if stage.name in self.readers:
                 line += f" {stage.largest_lag:>18,} {max(stage.last - self.stages['load'].last, 0):>18.1f} s"
             lines.append(line)

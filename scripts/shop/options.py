@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 READERS: Final = ("sqlite", "spark", "tail")
+ALL_READERS: Final = (*READERS, "replicate")  # one more Spark: not by default
 
 _ABOUT: Final = """\
 Run the whole chain on real input, and prove the result.
@@ -30,6 +31,7 @@ examples
   scripts/demo --rows 2000 --rate 0         a short one, as fast as the server goes
   scripts/demo --server mysql               MySQL instead of MariaDB
   scripts/demo --readers sqlite,tail        without Spark (no Java needed)
+  scripts/demo --readers replicate          Spark by the library's one call, replicate(), alone
   scripts/demo --capacity 256 --rate 0      a tiny ring: the producer waits for the slowest reader, and nothing is lost
   scripts/demo --keep                       leave all running at the end, to look around with mysql, sqlite3, shmstore stat ...
 
@@ -119,11 +121,11 @@ def _rate(text: str) -> float:
 def _readers(text: str) -> tuple[str, ...]:
     chosen = tuple(word.strip() for word in text.split(",") if word.strip())
     for word in chosen:
-        if word not in READERS:
-            raise argparse.ArgumentTypeError(f"{word!r} is no reader: there are {', '.join(READERS)}")
+        if word not in ALL_READERS:
+            raise argparse.ArgumentTypeError(f"{word!r} is no reader: there are {', '.join(ALL_READERS)}")
     if not chosen:
-        raise argparse.ArgumentTypeError(f"no reader given: there are {', '.join(READERS)}")
-    return tuple(name for name in READERS if name in chosen)
+        raise argparse.ArgumentTypeError(f"no reader given: there are {', '.join(ALL_READERS)}")
+    return tuple(name for name in ALL_READERS if name in chosen)
 
 
 def _capacity(text: str) -> int:

@@ -1,6 +1,7 @@
 """Reader 2: a Spark Structured Streaming query that keeps the shop's tables as Delta tables, through ``foreachBatch``.
 
-``python -m scripts.shop.spark_reader STORE FOLDER``. The query reads ``format("shmstore")`` with JSON images, so that one
+``python -m scripts.shop.spark_reader STORE FOLDER [replicate]``; with ``replicate`` the library's one call does it all, and the
+demo has two implementations to compare. Otherwise the query reads ``format("shmstore")`` with JSON images, so that one
 query serves all tables. A micro-batch becomes one MERGE a table: the last change of every key by `seq`, where an update
 that changes the key also deletes the old one. DDLs come in the same stream: a column that one adds gets its default in the
 rows already there, at its place in the order. Each commit carries the batch's number in the Delta log, so that a batch that
@@ -21,9 +22,10 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 
-from consumer.spark import register, session_settings
+from consumer.spark import register, replicate, session_settings
 from scripts.shop.canonical import base_type
 from scripts.shop.schema import DATABASE, TABLES, AddColumn, follow
 
@@ -198,15 +200,13 @@ def session(work: Path) -> SparkSession:
     """Return a local Spark that knows the format and writes nothing outside `work`."""
     os.environ["SPARK_LOCAL_DIRS"] = str(work / "local")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark's workers are whatever python3 is on the PATH
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the JVM looks here; else its workers are whatever python3 is on the PATH
     settings = session_settings() | {
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Xss4m -XX:-UsePerfData -XX:TieredStopAtLevel=1",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
     }
     spark = SparkSession.builder.master("local[2]").appName("shmstore demo").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -214,12 +214,8 @@ def session(work: Path) -> SparkSession:
     return spark
 
 
-def main() -> None:
-    """Run the query until SIGTERM."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    store, folder = sys.argv[1], Path(sys.argv[2])
-    spark = session(folder)
+def foreach_batch(spark: SparkSession, store: str, folder: Path) -> StreamingQuery:
+    """Start the query that this module is about."""
     changes = (
         spark.readStream.format("shmstore")
         .option("store", store)
@@ -230,12 +226,35 @@ def main() -> None:
         .option("includeDdl", "true")
         .load()
     )
-    query = (
+    return (
         changes.writeStream.foreachBatch(Mirrors(folder / "tables", "shop").apply)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(processingTime="1 second")
         .start()
     )
+
+
+def one_call(spark: SparkSession, store: str, folder: Path) -> StreamingQuery:
+    """Start the query that does the same by the library's own `replicate`."""
+    return replicate(
+        spark,
+        store=store,
+        subscription="replicate",
+        tables=f"{DATABASE}.*",
+        target=str(folder / "tables" / "{table}"),
+        format="delta",
+        checkpoint=str(folder / "checkpoint"),
+        options={"startingOffsets": "earliest"},
+    )
+
+
+def main() -> None:
+    """Run the query until SIGTERM."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    store, folder = sys.argv[1], Path(sys.argv[2])
+    spark = session(folder)
+    query = (one_call if "replicate" in sys.argv[3:] else foreach_batch)(spark, store, folder)
     try:
         while not stop.is_set() and query.isActive:
             query.awaitTermination(0.25)  # raises what the query failed with
