@@ -13,7 +13,7 @@ from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position
 from shmstore.layout import SlotFlag, header_word
-from shmstore.segment import Segment, Views, overflow_path
+from shmstore.segment import Segment, overflow_path
 
 LAST_OVERSIZED: Final = header_word("oversized")
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
@@ -26,11 +26,10 @@ class Batch:
     An empty batch has ``last == first - 1``; it is false.
     """
 
-    __slots__ = ("_raw", "_segment", "_views", "first", "generation", "last")
+    __slots__ = ("_raw", "_segment", "first", "generation", "last")
 
-    def __init__(self, segment: Segment, views: Views, first: int, last: int, generation: int) -> None:
+    def __init__(self, segment: Segment, first: int, last: int, generation: int) -> None:
         self._segment = segment
-        self._views = views
         self.first = first
         self.last = last
         self.generation = generation
@@ -63,26 +62,31 @@ class Batch:
             if self.oversized:
                 raw = self._overflow()
             else:
-                views = self._views
+                views = self._segment.views
                 ends, mask = views.ends, views.places - 1
                 start = ends[(self.first - 1) & mask]
+                span = ends[self.last & mask] - start
+                if not 0 <= span <= views.arena_size:
+                    raise StoreCorrupt(
+                        f"events {self.first} to {self.last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
+                    )
                 at = start % views.arena_size
-                raw = views.arena[at : at + ends[self.last & mask] - start]
+                raw = views.arena[at : at + span]
             self._raw = raw
         return raw
 
     @property
     def slots(self) -> NDArray[np.void]:
         """A copy of the slot records, dtype `layout.SLOT`, shape (len(batch),)."""
-        i = self.first & (self._views.places - 1)
-        return self._views.slots[i : i + len(self)].copy()
+        i = self.first & (self._segment.views.places - 1)
+        return self._segment.views.slots[i : i + len(self)].copy()
 
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each payload ends in `raw`, shape (len(batch),)."""
         if self.oversized:
             return np.array([len(self.raw)], np.int64)
-        views, mask = self._views, self._views.places - 1
+        views, mask = self._segment.views, self._segment.views.places - 1
         i = self.first & mask
         ends: NDArray[np.int64] = views.ends_array[i : i + len(self)] - views.ends[(self.first - 1) & mask]
         return ends
@@ -90,7 +94,7 @@ class Batch:
     @property
     def rows(self) -> int:
         """Rows in the batch."""
-        views, mask = self._views, self._views.places - 1
+        views, mask = self._segment.views, self._segment.views.places - 1
         return views.rows[self.last & mask] - views.rows[(self.first - 1) & mask]
 
     def payloads(self) -> Iterator[memoryview]:
@@ -106,7 +110,7 @@ class Batch:
     @property
     def oversized(self) -> bool:
         """True where the batch is one event larger than the arena, in a segment of its own."""
-        views, first = self._views, self.first
+        views, first = self._segment.views, self.first
         if views.words[LAST_OVERSIZED] < first or first != self.last:  # the usual case costs one look
             return False
         return bool(views.slots["flags"][first & (views.places - 1)] & OVERSIZED)
@@ -144,7 +148,7 @@ class Batch:
 
     def _overflow(self) -> memoryview:
         path = overflow_path(self._segment.objects, self._segment.epoch, self.first)
-        size = int(self._views.slots["size"][self.first & (self._views.places - 1)])
+        size = int(self._segment.views.slots["size"][self.first & (self._segment.views.places - 1)])
         try:
             with open(path, "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -161,7 +165,7 @@ class _Copied(Batch):
     __slots__ = ("_ends", "_oversized", "_rows", "_slots")
 
     def __init__(self, batch: Batch) -> None:
-        super().__init__(batch._segment, batch._views, batch.first, batch.last, batch.generation)
+        super().__init__(batch._segment, batch.first, batch.last, batch.generation)
         self._oversized = batch.oversized
         self._slots = batch.slots
         self._ends = batch.ends

@@ -74,7 +74,7 @@ def _events(segment: Segment) -> list[str]:
     if segment.flags & StoreFlag.CHECKSUM and not found:
         for sequence in range(acked + 1, put + 1):
             try:
-                Batch(segment, views, sequence, sequence, -1).verify()
+                Batch(segment, sequence, sequence, -1).verify()
             except StoreCorrupt as error:
                 if slowest_ack(views) < sequence:  # acked while we looked: its room may hold something else by now
                     found.append(str(error))

@@ -50,7 +50,7 @@ def _last_whole(store: EventStore) -> int:
         return acked
     for sequence in range(acked + 1, put + 1):
         try:
-            Batch(segment, views, sequence, sequence, -1).verify()
+            Batch(segment, sequence, sequence, -1).verify()
         except StoreCorrupt:
             return sequence - 1
     return put

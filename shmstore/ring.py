@@ -15,7 +15,7 @@ late must find that out.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,12 +93,15 @@ class Writer:
     __slots__ = (
         "_arena",
         "_arena_size",
+        "_counts",
         "_ends",
         "_floor",
         "_limit_end",
         "_limit_sequence",
         "_mask",
+        "_plain",
         "_rows",
+        "_sizes",
         "_slot_bytes",
         "_templates",
         "_views",
@@ -117,7 +120,9 @@ class Writer:
         self._arena_size = views.arena_size
         self._slot_bytes = views.slot_bytes
         self._mask = views.places - 1
-        self._templates: dict[int, bytes] = {}
+        self._sizes = views.slots["size"]
+        self._templates: dict[int, bytes] = {}  # slot records for put_one, by size
+        self._plain, self._counts = b"", np.arange(0)  # slot records for put_many, and 1, 2, 3 ...
         self.resync()
         self._limit_sequence = self._limit_end = -1
         self._floor = slowest_ack(views)  # the last one confirmed; written by `refresh` alone
@@ -172,37 +177,55 @@ class Writer:
 
     def put_many(self, payloads: list[bytes]) -> bool:
         """Publish events of unknown kind with one row each, all or none. False as in `put_one`."""
-        slots = plain_slots(payloads)
-        return self.put_encoded(b"".join(payloads), slots, slots["size"])
-
-    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], charges: NDArray[np.integer[Any]]) -> bool:
-        """Publish events whose payloads lie back to back in `blob`, all or none, at `charges` bytes each. False as in `put_one`."""
-        ends = np.cumsum(charges, dtype=np.int64)
-        if not self.fits(len(slots), int(ends[-1])):
+        n = len(payloads)
+        blob = b"".join(payloads)
+        if not self.fits(n, len(blob)):
             return False
-        self._publish(blob, ends, slots, np.cumsum(slots["rows"], dtype=np.int64))
+        sizes = np.fromiter(map(len, payloads), np.int64, n)
+        if np.count_nonzero(sizes) < n:
+            raise ValueError(NO_BYTES)
+        if n > len(self._counts):
+            self._plain, self._counts = plain_slots([b"."] * n).tobytes(), np.arange(1, n + 1)
+        i = (self.put + 1) & self._mask
+        self._slot_bytes[i * 40 : (i + n) * 40] = self._plain[: n * 40]
+        self._sizes[i : i + n] = sizes
+        np.add(self._counts[:n], self.rows, out=self._views.rows_array[i : i + n])
+        self._publish(i, blob, sizes, self.rows + n)
+        return True
+
+    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], sizes: NDArray[np.int64]) -> bool:
+        """Publish events whose payloads lie back to back in `blob`, all or none; `sizes` are the bytes charged for each.
+
+        `sizes` is used up. False as in `put_one`.
+        """
+        n = len(slots)
+        if not self.fits(n, int(sizes.sum())):
+            return False
+        i = (self.put + 1) & self._mask
+        self._slot_bytes[i * 40 : (i + n) * 40] = slots.view(np.uint8).data
+        rows = slots["rows"].astype(np.int64)
+        rows[0] += self.rows
+        np.add.accumulate(rows, out=self._views.rows_array[i : i + n])
+        self._publish(i, blob, sizes, self._rows[i + n - 1])
         return True
 
     def fits(self, n: int, size: int) -> bool:
         """True where `n` more events of `size` bytes fit into the room known of."""
         return self.put + n <= self._limit_sequence and self.end + size <= self._limit_end
 
-    def _publish(
-        self, blob: bytes | memoryview, ends: NDArray[np.int64], slots: NDArray[np.void], rows: NDArray[np.int64]
-    ) -> None:
-        views = self._views
+    def _publish(self, i: int, blob: bytes | memoryview, sizes: NDArray[np.int64], rows: int) -> None:
+        """Write the payloads and ends of the slots from place `i` on, and move the cursor over them; `rows` is the new total."""
         at = self.end % self._arena_size
         self._arena[at : at + len(blob)] = blob
-        n = len(slots)
-        i = (self.put + 1) & self._mask
-        np.add(ends, self.end, out=views.ends_array[i : i + n])
-        np.add(rows, self.rows, out=views.rows_array[i : i + n])
-        views.slots[i : i + n] = slots
-        after = self.put + n, self.end + int(ends[-1]), self.rows + int(rows[-1])
+        n = len(sizes)
+        sizes[0] += self.end
+        np.add.accumulate(sizes, out=self._views.ends_array[i : i + n])
+        after = self.put + n, self._ends[i + n - 1]
         if WEAK_ORDER:
             fence()
         self._words[PUT] = after[0]  # publish: everything above is whole
-        self.put, self.end, self.rows = after
+        self.put, self.end = after
+        self.rows = rows
 
     def announce_oversized(self) -> None:
         """Say, before it is published, that the next event lies in a segment of its own."""
@@ -218,12 +241,15 @@ class Writer:
         return max(by_count, by_bytes)
 
     def _template(self, payload: bytes) -> bytes:
+        if not payload:
+            raise ValueError(NO_BYTES)
         slot = plain_slots([payload]).tobytes()
         if len(self._templates) < 65536:
             self._templates[len(payload)] = slot
         return slot
 
 
+NO_BYTES: Final = "an event has no bytes: give at least one"
 assert SLOT.itemsize == 40, "Writer.put_one writes slots of 40 bytes"
 
 # ---------------------------------------------------------------- a subscription's end
@@ -257,7 +283,7 @@ class Reader:
         self._seen = seen
         return seen - self.get
 
-    def take(self, limit_events: int, limit_bytes: int) -> tuple[int, int]:
+    def take(self, limit_events: int, limit_bytes: int | None) -> tuple[int, int]:
         """Move get over what fits the limits, and at least one event; return (first, last). Empty is (get + 1, get)."""
         get = self.get
         first = get + 1
@@ -268,25 +294,17 @@ class Reader:
                 return first, get
         if last - get > limit_events:
             last = get + limit_events
-        ends, mask = self._ends, self._mask
-        base = ends[get & mask]
-        if self._words[OVERSIZED] > get:
-            last = self._before(get, last, int(SlotFlag.OVERSIZED))
+        if limit_bytes is not None:
+            last = self._within(get, last, self._ends[get & self._mask] + limit_bytes)
         if self._ddl_isolation:
             last = self._before(get, last, int(SlotFlag.DDL))
-        span = ends[last & mask] - base
-        if span > limit_bytes:
-            last = self._within(get, last, base + limit_bytes)
-            span = ends[last & mask] - base
-        if not 0 <= span <= self._views.arena_size:
-            raise StoreCorrupt(
-                f"events {first} to {last} claim {span} bytes, the arena has {self._views.arena_size}: `shmstore check` tells more"
-            )
         self._words[self._get] = self.get = last
         return first, last
 
     def _within(self, get: int, last: int, end: int) -> int:
-        """Last event that ends at or before `end`; at least get + 1."""
+        """Last event up to `last` that ends at or before `end`; at least get + 1."""
+        if self._ends[last & self._mask] <= end:
+            return last
         i = (get + 1) & self._mask
         return get + max(1, int(np.searchsorted(self._views.ends_array[i : i + last - get], end, side="right")))
 
@@ -336,12 +354,15 @@ def armed_readers(views: Views, *, everyone: bool) -> list[int]:
 def room_is_wanted(views: Views, ack: int) -> bool:
     """True, and the wish is taken back, where the producer waits for room and every subscription has given it.
 
-    Called by a reader after its ack and a fence. Of two readers that ack at once, each after its own store, at least one
+    Called by a reader after its ack. Of two readers that ack at once, each after its own store, at least one
     sees both acks.
     """
     words = views.words
     wanted = words[ROOM_WANTED]
-    if wanted > ack or slowest_ack(views) < wanted:
+    if wanted > ack:
+        return False
+    fence()  # our ack, before the look at the others'
+    if slowest_ack(views) < wanted:
         return False
     words[ROOM_WANTED] = DISARMED
     return True

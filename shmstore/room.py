@@ -9,7 +9,7 @@ from shmstore.errors import StoreClosed, StoreFull
 from shmstore.layout import DISARMED, StoreFlag
 from shmstore.ring import ROOM_WANTED, Writer, armed_readers
 from shmstore.segment import Segment
-from shmstore.sync import WAIT_SLICE, Condition, Deadline, fence
+from shmstore.sync import WAIT_SLICE, Condition, Deadline, heavy_fence
 from shmstore.table import SubscriptionTable
 
 
@@ -29,7 +29,7 @@ class Room:
     def wait(self, writer: Writer, n: int, size: int, deadline: Deadline) -> None:
         """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline, `StoreClosed`.
 
-        Lost wake-ups are ruled out by order: wish, fence, look. A reader acks, fences, looks at the wish. A wish outlives
+        Lost wake-ups are ruled out by order: wish, heavy fence, look. A reader acks, looks at the wish. A wish outlives
         `StoreFull`: a producer that only tries, again and again, must move a reader that waits for more than can come, too.
         """
         words = self._segment.words
@@ -39,7 +39,7 @@ class Room:
         while not writer.fits(n, size):
             wanted = writer.wanted_ack(n, size)
             words[ROOM_WANTED] = wanted
-            fence()
+            heavy_fence()
             writer.refresh()
             if writer.fits(n, size):
                 break

@@ -23,7 +23,7 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
         mask = views.places - 1
         ends = views.ends_array[first & mask : (first & mask) + last - first + 1]
         last = first - 1 + max(1, int(np.searchsorted(ends, views.ends[(first - 1) & mask] + limit_bytes, side="right")))
-    batch = Batch(segment, views, first, last, -1)
+    batch = Batch(segment, first, last, -1)
     if batch:
         batch = batch.copy()
         fence()  # the copy, before the look whether the producer may have written over it
@@ -87,12 +87,12 @@ def readable(segment: Segment, sequence: int) -> bool:
 
 def position_at(segment: Segment, sequence: int) -> Position:
     """Binlog position of one event, which must be `readable`."""
-    return Batch(segment, segment.views, sequence, sequence, 0).position_of(sequence)
+    return Batch(segment, sequence, sequence, 0).position_of(sequence)
 
 
 def event_at(segment: Segment, sequence: int) -> Event:
     """One event, which must be `readable`."""
-    return next(iter(Batch(segment, segment.views, sequence, sequence, 0)))
+    return next(iter(Batch(segment, sequence, sequence, 0)))
 
 
 def start_position(segment: Segment) -> Position | None:

@@ -28,12 +28,12 @@ from shmstore.layout import (
     header_word,
 )
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
-from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
+from shmstore.ring import ARMED, NO_BYTES, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
 from shmstore.room import Room
 from shmstore.segment import Segment, check_name
 from shmstore.stat import StoreStat, SubscriptionStat, describe
 from shmstore.subscription import Subscription
-from shmstore.sync import Condition, Deadline, Lock, Ownership, fence, start_time
+from shmstore.sync import ASYMMETRIC, Condition, Deadline, Lock, Ownership, fence, start_time
 from shmstore.table import Start, SubscriptionTable
 
 _open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
@@ -70,7 +70,7 @@ class EventStore:
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
         self._writer: Writer = _Unclaimed(self)  # type: ignore[assignment]
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
-        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
         self._closed = False
         _open_stores.add(self)
 
@@ -276,7 +276,8 @@ class EventStore:
         except BaseException:
             self._resync()
             raise
-        fence()  # the cursor, before the look at who waits: see Subscription._await
+        if not ASYMMETRIC:
+            fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
             self._notify(armed_readers(self._views, everyone=False))
         return self._words[PUT]
@@ -291,14 +292,17 @@ class EventStore:
             return self._words[PUT]
         if slots.dtype != SLOT:
             raise ValueError(f"slots have dtype {slots.dtype}, wanted layout.SLOT")
-        charges = slots["size"].astype(np.int64)
-        total = int(charges.sum())
+        slots = np.ascontiguousarray(slots)
+        sizes = slots["size"].astype(np.int64)
+        total = int(sizes.sum())
         if total != len(blob):
             raise ValueError(f"the slots' sizes sum to {total} bytes, the blob has {len(blob)}")
+        if np.count_nonzero(sizes) < n:
+            raise ValueError(NO_BYTES)
         writer, limit = self._writer, self._views.limit
         oversized = total > limit and n == 1
         if oversized:
-            charges[0] = total = limit
+            sizes[0] = total = limit
             slots = slots.copy()
             slots["flags"] |= np.uint16(SlotFlag.OVERSIZED)
         if n > self._views.capacity or total > limit:
@@ -315,14 +319,15 @@ class EventStore:
                 overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
                 overflow.write(self.segment, writer.put + 1, blob)
                 writer.announce_oversized()
-                writer.put_encoded(b"", slots, charges)
-            elif not writer.put_encoded(blob, slots, charges):
+                writer.put_encoded(b"", slots, sizes)
+            elif not writer.put_encoded(blob, slots, sizes):
                 self._room.wait(writer, n, total, Deadline(timeout))
-                writer.put_encoded(blob, slots, charges)
+                writer.put_encoded(blob, slots, sizes)
         except BaseException:
             self._resync()
             raise
-        fence()  # the cursor, before the look at who waits: see Subscription._await
+        if not ASYMMETRIC:
+            fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
             self._notify(armed_readers(self._views, everyone=False))
         return self._words[PUT]
@@ -384,6 +389,10 @@ class EventStore:
         if self._words[ROOM_WANTED] != DISARMED:
             self.wake_producer()  # place 0 may have been what held it up
         return subscription
+
+    def disown(self, subscription: Subscription) -> None:
+        """Forget a subscription that was closed."""
+        self._subscriptions.discard(subscription)
 
     def unsubscribe(self, name: str) -> None:
         """Forget a subscription that nobody reads now. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""

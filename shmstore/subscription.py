@@ -24,12 +24,14 @@ from shmstore.ring import (
     cursor_at,
     room_is_wanted,
 )
-from shmstore.sync import WAIT_SLICE, Condition, Deadline, Ownership, fence
+from shmstore.sync import ASYMMETRIC, WAIT_SLICE, Condition, Deadline, Ownership, fence, heavy_fence
 
 if TYPE_CHECKING:
     from shmstore.store import EventStore
 
 NO_LIMIT: Final = 2**62
+BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
+SPINS: Final = 1000  # looks at the put cursor, some 40 us, before a sleep in full flow
 
 
 class _Closed:
@@ -73,6 +75,7 @@ class Subscription:
         self._unsaved: Checkpoint | None = None
         self._saved_at = 0.0
         self._interrupted = False
+        self._spins = 0
 
     # ------------------------------------------------------------ get
 
@@ -94,50 +97,54 @@ class Subscription:
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
         """
-        events = NO_LIMIT if limit_events is None else limit_events
-        size = NO_LIMIT if limit_bytes is None else limit_bytes
-        if limit is not None:
-            if self._segment.batch_mode is BatchMode.ITEMSIZE:
-                events = min(events, limit)
-            else:
-                size = min(size, limit * self._segment.memory_unit)
         try:
-            if min_events == 1 and events > 0:
-                first, last = self._reader.take(events, size)
+            if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
+                first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
                 if last >= first and not self._careful:
-                    return Batch(self._segment, self._views, first, last, self._generation)
+                    return Batch(self._segment, first, last, self._generation)
             else:
-                self._check_limits(events, min_events)
                 first, last = 1, 0
+                if limit is not None and self._segment.batch_mode is BatchMode.ITEMSIZE:
+                    limit_events = limit if limit_events is None else min(limit, limit_events)
+                elif limit is not None:
+                    room = limit * self._segment.memory_unit
+                    limit_bytes = room if limit_bytes is None else min(room, limit_bytes)
             if last < first:
+                events = NO_LIMIT if limit_events is None else limit_events
+                if not 0 < min_events <= min(events, self._views.capacity):
+                    raise ValueError(self._why_not(min_events, events))
                 if self._await(min_events, Deadline(timeout)):
-                    first, last = self._reader.take(events, size)
+                    first, last = self._reader.take(events, limit_bytes)
                 else:
                     first, last = self._reader.get + 1, self._reader.get
-            batch = Batch(self._segment, self._views, first, last, self._generation)
+            batch = Batch(self._segment, first, last, self._generation)
             return self._checked(batch) if self._careful and batch else batch
         except StoreCorrupt:
             self._check_state()  # an evicted reader finds nonsense where its events were
             raise
 
-    def _check_limits(self, events: int, min_events: int) -> None:
-        if not 0 < min_events <= min(events, self._views.capacity):
-            raise ValueError(
-                f"min_events is {min_events}: give 1 to {min(events, self._views.capacity)} (the limit, and the capacity of the store)"
-            )
+    def _why_not(self, min_events: int, events: int) -> str:
+        if events < 1:
+            return f"the limit is {events} events: give at least 1"
+        most = min(events, self._views.capacity)
+        return f"min_events is {min_events}: give 1 to {most} (the limit, and the capacity of the store)"
 
     def _await(self, n: int, deadline: Deadline) -> bool:
         """Wait until `n` events are there, or any while the producer waits for room; False at the deadline with nothing.
 
-        Lost wake-ups are ruled out by order: wanted, armed, fence, look. The producer publishes, fences, looks at armed.
+        Lost wake-ups are ruled out by order: wanted, armed, heavy fence, look. The producer publishes, looks at armed.
         """
-        words = self._words
+        words, get = self._words, self._reader.get
         wanted_word = WANTED_OF[self.place]
+        for _ in range(self._spins):
+            if words[PUT] >= get + n:
+                return self._reader.available() >= n
+        self._spins = 0
         try:
             while True:
-                words[wanted_word] = self._reader.get + n
+                words[wanted_word] = get + n
                 words[ARMED] = 1
-                fence()
+                heavy_fence()
                 there = self._reader.available()
                 if there >= n or (there and words[ROOM_WANTED] != DISARMED):
                     return True
@@ -147,7 +154,10 @@ class Subscription:
                     self._interrupted = False
                     return there > 0
                 words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
+                began = time.perf_counter()
                 self._condition.wait(left)
+                if time.perf_counter() - began < BUSY:
+                    self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
         finally:
             words[wanted_word] = DISARMED
 
@@ -195,16 +205,16 @@ class Subscription:
         to a batch that a rollback took back; `SubscriptionLost` where the events are gone.
         """
         reader = self._reader
-        if type(what) is int:
-            sequence = what
-        elif isinstance(what, Batch):
+        if isinstance(what, Batch):
             sequence = what.last
             if sequence < what.first:
                 return
             if what.generation != self._generation:
                 self._check_generation(what)
+        elif isinstance(what, Position):
+            sequence = self._sequence_of(what)
         else:
-            sequence = self._sequence_of(what) if isinstance(what, Position) else int(what)
+            sequence = what
         if not reader.ack < sequence <= reader.get:
             raise AckError(
                 f"sequence {sequence} cannot be acked: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
@@ -216,7 +226,8 @@ class Subscription:
         reader.ack_to(sequence)
         if reached is not None:
             self._unsaved = reached  # after the ack: what close() saves is never ahead of it
-        fence()  # the ack, before the look at who waits for room: see ring.room_is_wanted
+        if not ASYMMETRIC:
+            fence()  # the ack, before the look at who waits for room: see Room.wait
         if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
             self.store.wake_producer()
         if self._words[OVERSIZED] > before:
@@ -278,11 +289,11 @@ class Subscription:
 
     def _checkpoint_at(self, before: int, sequence: int) -> Checkpoint | None:
         """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the room away."""
-        point = Batch(self._segment, self._views, before + 1, sequence, self._generation).ack_point
+        point = Batch(self._segment, before + 1, sequence, self._generation).ack_point
         if point is None:
             return None
         try:
-            position = Batch(self._segment, self._views, point, point, self._generation).position_of(point)
+            position = Batch(self._segment, point, point, self._generation).position_of(point)
         except StoreCorrupt:
             return None  # raw payloads of other users of the ring carry no position
         return Checkpoint(position, self._segment.epoch, point)
@@ -302,6 +313,7 @@ class Subscription:
             finally:
                 self._words[subscription_word(self.place, "owner_pid")] = 0
                 self._owner.release()
+                self.store.disown(self)
         self._retire()
 
     def _retire(self) -> None:
