@@ -140,7 +140,10 @@ def doctor(options: argparse.Namespace) -> int:
     """`shmstore doctor`."""
     import producer
 
-    findings = producer.check_server(producer.load_settings(flags=vars(options), config=options.config, source=options.source))
+    flags = vars(options)
+    if options.config is None and "SHMSTORE_STORE" not in os.environ:
+        flags["store"] = options.store or "doctor"  # nothing is stored; the name only goes into the server id
+    findings = producer.check_server(producer.load_settings(flags=flags, config=options.config, source=options.source))
     for finding in findings:
         print(
             f"{finding.state:4}  {finding.check}: {finding.found}"
