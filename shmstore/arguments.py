@@ -22,9 +22,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)  # or a new option would change what an old script means
         self.fill: Fill | None = None
+        self.passes_on = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options that are not there yet, then parse."""
+        """Add the options that are not there yet, then parse; or keep the words for somebody else to parse."""
+        if self.passes_on and args and args[0] not in ("-h", "--help"):
+            return argparse.Namespace(**self._defaults, words=list(args)), []
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)
@@ -93,6 +96,13 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             store=False,
         )
     )
+    command(
+        "spark",
+        "run a Spark program over a store, such as `replicate`: a copy of every table",
+        "  shmstore spark replicate orders --tables 'shop.*' --target '/lake/{database}/{table}' --format delta\n\n"
+        "`shmstore spark replicate --help` lists its options.",
+        store=False,
+    ).passes_on = True
 
     sub = command("ls", "list the stores of this host", "  shmstore ls", store=False)
     sub.add_argument("--json", action="store_true", help="one JSON document a line")

@@ -224,6 +224,13 @@ def secret(file: str | None, variable: str) -> str:
         return lines.read().rstrip("\r\n")
 
 
+def spark(options: argparse.Namespace) -> int:
+    """`shmstore spark`: its own command line parses the rest, so that spark-submit has the same."""
+    from consumer.spark.__main__ import main as run_spark
+
+    return run_spark(options.words if "words" in options else ["--help"])
+
+
 # ---------------------------------------------------------------- stores
 
 
@@ -352,7 +359,7 @@ def unsubscribe(options: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, arguments.Run] = {
     command.__name__: command
-    for command in (produce, run, doctor, tail, serve, ls, stat, metrics, check, create, rm, unsubscribe)
+    for command in (produce, run, doctor, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
 }
 FILLS: dict[str, arguments.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}
 
