@@ -33,14 +33,14 @@ class Origin:
 
     package: str  # "PACKAGE-core": name of the server package in the archive, perhaps with a version after it
     client: str
-    debian_suite: str | None  # None: the machine's own release
+    suites: dict[str, str]  # distribution -> suite of its archive; where it is not named, the machine's own release
     version: str  # what the version must start with; "" takes what is there
 
 
 ORIGINS = {
-    "mariadb": Origin("mariadb-server-core", "mariadb-client-core", None, ""),
-    "mariadb118": Origin("mariadb-server-core", "mariadb-client-core", "trixie", "11.8"),
-    "mysql": Origin("mysql-server-core", "mysql-client-core", "sid", ""),
+    "mariadb": Origin("mariadb-server-core", "mariadb-client-core", {}, ""),
+    "mariadb118": Origin("mariadb-server-core", "mariadb-client-core", {"debian": "trixie", "ubuntu": "resolute"}, "11.8"),
+    "mysql": Origin("mysql-server-core", "mysql-client-core", {"debian": "sid"}, ""),
 }
 
 
@@ -89,7 +89,7 @@ def _fetch(kind: str, servers: Path) -> Path:
     work = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=servers))
     try:
         print(f"fetching the {kind} server's packages (once; kept in {servers})", file=sys.stderr, flush=True)
-        apt = _Apt(work / "apt", _sources(origin.debian_suite))
+        apt = _Apt(work / "apt", _sources(origin.suites))
         apt.run("apt-get", "update")
         server = apt.newest(origin.package)
         apt.run("apt-get", "--yes", "--download-only", "install", server, server.replace(origin.package, origin.client))
@@ -164,24 +164,23 @@ def _release() -> dict[str, str]:
     return {key: value.strip('"') for key, _, value in pairs}
 
 
-def _sources(debian_suite: str | None) -> str:
+def _sources(suites: dict[str, str]) -> str:
     """The machine's own package sources, pointed at another suite of the same archive if asked for."""
     release = _release()
     codename = release.get("VERSION_CODENAME", "sid")
-    stanzas = list(_stanzas())
-    own = [
-        s
-        for s in stanzas
-        if any(suite.partition("-")[0] in (codename, "stable", "sid", "unstable") for suite in s["Suites"].split())
-    ]
+    names = {codename, "stable", "sid", "unstable"}
+    # Other people's archives (of a container engine, a browser) have other components.
+    stanzas = [stanza for stanza in _stanzas() if "main" in stanza.get("Components", "").split()]
+    own = [stanza for stanza in stanzas if names & {name.partition("-")[0] for name in stanza["Suites"].split()}]
     if not own:
         raise ServerUnavailable(f"no package source for {codename} in /etc/apt/sources.list or /etc/apt/sources.list.d")
-    if debian_suite is None or release.get("ID") != "debian":
+    suite = suites.get(release.get("ID", ""))
+    if suite is None:
         chosen = own
     else:
-        main = next((s for s in own if any("-" not in suite for suite in s["Suites"].split())), own[0])
-        chosen = [{**main, "Suites": debian_suite}]
-    return "\n\n".join("\n".join(f"{key}: {value}" for key, value in s.items()) for s in chosen) + "\n"
+        main = next((stanza for stanza in own if names & set(stanza["Suites"].split())), own[0])
+        chosen = [{**main, "Suites": suite}]
+    return "\n\n".join("\n".join(f"{key}: {value}" for key, value in stanza.items()) for stanza in chosen) + "\n"
 
 
 def _stanzas() -> Iterator[dict[str, str]]:
