@@ -28,7 +28,7 @@ from producer.settings import Settings
 from shmstore.errors import BinlogPurged, PositionNotFound, SourceError
 
 RECEIVE = 1 << 18
-POLL = 0.5  # seconds after which read() returns with nothing, so that a stop is seen
+POLL = 0.2  # seconds after which read() returns with nothing, so that a stop is seen
 
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
 _LOST = {1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 3169, 4031}
@@ -229,7 +229,7 @@ class BinlogReader:
         connection._next_seq_id = 1
 
     def read(self) -> list[RawEvent]:
-        """Return the events that have arrived, or none after half a second. Raises `LinkLost` and other `SourceError`."""
+        """Return the events that have arrived, or none after `POLL` seconds. Raises `LinkLost` and other `SourceError`."""
         try:
             chunk = self._socket.recv(RECEIVE)
         except TimeoutError:

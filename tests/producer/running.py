@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import producer
@@ -85,10 +85,8 @@ def _reads(store: str) -> bool:
 
 def remove(store: str) -> None:
     """Remove a store, if it is there."""
-    try:
+    with suppress(StoreNotFound):
         EventStore.unlink(store)
-    except StoreNotFound:
-        pass
 
 
 def wait_for(condition: Any, what: str, seconds: float = 60) -> None:
@@ -109,8 +107,10 @@ def wait_for_position(server: Server, store: EventStore, seconds: float = 60) ->
         file, offset = cursor.fetchone()[:2]
 
     def arrived() -> bool:
-        position = store.stat().source_position
-        return position is not None and (position.file, position.offset) >= (file, offset)
+        for position in (store.latest_position, store.stat().source_position):  # the latter is a second old
+            if position is not None and (position.file, position.offset) >= (file, offset):
+                return True
+        return False
 
     wait_for(arrived, f"the producer to reach {file}:{offset}", seconds)
 

@@ -1,0 +1,434 @@
+"""The whole producer on real servers: what the log holds becomes events, once, whole, in order."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+import producer
+from shmstore import EntryType, Event, EventStore, EventType, UnsupportedEvent
+from tests.producer.running import (
+    Follower,
+    Mirror,
+    Running,
+    remove,
+    running,
+    select_table,
+    store_name,
+    wait_for,
+    wait_for_position,
+)
+from tests.servers.server import Server
+
+pytestmark = pytest.mark.server
+
+
+def events_of(run: Running, server: Server) -> list[Event]:
+    """What the producer has put by the time it has read all that the server has logged."""
+    with EventStore.attach(run.settings.store) as store:
+        wait_for(lambda: not run.alive or _has_read(server, store), "the producer")
+        if not run.alive:
+            run.wait()
+        return list(store.peek(store.oldest))
+
+
+def _has_read(server: Server, store: EventStore) -> bool:
+    try:
+        wait_for_position(server, store, 0.3)
+    except AssertionError:
+        return False
+    return True
+
+
+def execute(server: Server, database: str, *statements: str, **options: Any) -> None:
+    with server.connect(database=database, **options) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def shape(events: list[Event]) -> list[str]:
+    return [event.entry.name if event.entry is not EntryType.ROWS else event.type.name for event in events]
+
+
+def test_transactions_come_whole_and_in_order(any_server: Server, database: str) -> None:
+    """BEGIN, rows and END of a transaction share its name and count up; rolled back work is not there; a DDL stands alone."""
+    with running(any_server) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, b VARCHAR(9))")
+        execute(any_server, database, "INSERT INTO t VALUES (1, 'x'), (2, NULL)")
+        execute(
+            any_server,
+            database,
+            "UPDATE t SET b = 'y' WHERE id = 2",
+            "SAVEPOINT s",
+            "DELETE FROM t",
+            "ROLLBACK TO s",
+            "INSERT INTO t VALUES (3, 'z')",
+            "COMMIT",
+            "DELETE FROM t",
+            "ROLLBACK",
+            "TRUNCATE t",
+            autocommit=False,
+        )
+        events = events_of(run, any_server)
+        summary = run.stop()
+    assert shape(events) == ["DDL", "BEGIN", "INSERT", "END", "BEGIN", "UPDATE", "INSERT", "END", "DDL"]
+    assert [event.order for event in events] == [0, 0, 1, 2, 0, 1, 2, 3, 0]
+    assert len({event.transaction for event in events}) == 4
+    assert [(r.before, r.after) for e in events for r in e.rows] == [
+        (None, (1, "x")),
+        (None, (2, None)),
+        ((2, None), (2, "y")),
+        (None, (3, "z")),
+    ]
+    assert [event.type for event in events if event.entry is EntryType.DDL] == [EventType.CREATE, EventType.TRUNCATE]
+    assert {event.props["table"] for event in events if event.entry is EntryType.DDL} == {"t"}
+    ends = [event for event in events if event.ends_transaction]
+    assert all(event.position.gtids for event in ends)
+    assert not any(event.position.gtids for event in events if not event.ends_transaction)
+    assert [event.props["rows"] for event in events if event.entry is EntryType.END] == ["2", "2"]
+    assert all(event.server_id == 1 and event.length > 0 for event in events)
+    offsets = [event.position.order for event in events]
+    assert offsets == sorted(offsets)
+    assert (summary.transactions, summary.events, summary.rows) == (4, 9, 4)
+
+
+def test_slots_say_what_the_events_say(any_server: Server, database: str) -> None:
+    """The slot records that came with the payloads equal those that the codec makes of the decoded events."""
+    from shmstore.codec import slot_of
+
+    with running(any_server) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", "DELETE FROM t")
+        events_of(run, any_server)
+        with EventStore.attach(run.settings.store) as store:
+            batch = store.peek(store.oldest)
+            for event, slot, payload in zip(batch, batch.slots.tolist(), batch.payloads(), strict=True):
+                assert slot == slot_of(event, len(payload))
+
+
+def test_a_stopped_producer_goes_on_where_it_was(any_server: Server, database: str) -> None:
+    """What was logged while no producer ran comes when one runs again: nothing twice, nothing missing, acked or not."""
+    with running(any_server) as run:
+        follower = Follower(run.settings.store, Mirror(database))
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (1, 1)")
+        for i in range(3):
+            events_of(run, any_server)
+            run.stop()
+            execute(any_server, database, f"INSERT INTO t VALUES ({i + 10}, 0)", "UPDATE t SET a = a + 1")
+            run = Running(run.settings)
+            with EventStore.attach(run.settings.store) as store:
+                wait_for_position(any_server, store)
+        run.stop()
+        mirror = follower.finish()
+        assert mirror.tables["t"] == select_table(any_server, database, "t")
+        remove(run.settings.store)
+
+
+def test_nothing_is_missed_when_nothing_was_put(any_server: Server, database: str) -> None:
+    """A producer that started at the current position and was stopped before any event goes on from that position."""
+    with running(any_server) as run:
+        run.stop()
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+        run = Running(run.settings)
+        wait_for(lambda: len(events_of(run, any_server)) > 0, "the DDL")
+        run.stop()
+        remove(run.settings.store)
+
+
+PROCESS = """
+    import signal, sys, threading, logging
+    import producer
+    logging.basicConfig(level="INFO")
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    producer.run(producer.Settings(store=sys.argv[1], port=int(sys.argv[2]), transaction_events=8, capacity=64), stop)
+"""
+
+
+def start_process(store: str, port: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(PROCESS), store, str(port)])
+
+
+def test_a_producer_killed_inside_a_transaction_completes_it(any_server: Server, database: str) -> None:
+    """kill -9 while parts of one large transaction are in the store: the next producer puts the rest of it, no event twice."""
+    store = store_name()
+    process = start_process(store, any_server.port)
+    try:
+        wait_for(lambda: store in EventStore.names(), "the store")
+        with EventStore.attach(store) as attached:
+            wait_for(lambda: attached.stat().heartbeat_ms, "the producer")
+            reader = attached.subscribe("slow")
+            execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, b VARCHAR(4000))")
+            with any_server.connect(database=database, autocommit=False) as connection, connection.cursor() as cursor:
+                for i in range(600):
+                    cursor.execute("INSERT INTO t VALUES (%s, %s)", (i, "x" * 3000))
+                connection.commit()
+            mirror = Mirror(database)
+            kills = 0
+            while not mirror.transactions:
+                batch = reader.get(timeout=20, limit_events=40)
+                assert batch, "the producer went silent"
+                mirror.apply(list(batch))
+                reader.ack(batch)
+                inside = attached.latest_event is not None and not attached.latest_event.ends_transaction
+                if inside and kills < 4:
+                    process.kill()
+                    process.wait()
+                    kills += 1
+                    process = start_process(store, any_server.port)
+            assert kills == 4
+            assert mirror.parts > 10
+            assert mirror.tables["t"] == select_table(any_server, database, "t")
+            reader.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        remove(store)
+
+
+def test_stops_while_the_ring_is_full(any_server: Server, database: str) -> None:
+    """A producer that waits for room ends within seconds when told to, and what it had read comes after the next start."""
+    with running(any_server, capacity=16, transaction_events=4) as run:
+        with EventStore.attach(run.settings.store) as store:
+            store.subscribe("idle").close()
+            execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
+            execute(any_server, database, *[f"INSERT INTO t VALUES ({i}, 0)" for i in range(20)])
+            wait_for(lambda: store.newest >= 12, "a full ring")
+            time.sleep(0.6)
+        began = time.monotonic()
+        summary = run.stop()
+        assert time.monotonic() - began < 10
+        assert summary.events < 61
+        follower = Follower(run.settings.store, Mirror(database), "idle")
+        run = Running(run.settings)
+        with EventStore.attach(run.settings.store) as store:
+            wait_for_position(any_server, store)
+        assert run.stop().blocked_seconds >= 0
+        assert follower.finish().tables["t"] == select_table(any_server, database, "t")
+        remove(run.settings.store)
+
+
+def test_create_table_select(any_server: Server, database: str) -> None:
+    """CREATE TABLE ... SELECT is one transaction that holds the DDL; the DDL inside it is no ack point."""
+    with running(any_server) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        execute(any_server, database, "CREATE TABLE u AS SELECT * FROM t")
+        events = events_of(run, any_server)[-4:]
+        assert shape(events) == ["BEGIN", "DDL", "INSERT", "END"]
+        assert events[1].type is EventType.CREATE
+        assert events[1].props["in_transaction"] == "1"
+        with EventStore.attach(run.settings.store) as store:
+            assert [int(flags) for flags in store.peek(store.newest - 3).slots["flags"]] == [0, 0, 0, 1]
+
+
+def test_xa_transactions(any_server: Server, database: str) -> None:
+    """Rows of an XA transaction come at PREPARE, named; the decision comes later as an event of its own."""
+    with running(any_server) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+        for name, decision in (("a", "COMMIT"), ("b", "ROLLBACK")):
+            execute(
+                any_server,
+                database,
+                f"XA START '{name}'",
+                f"INSERT INTO t VALUES ({ord(name)})",
+                f"XA END '{name}'",
+                f"XA PREPARE '{name}'",
+            )
+            execute(any_server, database, f"XA {decision} '{name}'")
+        events = events_of(run, any_server)[1:]
+    assert shape(events) == ["BEGIN", "INSERT", "END", "DDL"] * 2
+    for prepared, decided, type_ in ((events[2], events[3], EventType.XACOMMIT), (events[6], events[7], EventType.XAROLLBACK)):
+        assert prepared.props["xa"] == "prepare"
+        assert decided.type is type_
+        assert decided.props["xa_xid"] == prepared.props["xa_xid"] != ""
+
+
+def test_statements_are_refused(any_server: Server, database: str) -> None:
+    """A change logged as a statement stops the producer; the error quotes it and names binlog_format."""
+    with running(any_server) as run:
+        execute(
+            any_server,
+            database,
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "SET SESSION binlog_format = 'STATEMENT'",
+            "INSERT INTO t VALUES (7)",
+        )
+        with pytest.raises(UnsupportedEvent, match=r"binlog\.\d+:\d+: .*INSERT INTO t VALUES \(7\).*binlog_format = ROW"):
+            run.wait()
+
+
+def test_statements_pass_when_asked(any_server: Server, database: str) -> None:
+    """With statements = pass they come as QUERY with their text, inside their transaction."""
+    with running(any_server, statements="pass") as run:
+        execute(
+            any_server,
+            database,
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "SET SESSION binlog_format = 'STATEMENT'",
+            "INSERT INTO t VALUES (7)",
+        )
+        events = events_of(run, any_server)[1:]
+    assert shape(events) == ["BEGIN", "QUERY", "END"]
+    assert (events[1].sql, events[1].table, events[1].database) == ("INSERT INTO t VALUES (7)", None, database)
+
+
+def test_errors_are_skipped_when_asked(any_server: Server, database: str) -> None:
+    """With on_error = skip what cannot be decoded is counted and the rest comes."""
+    with running(any_server, on_error="skip") as run:
+        execute(
+            any_server,
+            database,
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "SET SESSION binlog_format = 'STATEMENT'",
+            "INSERT INTO t VALUES (7)",
+        )
+        execute(any_server, database, "INSERT INTO t VALUES (8)")
+        events = events_of(run, any_server)
+        assert [row.after for event in events for row in event.rows] == [(8,)]
+        assert run.stop().skipped == 1
+
+
+def test_rollback_to_a_savepoint_of_mixed_engines(mariadb: Server, database: str) -> None:
+    """Where the log holds what a savepoint took back, because another engine's rows came after it, it is taken back here too."""
+    with running(mariadb) as run:
+        execute(
+            mariadb,
+            database,
+            "CREATE TABLE i (id INT PRIMARY KEY) ENGINE = InnoDB",
+            "CREATE TABLE m (id INT PRIMARY KEY) ENGINE = MyISAM",
+        )
+        execute(
+            mariadb,
+            database,
+            "INSERT INTO i VALUES (1)",
+            "SAVEPOINT s",
+            "INSERT INTO i VALUES (2)",
+            "INSERT INTO m VALUES (2)",
+            "ROLLBACK TO s",
+            "INSERT INTO i VALUES (3)",
+            "COMMIT",
+            "INSERT INTO i VALUES (4)",
+            "INSERT INTO m VALUES (4)",
+            "ROLLBACK",
+            autocommit=False,
+        )
+        mirror = Mirror(database)
+        mirror.apply(events_of(run, mariadb))
+    for table in ("i", "m"):
+        assert mirror.tables[table] == select_table(mariadb, database, table)
+
+
+def test_rows_query(any_server: Server, database: str) -> None:
+    """With rows_query = true a rows event carries the statement behind it, where the server logs it."""
+    with running(any_server, rows_query=True) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, b TEXT)")
+        setting = "binlog_rows_query_log_events" if any_server.flavor == "mysql" else "binlog_annotate_row_events"
+        execute(any_server, database, f"SET SESSION {setting} = ON", "INSERT INTO t VALUES (1, 'größer')")
+        rows = [event for event in events_of(run, any_server) if event.entry is EntryType.ROWS]
+    assert [event.props["rows_query"] for event in rows] == ["INSERT INTO t VALUES (1, 'größer')"]
+
+
+def test_compressed_transactions(any_server: Server, database: str) -> None:
+    """Compressed transactions (MySQL) and compressed events (MariaDB) come as if they were not."""
+    with running(any_server) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, b VARCHAR(600))")
+        if any_server.flavor == "mysql":
+            compress = ["SET SESSION binlog_transaction_compression = ON"]
+        else:
+            compress = ["SET GLOBAL log_bin_compress = ON"]
+        try:
+            execute(any_server, database, *compress)
+            values = ",".join(f"({i}, '{'ab' * 250}')" for i in range(200))
+            execute(
+                any_server,
+                database,
+                *compress,
+                f"INSERT INTO t VALUES {values}",
+                "UPDATE t SET b = REPEAT('q', 400) WHERE id < 100",
+            )
+            execute(any_server, database, f"CREATE TABLE u (id INT PRIMARY KEY) COMMENT '{'long ' * 150}'")
+        finally:
+            if any_server.flavor == "mariadb":
+                execute(any_server, database, "SET GLOBAL log_bin_compress = OFF")
+        events = events_of(run, any_server)
+        mirror = Mirror(database)
+        mirror.apply(events)
+    assert mirror.tables["t"] == select_table(any_server, database, "t")
+    assert events[-1].type is EventType.CREATE
+    assert "long long" in events[-1].sql
+    assert mirror.transactions == 2
+
+
+def test_tagged_gtids(mysql: Server, database: str) -> None:
+    """Transactions with a tag come under their name, and the stream goes on behind a set that holds a tag."""
+    with running(mysql) as run:
+        execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+        execute(
+            mysql, database, "SET SESSION gtid_next = 'AUTOMATIC:blue_1'", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)"
+        )
+        events = events_of(run, mysql)
+        run.stop()
+        assert [event.transaction.split(":")[1] for event in events if event.rows] == ["blue_1", "blue_1"]
+        with mysql.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@global.gtid_executed")
+            assert events[-1].position.gtids == cursor.fetchone()[0].replace("\n", "").replace(" ", "")
+        execute(mysql, database, "INSERT INTO t VALUES (3)", "FLUSH BINARY LOGS", "INSERT INTO t VALUES (4)")
+        again = Running(run.settings)
+        mirror = Mirror(database)
+        mirror.apply(events_of(again, mysql))
+        again.stop()
+        assert mirror.tables["t"] == select_table(mysql, database, "t")
+        remove(run.settings.store)
+    with running(mysql, start="earliest", include=(f"{database}.*",), statements="pass") as run:  # PREVIOUS_GTIDS with a tag
+        mirror = Mirror(database)
+        mirror.apply(events_of(run, mysql))
+    assert mirror.tables["t"] == select_table(mysql, database, "t")
+    assert ":blue_1:1-2" in mirror.last.position.gtids
+
+
+def test_handlers_see_every_put(any_server: Server, database: str) -> None:
+    """`before` may replace the events of a put, `after` sees what was put."""
+    seen: list[Event] = []
+
+    def before(events: list[Event]) -> list[Event]:
+        return [event for event in events if event.entry is not EntryType.DDL]
+
+    with running(any_server, before=before, after=lambda events: seen.extend(events)) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        events = events_of(run, any_server)
+        run.stop()
+    assert shape(events) == ["BEGIN", "INSERT", "END"]
+    assert seen == events
+
+
+def test_empty_transactions_are_thinned(any_server: Server, database: str) -> None:
+    """Of transactions that a filter leaves empty one in so many passes, and after the traffic stops the last one does."""
+    with running(any_server, include=(f"{database}.wanted",), empty_events=10, empty_seconds=1.5) as run:
+        execute(any_server, database, "CREATE TABLE other (id INT PRIMARY KEY)")
+        execute(any_server, database, *[f"INSERT INTO other VALUES ({i})" for i in range(25)])
+        events = events_of(run, any_server)
+        assert shape(events) in (["BEGIN", "END"] * 2, ["BEGIN", "END"] * 3)
+        with EventStore.attach(run.settings.store) as store:
+            count = len(events)
+            wait_for(lambda: store.newest + 1 == count + 2, "the last empty transaction", 20)
+            assert store.latest_event.position.gtids == run.stop().position.gtids
+        remove(run.settings.store)
+
+
+def test_a_second_producer_is_refused(any_server: Server) -> None:
+    """A store has one producer; the second is told so, and the first goes on."""
+    from shmstore import ProducerInUse
+
+    with running(any_server) as run:
+        with pytest.raises(ProducerInUse):
+            producer.run(run.settings, lambda: False)
+        time.sleep(0.1)
+        assert run.alive
