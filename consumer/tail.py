@@ -10,7 +10,7 @@ from typing import BinaryIO
 from consumer.canal import ddl_target
 from consumer.formats import format_event
 from consumer.local import Consumer
-from shmstore import Batch, EventStore, Position
+from shmstore import Batch, EventStore, Position, PositionNotFound
 from shmstore.event import EntryType, Event
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
@@ -18,16 +18,21 @@ PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no
 
 
 class Peek:
-    """Reads a store in batches without a subscription: holds nobody up, and is told when the ring moved on without it."""
+    """Reads a store in batches without a subscription, so that it holds nobody up.
 
-    def __init__(self, store: EventStore, start: str | int | Position, *, follow: bool) -> None:
+    Where the ring moves on faster than it reads, it goes on at the oldest event there is and tells `missed` how many went by.
+    """
+
+    def __init__(self, store: EventStore, start: str | int | Position, *, follow: bool, missed: Callable[[int], None]) -> None:
         self._store = store
         self._follow = follow
+        self._missed = missed
         self._stopped = False
         if isinstance(start, Position):
             self._next = store.find(start)
         elif isinstance(start, int):
             self._next = start
+            store.peek(start, limit_events=1)  # raises where it is not there: the caller named it
         else:
             self._next = store.oldest if start == "earliest" else store.newest + 1
 
@@ -39,8 +44,16 @@ class Peek:
 
     def __iter__(self) -> Iterator[Batch]:
         while not self._stopped:
-            if self._store.newest >= self._next:
+            try:
                 batch = self._store.peek(self._next, limit_events=BATCH_EVENTS)
+            except PositionNotFound:
+                oldest = self._store.oldest
+                if oldest <= self._next:
+                    raise
+                self._missed(oldest - self._next)
+                self._next = oldest
+                continue
+            if batch:
                 self._next = batch.last + 1
                 yield batch
             elif self._follow:

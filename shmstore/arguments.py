@@ -84,8 +84,8 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "print a store's events, one JSON document a line",
             "  shmstore tail orders | jq .\n"
             "  shmstore tail orders --tables 'shop.*' --format debezium --subscription export >> changes.jsonl\n\n"
-            "Without --subscription it looks without taking: nobody is held up, and it is an error when the ring moves on\n"
-            "faster than it prints. With it, each batch is acked once it is flushed, and the next run goes on there.",
+            "Without --subscription it looks without taking: nobody is held up, and what the ring lets go before it was printed\n"
+            "is counted on stderr. With it, each batch is acked once it is flushed, and the next run goes on there.",
         )
     )
     _serve(

@@ -180,7 +180,7 @@ def tail(options: argparse.Namespace) -> int:
     with attach(options) as store:
         reader: Consumer | Peek
         if options.subscription is None:
-            reader = Peek(store, options.start, follow=options.follow)
+            reader = Peek(store, options.start, follow=options.follow, missed=warn_of_missed)
         else:
             wait = None if options.follow else 0
             reader = Consumer(store, options.subscription, start=options.start, limit_events=BATCH_EVENTS, timeout=wait)
@@ -188,6 +188,14 @@ def tail(options: argparse.Namespace) -> int:
         with reader, on_signal(reader.stop) as came:
             write(reader, sys.stdout.buffer, format=options.format, chosen=chosen, count=options.count, last=last)
         return ended(came)
+
+
+def warn_of_missed(count: int) -> None:
+    """Say on stderr that a peek was overtaken."""
+    print(
+        f"shmstore: {count} events went by unseen; with --subscription the store keeps them until they are printed",
+        file=sys.stderr,
+    )
 
 
 def serve(options: argparse.Namespace) -> int:

@@ -319,12 +319,33 @@ def test_tail_into_a_closed_pipe(store: EventStore) -> None:
 
 
 def test_tail_of_a_moving_ring(store: EventStore) -> None:
-    """A peek at what the ring has let go is an error that says so, not a gap in the output."""
+    """A peek from a place that the ring has let go is an error that says so, not a gap in the output."""
     with store.subscribe("audit") as audit:
         for number in range(4):
             store.put([insert(number), end(number)])
         audit.ack(audit.get(limit_events=4))
         assert "keeps 4 to 7" in run("tail", store.name, "--from", "1", "--no-follow", code=2)
+
+
+def test_tail_says_what_it_missed(store: EventStore) -> None:
+    """When the ring moves on while a peek waits for its reader, it goes on at the oldest event and counts the others on stderr."""
+    with store.subscribe("audit") as audit:
+        store.put([insert(0), end(0)])
+        process = started("tail", store.name, "--tables", "shop.*")
+        assert process.stdout is not None
+        assert ids(process.stdout.readline()) == [0]
+        process.send_signal(signal.SIGSTOP)
+        for number in range(1, 101):
+            store.put([insert(number), end(number)])
+            if number < 100:
+                audit.ack(audit.get())
+        process.send_signal(signal.SIGCONT)
+        while (seen := ids(process.stdout.readline())) != [100]:
+            assert seen[0] < 100
+        process.terminate()
+        _, complaint = process.communicate(timeout=30)
+    assert "events went by unseen" in complaint
+    assert "--subscription" in complaint
 
 
 @pytest.mark.parametrize("format", ["canal", "debezium", "maxwell"])
