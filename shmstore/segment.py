@@ -344,7 +344,7 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
         0 < capacity <= layout.MAX_CAPACITY
         and capacity & (capacity - 1) == 0
         and 0 < unit <= layout.MAX_ARENA
-        and 0 < limit <= layout.MAX_ARENA
+        and limit == capacity * unit <= layout.MAX_ARENA
         and int(header["batch_mode"]) in tuple(BatchMode)
         and 0 <= int(header["flags"]) < 2 * max(StoreFlag)
         and 0 <= first <= layout.MAX_SEQUENCE

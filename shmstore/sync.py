@@ -26,7 +26,7 @@ from typing import Final
 
 import posix_ipc
 
-from shmstore.errors import StoreError
+from shmstore.errors import StoreClosed, StoreError
 
 LOCK_SLICE: Final = 0.25
 WAIT_SLICE: Final = 1.0
@@ -195,19 +195,69 @@ os.register_at_fork(after_in_child=_after_fork)
 # ---------------------------------------------------------------- semaphores
 
 
-def open_semaphore(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore:
-    """Open the named semaphore, or make it with value `initial`; the first to come decides."""
-    with suppress(posix_ipc.ExistentialError):
-        return posix_ipc.Semaphore(name)
-    try:
-        semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode, initial)
-    except posix_ipc.ExistentialError:
-        return posix_ipc.Semaphore(name)
-    if mode != 0o600 or gid >= 0:  # sem_open(3) applies the umask, and knows no group
-        path = f"{_SHM}/sem.{name.lstrip('/')}"
-        os.chown(path, -1, gid)
-        os.chmod(path, mode)
-    return semaphore
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+
+_libc.sem_open.restype = ctypes.c_void_p
+_libc.sem_open.argtypes = [ctypes.c_char_p, ctypes.c_int]
+_libc.sem_close.argtypes = [ctypes.c_void_p]
+_libc.sem_clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
+
+
+class Semaphore:
+    """A named POSIX semaphore; opened, or made with value `initial`: the first to come decides.
+
+    The wait is libc's own: posix_ipc drops what a signal's handler raises, unless it is KeyboardInterrupt, and its time-out
+    is on the wall clock, which may jump.
+    """
+
+    __slots__ = ("_address", "_semaphore")
+
+    def __init__(self, name: str, initial: int, mode: int = 0o600, gid: int = -1) -> None:
+        self._semaphore = _opened(name, initial, mode, gid)
+        self._address = _libc.sem_open(name.encode(), 0)
+        if not self._address:
+            self._semaphore.close()
+            raise StoreClosed(f"semaphore {name} was removed: attach again")
+
+    @property
+    def value(self) -> int:
+        """How many waits would return at once."""
+        return int(self._semaphore.value)
+
+    def wait(self, timeout: float) -> None:
+        """Take one, or return after `timeout` seconds or a signal. What a signal's handler raises ends the wait."""
+        at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(timeout * 1e9)
+        _libc.sem_clockwait(self._address, time.CLOCK_MONOTONIC, _Timespec(*divmod(at, 1_000_000_000)))
+
+    def release(self) -> None:
+        """Give one."""
+        self._semaphore.release()
+
+    def close(self) -> None:
+        """Forget the semaphore; it stays for others."""
+        self._semaphore.close()
+        _libc.sem_close(self._address)
+
+
+def _opened(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore:
+    for _ in range(50):
+        with suppress(posix_ipc.ExistentialError):
+            return posix_ipc.Semaphore(name)
+        try:
+            semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode, initial)
+        except posix_ipc.ExistentialError:
+            continue
+        except posix_ipc.PermissionsError:
+            time.sleep(0.01)  # another of the group makes it: between sem_open(3) and the lines below it is not yet ours
+            continue
+        if mode != 0o600 or gid >= 0:  # sem_open(3) applies the umask, and knows no group
+            path = f"{_SHM}/sem.{name.lstrip('/')}"
+            os.chown(path, -1, gid)
+            os.chmod(path, mode)
+        return semaphore
+    raise StoreError(f"cannot open semaphore {name}: it belongs to somebody else")
 
 
 def semaphore_names(prefix: str) -> list[str]:
@@ -230,20 +280,18 @@ class Condition:
         self._name = name
         self._mode = mode
         self._gid = gid
-        self._semaphore: posix_ipc.Semaphore | None = None
+        self._semaphore: Semaphore | None = None
 
     def wait(self, timeout: float) -> None:
         """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case."""
-        semaphore = self._semaphore or self._open()
-        with suppress(posix_ipc.BusyError, posix_ipc.SignalError):  # where a signal's handler raises, the wait ends there
-            semaphore.acquire(timeout)
+        (self._semaphore or self._open()).wait(timeout)
 
     def notify(self) -> None:
         """Wake the waiter, or let its next wait return at once."""
         (self._semaphore or self._open()).release()
 
-    def _open(self) -> posix_ipc.Semaphore:
-        self._semaphore = open_semaphore(self._name, 0, self._mode, self._gid)
+    def _open(self) -> Semaphore:
+        self._semaphore = Semaphore(self._name, 0, self._mode, self._gid)
         return self._semaphore
 
     def close(self) -> None:
@@ -263,7 +311,7 @@ class Lock:
         self._name = name
         self._mode = mode
         self._gid = gid
-        self._semaphore: posix_ipc.Semaphore | None = None
+        self._semaphore: Semaphore | None = None
         self._threads = threading.Lock()
 
     def acquire(self, timeout: float | None = 30.0) -> None:
@@ -273,11 +321,10 @@ class Lock:
             raise StoreError(f"the store's table is locked by another thread for more than {timeout} s")
         try:
             if self._semaphore is None:
-                self._semaphore = open_semaphore(self._name, 1, self._mode, self._gid)
+                self._semaphore = Semaphore(self._name, 1, self._mode, self._gid)
             while True:
                 # A dead holder never releases the semaphore; the byte below is what counts.
-                with suppress(posix_ipc.BusyError, posix_ipc.SignalError):
-                    self._semaphore.acquire(deadline.left(LOCK_SLICE))
+                self._semaphore.wait(deadline.left(LOCK_SLICE))
                 if self._owner.acquire():
                     return
                 if deadline.passed:
