@@ -160,15 +160,16 @@ def replicate(
     return (writer.queryName(name) if name else writer).start()
 
 
-def session_settings(*, local_checkpoints: bool = True) -> dict[str, str]:
+def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | float | int | str | None]:
     """Return Spark settings that cut a micro-batch's fixed cost to a third, for ``SparkSession.builder.config(map=...)``.
 
-    Python workers talk over Unix sockets and run this interpreter; with `local_checkpoints` the checkpoint is written by
-    plain renames, without checksum files: for checkpoints on this host's disks alone.
+    Python workers talk over Unix sockets; with `local_checkpoints` the checkpoint is written by plain renames, without
+    checksum files: for checkpoints on this host's disks alone. PYSPARK_PYTHON, where it is not set, becomes this
+    interpreter: Spark takes the workers' interpreter from the environment alone, and the first python3 on the PATH often
+    lacks the packages.
     """
-    settings = {
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": "2",

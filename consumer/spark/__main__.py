@@ -1,0 +1,119 @@
+"""``python -m consumer.spark replicate ...``, also for spark-submit: keep copies of a store's tables until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from consumer.spark.options import HELP
+from consumer.spark.replicate import FORMATS, replicate, session_settings
+from shmstore import EventStore, ShmStoreError
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="shmstore spark", description="Spark programs over a store.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    add = commands.add_parser(
+        "replicate",
+        help="keep a copy of every table",
+        description="Keep a copy of every table, until SIGTERM or Ctrl-C.",
+        allow_abbrev=False,
+    )
+    add.add_argument("store", help="name of the store")
+    add.add_argument("--target", required=True, help="path of the copies, with {database} and {table}")
+    add.add_argument("--tables", default="*", help=HELP["tables"])
+    add.add_argument("--format", choices=FORMATS, default="delta")
+    add.add_argument("--subscription", default="replicate", help="name of the subscription (default: %(default)s)")
+    add.add_argument("--checkpoint", help="folder of the query's checkpoint (default: _checkpoint beside the copies)")
+    add.add_argument(
+        "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table without a primary key"
+    )
+    add.add_argument("--history", action="store_true", help="keep every version of a row (SCD type 2)")
+    add.add_argument("--once", action="store_true", help="stop when what is there now has been read")
+    add.add_argument("--interval", default="0 seconds", help="least time between micro-batches (default: %(default)s)")
+    add.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the source")
+    add.add_argument("--master", help="Spark master, unless spark-submit gives one (default: local[*])")
+    return parser
+
+
+def _pairs(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            parser.error(f"{text!r} is not NAME=VALUE")
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv`; return the exit code: 2 for bad input, with one line that says what is wrong."""
+    parser = arguments()
+    given = parser.parse_args(argv)
+    keys = {name: columns.split(",") for name, columns in _pairs(given.key, parser).items()}
+    options = _pairs(given.option, parser)
+    try:
+        EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing
+    except ShmStoreError as error:
+        print(f"shmstore: {error}", file=sys.stderr)
+        return 2
+    builder: Any = SparkSession.builder.config(map=session_settings()).appName(f"shmstore replicate {given.store}")
+    spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
+    spark.sparkContext.setLogLevel("ERROR")
+    query = None
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: _interrupt())
+        query = replicate(
+            spark,
+            store=given.store,
+            target=given.target,
+            tables=given.tables,
+            format=given.format,
+            checkpoint=given.checkpoint,
+            subscription=given.subscription,
+            keys=keys,
+            history=given.history,
+            trigger={"availableNow": True} if given.once else {"processingTime": given.interval},
+            options=options,
+        )
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        if query is not None:
+            query.stop()
+    except (ValueError, ImportError, PySparkException) as error:
+        if "SHMSTORE_DEBUG" in os.environ:
+            raise
+        print(f"shmstore: {_cause(error)}", file=sys.stderr)
+        return 1 if isinstance(error, StreamingQueryException) else 2
+    finally:
+        spark.stop()
+    return 0
+
+
+def _local(builder: Any) -> SparkSession:
+    """The session of spark-submit, which brings a master, else one on this host."""
+    from pyspark import SparkConf
+
+    session: SparkSession = (builder if SparkConf().contains("spark.master") else builder.master("local[*]")).getOrCreate()
+    return session
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _cause(error: Exception) -> str:
+    """The line of a Python traceback inside Spark's message that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if re.match(r"(shmstore|consumer)\.[\w.]+: |[A-Z]\w*(Error|Exception): ", line)]
+    return named[-1].partition(": ")[2] if named else lines[0] if lines else repr(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""A real MariaDB, a real producer process, a real Spark driver process, and kill -9 for all of them: the copies equal SELECT."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from shmstore import EventStore
+from tests.servers.server import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+TABLES = {
+    "orders": """CREATE TABLE orders (
+        id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, customer INT, amount DECIMAL(12,2), placed DATETIME(3),
+        seen TIMESTAMP(6) NULL, note VARCHAR(60), kind ENUM('web','shop','phone'), flags SET('a','b','c'), body JSON,
+        raw VARBINARY(20), day DATE, took TIME(3), rate DOUBLE, ratio FLOAT, big BIGINT UNSIGNED, bits BIT(9))""",
+    "items": "CREATE TABLE items (`order` BIGINT, line SMALLINT, n INT NOT NULL, PRIMARY KEY (`order`, line))",
+}
+SELECTS = {
+    "orders": "SELECT id, customer, amount, placed, seen, note, kind, flags, body, raw, day, CAST(took AS CHAR) took, rate, "
+    "CAST(ratio AS DOUBLE) ratio, big, bits + 0 bits{more} FROM orders",
+    "items": "SELECT `order`, line, n FROM items",
+}
+
+
+class Load(threading.Thread):
+    """Random transactions, until stopped; `done` transactions so far. Its seed is printed."""
+
+    def __init__(self, server: Server, database: str, seed: int, pause: float) -> None:
+        super().__init__(daemon=True)
+        self.random = random.Random(seed)
+        self.server, self.database, self.pause = server, database, pause
+        self.done = 0
+        self.more = ""
+        self.error: BaseException | None = None
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with self.server.connect(database=self.database, autocommit=False) as connection, connection.cursor() as cursor:
+                cursor.execute("SET time_zone = '+00:00'")
+                while not self.stopping.wait(self.pause):
+                    for _ in range(self.random.randrange(1, 5)):
+                        self.change(cursor)
+                    connection.rollback() if self.random.random() < 0.1 else connection.commit()
+                    self.done += 1
+                    if self.done == 40:
+                        cursor.execute(
+                            "ALTER TABLE orders ADD COLUMN extra VARCHAR(9) NOT NULL DEFAULT 'none', ADD COLUMN score INT"
+                        )
+                        self.more = ", extra, score"
+                    if self.done == 60:
+                        cursor.execute("TRUNCATE TABLE items")
+        except BaseException as error:
+            self.error = error
+
+    def change(self, cursor: Any) -> None:
+        choose = self.random
+        kind = choose.choice("iiiuuudkmx")
+        if kind == "i":
+            rows = [self.order() for _ in range(choose.choice([1, 1, 3, 40]))]
+            cursor.executemany(
+                "INSERT INTO orders (customer, amount, placed, seen, note, kind, flags, body, raw, day, took, rate, ratio, big, bits) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                rows,
+            )
+        elif kind == "u":
+            cursor.execute(
+                "UPDATE orders SET amount = amount + 1.01, note = CONCAT(LEFT(note, 9), 'ü') ORDER BY RAND(%s) LIMIT 3",
+                (choose.randrange(99),),
+            )
+        elif kind == "d":
+            cursor.execute("DELETE FROM orders ORDER BY RAND(%s) LIMIT 2", (choose.randrange(99),))
+        elif kind == "k":
+            cursor.execute("UPDATE orders SET id = id + 1000000 ORDER BY id DESC LIMIT 1")
+        elif kind == "m":
+            cursor.execute(
+                "REPLACE INTO items VALUES (%s, %s, %s)", (choose.randrange(9), choose.randrange(4), choose.randrange(99))
+            )
+        else:
+            cursor.execute("DELETE FROM items WHERE `order` = %s", (choose.randrange(9),))
+
+    def order(self) -> tuple[Any, ...]:
+        choose = self.random
+        return (
+            choose.choice([None, choose.randrange(1000)]),
+            Decimal(choose.randrange(-(10**9), 10**9)) / 100,
+            f"2026-0{choose.randrange(1, 9)}-11 12:13:14.{choose.randrange(1000):03d}",
+            f"2026-0{choose.randrange(1, 9)}-11 12:13:14.{choose.randrange(10**6):06d}",
+            choose.choice(["", "ä😀'\\\n", "x" * choose.randrange(60), None]),
+            choose.choice(["web", "shop", "phone"]),
+            choose.choice(["", "a", "b,c"]),
+            '{"a": [1, "ö"]}',
+            bytes(choose.randrange(256) for _ in range(choose.randrange(20))),
+            f"{choose.randrange(1000, 9999)}-12-31",
+            f"{choose.choice(['', '-'])}{choose.randrange(838):02d}:01:02.5",
+            choose.random() * 10 ** choose.randrange(-9, 9),
+            choose.choice([0.1, 3.4e38, -1.5]),
+            choose.choice([0, 2**64 - 1]),
+            choose.randrange(512),
+        )
+
+
+class Chain:
+    """The producer's and the driver's processes; whichever is dead is started again."""
+
+    def __init__(self, server: Server, database: str, store: str, folder: Path, format: str) -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            file, offset = cursor.fetchone()[:2]
+        program = "import sys; from shmstore.cli import main; sys.exit(main())"
+        producer = f"produce --store {store} --port {server.port} --start {file}:{offset} --include {database}.* --capacity 512"
+        driver = f"replicate {store} --tables {database}.* --format {format} --target {folder}/lake/{{database}}/{{table}} --master local[2,4]"
+        self.commands = {
+            "producer": [sys.executable, "-c", program, *producer.split()],
+            "driver": [sys.executable, "-m", "consumer.spark", *driver.split()],
+        }
+        self.folder, self.store = folder, store
+        self.environment = {
+            **os.environ,
+            "PYSPARK_SUBMIT_ARGS": "--driver-memory 1g pyspark-shell",
+            "SHMSTORE_STATE": str(folder / "state"),
+        }
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def supervise(self) -> None:
+        """Start what does not run; the driver once there is a store."""
+        for name, command in self.commands.items():
+            process = self.running.get(name)
+            if process is not None and process.poll() is None:
+                continue
+            if name == "driver" and self.store not in EventStore.names():
+                continue
+            with open(self.folder / f"{name}.log", "ab") as log:
+                self.running[name] = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=self.environment, start_new_session=True
+                )
+
+    def workers(self) -> list[int]:
+        """Spark's Python workers, the reader's process among them: descendants of the driver."""
+        parents: dict[int, int] = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError, IndexError, ValueError):
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        driver = self.running["driver"].pid
+
+        def belongs(pid: int) -> bool:
+            while pid in parents:
+                pid = parents[pid]
+                if pid == driver:
+                    return True
+            return False
+
+        found = []
+        for pid in parents:
+            with suppress(OSError):
+                if belongs(pid) and b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes() and parents[pid] != driver:
+                    found.append(pid)
+        return found
+
+    def kill(self, victim: str, choose: random.Random) -> str:
+        """SIGKILL a process; return what was killed."""
+        if victim == "worker":
+            workers = self.workers()
+            if not workers:
+                return "no worker"
+            pid = choose.choice(workers)
+        else:
+            pid = self.running[victim].pid
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return f"{victim} {pid}"
+
+    def close(self) -> None:
+        """End both, and all that belongs to them."""
+        for process in self.running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+    def log(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.folder.glob("*.log"))
+        )
+
+
+def copy(folder: Path, database: str, table: str, format: str) -> list[dict[str, Any]]:
+    path = folder / "lake" / database / table
+    if format == "delta":
+        return DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(str(path)) else []
+    return pq.read_table(path / "part-00000.parquet").to_pylist() if path.exists() else []
+
+
+def selected(server: Server, database: str, table: str, more: str) -> list[dict[str, Any]]:
+    import pymysql.cursors
+
+    with server.connect(database=database, cursorclass=pymysql.cursors.DictCursor) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(SELECTS[table].format(more=more))
+        return list(cursor.fetchall())
+
+
+def normal(rows: list[dict[str, Any]]) -> list[tuple[tuple[str, str], ...]]:
+    """Rows in an order of their own, values as text that the same value always has."""
+
+    def text(name: str, value: Any) -> str:
+        if name == "ratio" and value is not None:
+            return f"{value:.6e}"
+        if isinstance(value, Decimal):
+            return format(value.normalize(), "f")
+        if name == "seen" and value is not None:
+            value = value.replace(tzinfo=None)
+        return str(value)
+
+    return sorted(tuple(sorted((name, text(name, value)) for name, value in row.items())) for row in rows)
+
+
+@pytest.fixture
+def chain(request: pytest.FixtureRequest, mariadb: Server, database: str, store_name: str, tmp_path: Path) -> Iterator[Chain]:
+    with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+        made = Chain(mariadb, database, store_name, tmp_path, request.param)
+        for sql in TABLES.values():
+            cursor.execute(sql)
+    yield made
+    made.close()
+
+
+def run_with_kills(chain: Chain, server: Server, database: str, format: str, kills: int) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    choose = random.Random(seed)
+    load = Load(server, database, seed, pause=0.05)
+    load.start()
+    chain.supervise()
+    try:
+        for number in range(kills):
+            until = time.monotonic() + choose.uniform(2, 9)
+            while time.monotonic() < until or "driver" not in chain.running:
+                chain.supervise()
+                time.sleep(0.1)
+            print("killed", chain.kill(["driver", "producer", "worker"][number % 3], choose), flush=True)
+        while load.done < 100 and load.error is None:
+            chain.supervise()
+            time.sleep(0.1)
+    finally:
+        load.stopping.set()
+        load.join(30)
+    assert load.error is None
+    wanted = {table: normal(selected(server, database, table, load.more if table == "orders" else "")) for table in TABLES}
+    until = time.monotonic() + 150
+    found: dict[str, Any] = {}
+    while time.monotonic() < until:
+        chain.supervise()
+        with suppress(OSError):
+            found = {table: normal(copy(chain.folder, database, table, format)) for table in TABLES}
+        if found == wanted:
+            break
+        time.sleep(0.3)
+    for table in TABLES:
+        missing = [row for row in wanted[table] if row not in found.get(table, [])]
+        extra = [row for row in found.get(table, []) if row not in wanted[table]]
+        assert not missing, (
+            f"seed {seed}, {table}: {len(missing)} rows missing or wrong, as {missing[:1]}; extra {extra[:1]}\n{chain.log()}"
+        )
+        assert not extra, f"seed {seed}, {table}: {len(extra)} rows too many, as {extra[:1]}\n{chain.log()}"
+    assert load.done >= 100
+    assert wanted["orders"]
+
+
+@pytest.mark.parametrize("chain", ["delta"], indirect=True)
+def test_delta_copies_equal_select_after_kills(chain: Chain, mariadb: Server, database: str) -> None:
+    """Producer, driver and workers are killed at random under load: in the end every copy in Delta equals SELECT."""
+    run_with_kills(chain, mariadb, database, "delta", 5)
+
+
+@pytest.mark.parametrize("chain", ["parquet"], indirect=True)
+def test_parquet_copies_equal_select_after_a_kill(chain: Chain, mariadb: Server, database: str) -> None:
+    """The same into Parquet, with the driver killed once."""
+    run_with_kills(chain, mariadb, database, "parquet", 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("chain", ["delta"], indirect=True)
+def test_delta_copies_equal_select_after_fifty_kills(chain: Chain, mariadb: Server, database: str) -> None:
+    """The long run of the same."""
+    run_with_kills(chain, mariadb, database, "delta", 50)
