@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from consumer.canal import Rendering, Sql, Values, ddl_target, mysql_type, renderings
 from shmstore.codec import decode_schema, decode_stored
@@ -27,19 +27,20 @@ _AFTER: Final = "\x12"
 _KEPT_LENGTHS: Final = 4096
 _INSERT: Final = int(EventType.INSERT)
 _READ: Final = int(EventType.READ)
-_ENTRY_TYPE: Final = {
-    EntryType.BEGIN: "\x10\x01",
-    EntryType.ROWS: "\x10\x02",
-    EntryType.END: "\x10\x03",
-    EntryType.DDL: "\x10\x02",
-}
+_BEGIN_TYPE: Final = "\x10\x01"
+_ROWS_TYPE: Final = "\x10\x02"
+_END_TYPE: Final = "\x10\x03"
+_PROPS: Final = "\x1a"
+_THREAD: Final = "\x20"
+_SERVER: Final = "\x20"
+_TIME: Final = "\x30"
+_XA: Final = ("XA_TYPE", "XA_XID")
+_GTID: Final = ("curtGtidSn", "curtGtidLct")
 
 
-class Encoded(NamedTuple):
-    """One entry ready to send. `data` has the tag and length of ``Messages.messages`` before it."""
-
-    data: bytes
-    rows: int
+#: One entry ready to send: its bytes, with the tag and length of ``Messages.messages`` before them, and its rows. A plain
+#: tuple, as there is one for every event.
+Encoded = tuple[bytes, int]
 
 
 # ---------------------------------------------------------------- protobuf primitives, as text of one byte a character
@@ -56,12 +57,16 @@ def _varint(number: int) -> str:
     return bytes(out).decode("latin-1")
 
 
-_SMALL: Final = tuple(_varint(number) for number in range(4096))
+_SMALL: Final = tuple(_varint(number) for number in range(1 << 14))
+# Fourteen bits that more follow: two characters, both with the continuation bit.
+_MORE: Final = tuple(chr(number & 0x7F | 0x80) + chr(number >> 7 | 0x80) for number in range(1 << 14))
 
 
 def varint(number: int) -> str:
     """Return `number` as a varint; a negative one in 64-bit two's complement, as protobuf does."""
-    return _SMALL[number] if 0 <= number < 4096 else _varint(number)
+    if 0 <= number < 1 << 28:
+        return _SMALL[number] if number < 1 << 14 else _MORE[number & 0x3FFF] + _SMALL[number >> 14]
+    return _varint(number)
 
 
 def _text(value: str) -> str:
@@ -82,7 +87,6 @@ def _number(tag: str, value: int) -> str:
     return f"{tag}{varint(value)}" if value else ""
 
 
-@lru_cache(maxsize=4096)
 def _pair(tag: str, key: str, value: str) -> str:
     pair = _string("\x0a", key) + _string("\x12", value)
     return f"{tag}{varint(len(pair))}{pair}"
@@ -110,65 +114,58 @@ class _Pieces(dict[int, str]):
         return piece
 
 
+# How a cell may be: in the image before; after, and the same as before; after, and changed or new.
+_WAS, _SAME, _CHANGED = 0, 1, 2
+_SIDES: Final = (_BEFORE, _AFTER, _AFTER)
+_UPDATED: Final = ("", "", "\x28\x01")
+
+
 class _Column:
     """One column of one table: how its values become bytes."""
 
-    __slots__ = ("_fixed", "_key", "_name", "_nulls", "_pieces", "ascii", "rendering", "tail", "text")
+    __slots__ = ("_ascii", "_high", "_nulls", "_signed_max", "_text", "_usual", "tail")
 
     def __init__(self, table: TableSchema, index: int, rendering: Rendering) -> None:
         column = table.columns[index]
-        self.rendering = rendering
-        self.text = rendering.text
-        #: True where the text is known to need no UTF-8: digits and the like
-        self.ascii = rendering.sql_type not in (Sql.CHAR, Sql.VARCHAR, Sql.CLOB, Sql.BLOB)
-        self._fixed = _number("\x08", index)
-        self._name = _string("\x1a", column.name) + ("\x20\x01" if index in table.primary_key else "")
-        self.tail = _string("\x52", mysql_type(column))
-        self._pieces: dict[tuple[str, bool, int], _Pieces] = {}
-        self._nulls: dict[tuple[str, bool], str] = {}
+        self._text = rendering.text
+        self._signed_max = rendering.signed_max
+        # Digits and the like need no look at their characters.
+        self._ascii = rendering.sql_type not in (Sql.CHAR, Sql.VARCHAR, Sql.CLOB, Sql.BLOB)
+        self.tail = tail = _string("\x52", mysql_type(column))
+        fixed = _number("\x08", index)
+        name = _string("\x1a", column.name) + ("\x20\x01" if index in table.primary_key else "")
 
-    def pieces(self, side: str, updated: bool, sql_type: int) -> _Pieces:
-        """What goes before a value."""
-        found = self._pieces.get((side, updated, sql_type))
-        if found is None:
-            before = f"{self._fixed}\x10{varint(sql_type)}{self._name}{_UPDATED[updated]}\x30\x00"
-            found = self._pieces[side, updated, sql_type] = _Pieces(side, before, len(self.tail))
-        return found
+        def pieces(sql_type: int) -> tuple[_Pieces, ...]:
+            return tuple(
+                _Pieces(_SIDES[how], f"{fixed}\x10{varint(sql_type)}{name}{_UPDATED[how]}\x30\x00", len(tail)) for how in range(3)
+            )
 
-    def null(self, side: str, updated: bool) -> str:
-        """A NULL."""
-        found = self._nulls.get((side, updated))
-        if found is None:
-            body = f"{self._fixed}\x10{varint(self.rendering.null_type)}{self._name}{_UPDATED[updated]}\x30\x01{self.tail}"
-            found = self._nulls[side, updated] = f"{side}{varint(len(body))}{body}"
-        return found
+        self._usual = pieces(rendering.sql_type)
+        self._high = pieces(rendering.high_type)
+        nulls = [f"{fixed}\x10{varint(rendering.null_type)}{name}{_UPDATED[how]}\x30\x01{tail}" for how in range(3)]
+        self._nulls = tuple(f"{_SIDES[how]}{varint(len(null))}{null}" for how, null in enumerate(nulls))
 
-    def cells(self, side: str, values: list[Any], updated: bool) -> list[str]:
-        """The bytes of this column in every row, all with the same `updated`."""
-        shown, tail = self.rendering, self.tail
-        if None in values or (shown.signed_max is not None and max(values) > shown.signed_max):
-            return [self.cell(side, value, updated) for value in values]
-        pieces = self.pieces(side, updated, shown.sql_type)
-        if self.ascii:
-            return [f"{pieces[len(text)]}{text}{tail}" for text in map(self.text, values)]
-        return [
-            f"{pieces[len(text)]}{text}{tail}"
-            for text in [
-                text if text.isascii() else text.encode("utf-8", "replace").decode("latin-1") for text in map(self.text, values)
-            ]
+    def cells(self, how: int, values: tuple[Any, ...]) -> list[str]:
+        """The bytes of this column in every row, all of them `how`."""
+        if None in values or (self._signed_max is not None and max(values) > self._signed_max):
+            return [self.cell(how, value) for value in values]
+        pieces, tail = self._usual[how], self.tail
+        if self._ascii:
+            return [f"{pieces[len(text)]}{text}{tail}" for text in map(self._text, values)]
+        texts = [
+            text if text.isascii() else text.encode("utf-8", "replace").decode("latin-1") for text in map(self._text, values)
         ]
+        return [f"{pieces[len(text)]}{text}{tail}" for text in texts]
 
-    def cell(self, side: str, value: Any, updated: bool) -> str:
+    def cell(self, how: int, value: Any) -> str:
         """The bytes of this column in one row."""
         if value is None:
-            return self.null(side, updated)
-        text = self.text(value)
+            return self._nulls[how]
+        text = self._text(value)
         if not text.isascii():
             text = text.encode("utf-8", "replace").decode("latin-1")
-        return f"{self.pieces(side, updated, self.rendering.type_of(value))[len(text)]}{text}{self.tail}"
-
-
-_UPDATED: Final = ("", "\x28\x01")
+        pieces = self._usual if self._signed_max is None or value <= self._signed_max else self._high
+        return f"{pieces[how][len(text)]}{text}{self.tail}"
 
 
 # ---------------------------------------------------------------- rows
@@ -177,80 +174,71 @@ _UPDATED: Final = ("", "\x28\x01")
 class _Table:
     """One table version: how its rows become RowChange.rowDatas."""
 
-    __slots__ = ("columns", "name", "names", "schema")
+    __slots__ = ("columns", "name", "names")
 
     def __init__(self, schema: TableSchema, values: Values) -> None:
-        self.schema = schema
         self.columns = tuple(_Column(schema, i, shown) for i, shown in enumerate(renderings(schema, values)))
         self.names = _string("\x42", schema.database) + _string("\x4a", schema.table)
         self.name = f"{schema.database}.{schema.table}"
 
     def rows(self, body: list[Any]) -> str:
-        """The rowDatas of a stored body."""
+        """The rowDatas of a stored body that has rows."""
         before_columns, before, after_columns, after = body
-        sides = []
-        if before:
-            sides += self._image(_BEFORE, before_columns, before, None)
-        if after:
-            sides += self._image(_AFTER, after_columns, after, self._by_column(before_columns, before))
         if len(before or after) == 1:
-            row = "".join([cells[0] for cells in sides])
+            row = "".join(self._one(before_columns, before, after_columns, after))
             return f"b{varint(len(row))}{row}"
-        rows = ["".join(cells) for cells in zip(*sides, strict=True)]
-        return "".join([f"b{varint(len(row))}{row}" for row in rows])
+        sides = self._images(before_columns, before, after_columns, after)
+        return "".join([f"b{varint(len(row))}{row}" for row in map("".join, zip(*sides, strict=True))])
 
-    def _present(self, present: list[int] | None) -> list[_Column] | tuple[_Column, ...]:
-        return self.columns if present is None else [self.columns[i] for i in present]
+    def _present(self, present: list[int] | None) -> tuple[_Column, ...]:
+        return self.columns if present is None else tuple([self.columns[i] for i in present])
 
-    def _by_column(self, present: list[int] | None, rows: list[list[Any]] | None) -> dict[int, list[Any]] | None:
-        if not rows:
-            return None
-        return dict(
-            zip(range(len(self.columns)) if present is None else present, map(list, zip(*rows, strict=True)), strict=True)
-        )
+    def _one(self, before_columns: list[int] | None, before: Any, after_columns: list[int] | None, after: Any) -> list[str]:
+        """The cells of a single row."""
+        columns = self._present(after_columns)
+        if not before:
+            return [column.cell(_CHANGED, value) for column, value in zip(columns, after[0], strict=True)]
+        cells = [column.cell(_WAS, value) for column, value in zip(self._present(before_columns), before[0], strict=True)]
+        if after:
+            was = dict(zip(self._numbers(before_columns), before[0], strict=True))
+            for i, column, value in zip(self._numbers(after_columns), columns, after[0], strict=True):
+                cells.append(column.cell(_SAME if i in was and was[i] == value else _CHANGED, value))
+        return cells
 
-    def _image(
-        self, side: str, present: list[int] | None, rows: list[list[Any]], before: dict[int, list[Any]] | None
+    def _numbers(self, present: list[int] | None) -> range | list[int]:
+        return range(len(self.columns)) if present is None else present
+
+    def _images(
+        self, before_columns: list[int] | None, before: Any, after_columns: list[int] | None, after: Any
     ) -> list[list[str]]:
-        columns = self._present(present)
-        numbers = range(len(self.columns)) if present is None else present
-        updated = side is _AFTER
-        if len(rows) == 1:
-            if before is None:
-                return [[column.cell(side, value, updated)] for column, value in zip(columns, rows[0], strict=True)]
-            return [
-                [column.cell(side, value, i not in before or before[i][0] != value)]
-                for i, column, value in zip(numbers, columns, rows[0], strict=True)
-            ]
+        """The cells of many rows, column by column: those of the image before, then those of the image after."""
         sides = []
-        for i, column, values in zip(numbers, columns, zip(*rows, strict=True), strict=True):
-            was = before.get(i) if before else None
-            if was is None:
-                sides.append(column.cells(side, list(values), updated))
-            elif was == list(values):
-                sides.append(column.cells(side, list(values), False))
-            else:
-                # Not in one go: what changed differs from row to row.
-                sides.append([column.cell(side, value, value != old) for value, old in zip(values, was, strict=True)])
+        was: dict[int, tuple[Any, ...]] = {}
+        if before:
+            was = dict(zip(self._numbers(before_columns), zip(*before, strict=True), strict=True))
+            sides = [self.columns[i].cells(_WAS, values) for i, values in was.items()]
+        if after:
+            for i, values in zip(self._numbers(after_columns), zip(*after, strict=True), strict=True):
+                column = self.columns[i]
+                if i not in was:
+                    sides.append(column.cells(_CHANGED, values))
+                elif was[i] == values:
+                    sides.append(column.cells(_SAME, values))
+                else:
+                    # Not in one go: what changed differs from row to row.
+                    cell = column.cell
+                    sides.append(
+                        [cell(_SAME if old == value else _CHANGED, value) for old, value in zip(was[i], values, strict=True)]
+                    )
         return sides
 
 
 # ---------------------------------------------------------------- entries
 
 
-@lru_cache(maxsize=64)
-def _file(name: str) -> str:
-    return "\x08\x01" + _string("\x12", name)
-
-
-@lru_cache(maxsize=64)
-def _server(server_id: int) -> str:
-    return _number("\x20", server_id) + "\x2a\x05UTF-8"
-
-
-@lru_cache(maxsize=1024)
-def _time(second: int) -> str:
-    return _number("\x30", second * 1000) + "\x38\x02"
+@lru_cache(maxsize=256)
+def _count(number: int) -> str:
+    return _pair("b", "rowsCount", str(number)) if number else ""
 
 
 @lru_cache(maxsize=64)
@@ -264,6 +252,11 @@ class Encoder:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._tables: dict[bytes, _Table] = {}
+        # What an event shares with the one before it, most of the time: kept as bytes.
+        self._file = self._prefix = self._head = ""
+        self._second = self._server = -1
+        self._middle = ""
+        self._transaction = self._current = ""
 
     def encode(self, payload: bytes | memoryview, wanted: Callable[[str], bool] | None = None) -> Encoded | None:
         """Return the entry of a stored event; None for a heartbeat, and for a table that `wanted` (of ``schema.table``) refuses.
@@ -278,12 +271,41 @@ class Encoder:
                 return None
             return self._rows(header, table, body or [None, None, None, None])
         if entry == EntryType.BEGIN:
-            value = _props("\x1a", header[14], ("XA_TYPE", "XA_XID")) + _number("\x20", _integer(header[14].get("thread_id")))
-            return Encoded(_entry(_header(header, "", "", ""), _ENTRY_TYPE[EntryType.BEGIN], value), 0)
+            props = header[14]
+            value = (
+                f"{_props(_PROPS, props, _XA) if 'XA_TYPE' in props else ''}{_number(_THREAD, _integer(props.get('thread_id')))}"
+            )
+            return _entry(self._header(header, "", "", ""), _BEGIN_TYPE, value), 0
         if entry == EntryType.END:
-            value = _string("\x12", header[14].get("xid", "0")) + _props("\x1a", header[14], ("XA_TYPE", "XA_XID"))
-            return Encoded(_entry(_header(header, "", "", ""), _ENTRY_TYPE[EntryType.END], value), 0)
+            props = header[14]
+            value = f"{_string(_AFTER, props.get('xid', '0'))}{_props(_PROPS, props, _XA) if 'XA_TYPE' in props else ''}"
+            return _entry(self._header(header, "", "", ""), _END_TYPE, value), 0
         return self._ddl(header, wanted) if entry == EntryType.DDL else None
+
+    def _header(self, header: list[Any], names: str, kind: str, props: str) -> str:
+        """The Header of a stored header. `names` holds the fields schemaName and tableName, `kind` the field eventType."""
+        _, _, file, offset, length, time_ms, server_id, transaction, _, _, gtids, _, _, _, more = header
+        if file is not self._file and file != self._file:
+            self._file, self._prefix = file, f"{file}:"
+            self._head = "\x08\x01" + _string("\x12", file)
+            self._transaction = self._current = ""
+        second = time_ms // 1000
+        if second != self._second or server_id != self._server:
+            self._second, self._server = second, server_id
+            # serverId, serverenCode UTF-8, executeTime, sourceType MYSQL
+            self._middle = f"{_number(_SERVER, server_id)}\x2a\x05UTF-8{_number(_TIME, second * 1000)}\x38\x02"
+        if transaction != self._transaction:
+            self._transaction = transaction
+            # A place in the binlog stands in for the GTID of a server that has none.
+            known = transaction and not transaction.startswith(self._prefix)
+            self._current = _pair("b", "curtGtid", transaction) if known else ""
+        current = self._current
+        if current and more:
+            current += _props("b", more, _GTID)
+        start = offset - length  # as Canal: where the event starts
+        place = f"\x18{varint(start)}" if start else ""
+        size = f"P{varint(length)}" if length else ""
+        return f"{self._head}{place}{self._middle}{names}{size}{kind}{current}{props}{_string('j', gtids) if gtids else ''}"
 
     def _table(self, blob: bytes) -> _Table:
         table = self._tables.get(blob)
@@ -298,10 +320,10 @@ class Encoder:
         rows = table.rows(body) if count else ""
         type_ = _INSERT if header[1] == _READ else header[1]
         value = f"\x10{varint(type_)}\x50\x00{rows}"
-        props = _pair("b", "rowsCount", str(count)) if count else ""
+        props = _count(count)
         if header[1] == _READ:
             props += _pair("b", "snapshot", "true")
-        return Encoded(_entry(_header(header, table.names, _type(header[1]), props), _ENTRY_TYPE[EntryType.ROWS], value), count)
+        return _entry(self._header(header, table.names, _type(header[1]), props), _ROWS_TYPE, value), count
 
     def _ddl(self, header: list[Any], wanted: Callable[[str], bool] | None) -> Encoded | None:
         sql = header[13]
@@ -312,7 +334,7 @@ class Encoder:
         is_ddl = "" if header[1] == EventType.QUERY else "\x50\x01"
         value = f"\x10{varint(header[1])}{is_ddl}{_string('Z', sql)}{_string('r', header[12])}"
         names = _string("\x42", database) + _string("\x4a", name)
-        return Encoded(_entry(_header(header, names, _type(header[1]), ""), _ENTRY_TYPE[EntryType.DDL], value), 0)
+        return _entry(self._header(header, names, _type(header[1]), ""), _ROWS_TYPE, value), 0
 
 
 def _integer(text: str | None) -> int:
@@ -321,20 +343,6 @@ def _integer(text: str | None) -> int:
 
 def _props(tag: str, props: dict[str, str], names: tuple[str, ...]) -> str:
     return "".join([_pair(tag, name, props[name]) for name in names if name in props]) if props else ""
-
-
-def _header(header: list[Any], names: str, kind: str, props: str) -> str:
-    """The Header of a stored header. `names` holds the fields schemaName and tableName, `kind` the field eventType."""
-    _, _, file, offset, length, time_ms, server_id, transaction, _, _, gtids, _, _, _, more = header
-    current = ""
-    if transaction and not transaction.startswith(file + ":"):
-        current = _pair("b", "curtGtid", transaction) + _props("b", more, ("curtGtidSn", "curtGtidLct"))
-    # The event's start, as Canal: its end less its length.
-    start = _number("\x18", offset - length)
-    return (
-        f"{_file(file)}{start}{_server(server_id)}{_time(time_ms // 1000)}{names}"
-        f"{_number('P', length)}{kind}{current}{props}{_string('j', gtids)}"
-    )
 
 
 def _entry(header: str, kind: str, value: str) -> bytes:

@@ -28,6 +28,7 @@ from consumer.wire import protocol
 from consumer.wire.entry import Encoder
 from consumer.wire.messages import PacketType
 from consumer.wire.metrics import ClientMetrics, Metrics
+from consumer.wire.peer import Peer
 from consumer.wire.protocol import Acknowledge, Answer, Client, Connection, Get, Request, Rollback, Subscribe, Unsubscribe
 from consumer.wire.session import Progress, Session, subscription_name
 from consumer.wire.settings import Settings
@@ -39,7 +40,6 @@ _log = logging.getLogger("shmstore.serve")
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
 _WAIT_EMPTY: Final = 30.0
 _WAIT_PARTIAL: Final = 0.1
-_READ_AHEAD: Final = 1 << 16
 
 
 class _Seat:
@@ -88,7 +88,7 @@ class Server:
         self._encoder = Encoder(Values(settings.values))
         self._state = Path(settings.state) if settings.state is not None else state_directory()
         self._seats: dict[Client, _Seat] = {}
-        self._peers: set[_Peer] = set()
+        self._peers: set[Peer] = set()
         self._pool = ThreadPoolExecutor(max_workers=512, thread_name_prefix="canal")
         self._listener: asyncio.Server | None = None
         self._closing = False
@@ -101,7 +101,7 @@ class Server:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
         self._listener = await loop.create_server(
-            lambda: _Peer(self), self.settings.host, self.settings.port, ssl=context, backlog=512
+            lambda: Peer(self), self.settings.host, self.settings.port, ssl=context, backlog=512
         )
         self.address = self._listener.sockets[0].getsockname()[:2]
 
@@ -127,7 +127,7 @@ class Server:
 
     # ------------------------------------------------------------ connections
 
-    def connected(self, peer: _Peer) -> bool:
+    def connected(self, peer: Peer) -> bool:
         """Take a connection in; False where there are too many."""
         if self._closing or len(self._peers) >= self.settings.max_connections:
             self.metrics.refused_connections += 1
@@ -137,13 +137,13 @@ class Server:
         self.metrics.connections_total += 1
         return True
 
-    def disconnected(self, peer: _Peer) -> None:
+    def disconnected(self, peer: Peer) -> None:
         """Forget a connection."""
         if peer in self._peers:
             self._peers.discard(peer)
             self.metrics.connections -= 1
 
-    async def converse(self, peer: _Peer) -> None:
+    async def converse(self, peer: Peer) -> None:
         """Serve one connection until it ends."""
         settings = self.settings
         connection = Connection(self._credentials, os.urandom(protocol.SEED_BYTES), settings.max_frame)
@@ -170,7 +170,7 @@ class Server:
             kind, request = found
             await self._answer(peer, kind, request)
 
-    async def _answer(self, peer: _Peer, kind: int, request: Request) -> None:
+    async def _answer(self, peer: Peer, kind: int, request: Request) -> None:
         began = time.perf_counter()
         waited = 0.0
         client = None if isinstance(request, Answer) else request.client
@@ -209,7 +209,7 @@ class Server:
 
     # ------------------------------------------------------------ requests
 
-    async def _perform(self, peer: _Peer, request: Request) -> tuple[bytes, float]:
+    async def _perform(self, peer: Peer, request: Request) -> tuple[bytes, float]:
         """Carry out a request; return (answer, seconds it waited because it was told to)."""
         assert not isinstance(request, Answer)
         if isinstance(request, Subscribe):
@@ -324,7 +324,7 @@ class Server:
                     await self._in_thread(session.forget)
         return protocol.granted()
 
-    async def _get(self, peer: _Peer, seat: _Seat, request: Get) -> tuple[bytes, float]:
+    async def _get(self, peer: Peer, seat: _Seat, request: Get) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()
         deadline = None if request.wait is None else loop.time() + request.wait
         waited = 0.0
@@ -399,114 +399,3 @@ def _is_subscribed(client: Client) -> bool:
 def _remove(client: Client) -> None:
     with _attach(client.destination) as store:
         store.unsubscribe(subscription_name(client))
-
-
-class _Peer(asyncio.Protocol):
-    """One socket: what came, what may go, and whether it is still there."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._chunks = bytearray()
-        self._counted = 0
-        self._readable = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self.lost = False
-        self.task: asyncio.Task[None] | None = None
-        #: The session whose wait this connection's GET is in; it ends when the client goes.
-        self.interrupts: Session | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the conversation."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if not self._server.connected(self):
-            self.lost = True
-            transport.abort()
-            return
-        transport.set_write_buffer_limits(high=0)  # drained means: the kernel has it
-        self.task = asyncio.get_running_loop().create_task(self._run())
-
-    async def _run(self) -> None:
-        try:
-            await self._server.converse(self)
-        except TimeoutError:
-            self.abort()  # it does not read: what is in the buffer will never leave
-        except (ConnectionError, asyncio.CancelledError):
-            pass
-        except Exception:
-            _log.exception("a connection failed")
-        finally:
-            if self._transport is not None:
-                self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        """Keep what came; stop reading where the client is ahead of the server."""
-        self._chunks += data
-        self._counted += len(data)
-        if len(self._chunks) > _READ_AHEAD and self._transport is not None:
-            self._transport.pause_reading()
-        self._readable.set()
-
-    def eof_received(self) -> bool:
-        """The client has closed its side: so does the server."""
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """End what the connection was doing."""
-        self.lost = True
-        self._readable.set()
-        self._writable.set()
-        if self.interrupts is not None:
-            self.interrupts.interrupt()
-        self._server.disconnected(self)
-
-    def pause_writing(self) -> None:
-        """The client reads slower than the server writes."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """All is out."""
-        self._writable.set()
-
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def write(self, data: bytes) -> None:
-        """Send in one piece."""
-        if self._transport is not None and not self.lost:
-            self._transport.write(data)
-
-    async def drained(self, patience: float) -> None:
-        """Wait until all is sent. Raises `TimeoutError` where the client does not read for `patience` seconds."""
-        if not self._writable.is_set():
-            async with asyncio.timeout(patience):
-                await self._writable.wait()
-
-    async def readable(self, patience: float) -> bool:
-        """Wait for bytes; False where none came in `patience` seconds, or the connection is gone."""
-        if not self._chunks and not self.lost:
-            self._readable.clear()
-            try:
-                async with asyncio.timeout(patience):
-                    await self._readable.wait()
-            except TimeoutError:
-                return False
-        return bool(self._chunks) or not self.lost
-
-    def take(self) -> bytes:
-        """What came since the last call."""
-        data = bytes(self._chunks)
-        if data:
-            self._chunks.clear()
-            if self._transport is not None and not self.lost:
-                self._transport.resume_reading()
-        return data
-
-    def counted(self) -> int:
-        """Bytes received since the last call."""
-        count, self._counted = self._counted, 0
-        return count

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from consumer.wire.entry import Encoded, Encoder
+from consumer.wire.entry import Encoder
 from consumer.wire.filter import Wanted, compile_filter
 from consumer.wire.ledger import MOST_BATCHES, Given, Ledger
 from consumer.wire.protocol import Client
@@ -42,10 +42,10 @@ class Progress(Enum):
     EMPTY = "empty"
 
 
-class _Item(NamedTuple):
-    sequence: int
-    encoded: Encoded | None  # None: the filter dropped it
-    alone: bool  # a DDL in a store that isolates them
+# What waits to be delivered, as plain tuples, since there is one for every event: (sequence, the entry's bytes or None where
+# the filter dropped it, its rows, whether it must be a batch of its own: a DDL in a store that isolates them).
+_Item = tuple[int, bytes | None, int, bool]
+_NOTHING: Final[tuple[None, int]] = (None, 0)
 
 
 def subscription_name(client: Client) -> str:
@@ -153,7 +153,7 @@ class Session:
             return True
         if not self._entries:
             return False
-        return (self._isolates and any(item.alone for item in self._ready)) or self.store.segment.words[_ROOM_WANTED] != DISARMED
+        return (self._isolates and any(item[3] for item in self._ready)) or self.store.segment.words[_ROOM_WANTED] != DISARMED
 
     def fill(self, limit: Limit) -> Progress:
         """Take and encode one step of what is there."""
@@ -184,31 +184,35 @@ class Session:
 
     def absorb(self, batch: Batch) -> None:
         """Encode `batch` and keep it ready."""
-        encode, wanted, ready = self._encoder.encode, self._wanted, self._ready
-        kinds = batch.slots["entry"].tolist() if wanted is not None or self._isolates else None
-        items = []
-        for i, payload in enumerate(batch.payloads()):
-            encoded = encode(payload, wanted)
-            items.append(_Item(batch.first + i, encoded, self._isolates and kinds is not None and kinds[i] == EntryType.DDL))
-        if wanted is not None and kinds is not None:
-            items = _without_empty_transactions(items, kinds)
-        for item in items:
-            if item.encoded is not None:
-                self._entries += 1
-                self._bytes += len(item.encoded.data)
-        ready.extend(items)
+        encode, wanted = self._encoder.encode, self._wanted
+        items: list[_Item] = []
+        sequence = batch.first
+        for payload in batch.payloads():
+            data, rows = encode(payload, wanted) or _NOTHING
+            items.append((sequence, data, rows, False))
+            sequence += 1
+        if wanted is not None or self._isolates:
+            kinds = batch.slots["entry"].tolist()
+            if self._isolates:
+                items = [(n, data, rows, kind == EntryType.DDL) for (n, data, rows, _), kind in zip(items, kinds, strict=True)]
+            if wanted is not None:
+                items = _without_empty_transactions(items, kinds)
+        sizes = [len(item[1]) for item in items if item[1] is not None]
+        self._entries += len(sizes)
+        self._bytes += sum(sizes)
+        self._ready.extend(items)
         self._pass_dropped()
 
     def _pass_dropped(self) -> None:
         """Ack what the filter dropped at the front, so that a client that wants little holds up nobody."""
         ready = self._ready
         dropped = -1
-        while ready and ready[0].encoded is None:
-            dropped = ready.popleft().sequence
+        while ready and ready[0][1] is None:
+            dropped = ready.popleft()[0]
         if dropped < 0:
             return
         if self._given:
-            ready.appendleft(_Item(dropped, None, False))  # only acks of the batches before it can free it
+            ready.appendleft((dropped, None, 0, False))  # only acks of the batches before it can free it
         else:
             self.subscription.ack(dropped)
 
@@ -225,14 +229,13 @@ class Session:
         size = rows = 0
         last = -1
         while ready:
-            sequence, encoded, alone = ready[0]
-            if encoded is not None:
-                length = len(encoded.data)
-                if entries and (len(entries) >= limit.entries or size + length > limit.bytes or alone):
+            sequence, data, count, alone = ready[0]
+            if data is not None:
+                if entries and (len(entries) >= limit.entries or size + len(data) > limit.bytes or alone):
                     break
-                entries.append(encoded.data)
-                size += length
-                rows += encoded.rows
+                entries.append(data)
+                size += len(data)
+                rows += count
             last = sequence
             ready.popleft()
             if alone:
@@ -313,13 +316,13 @@ class Session:
 def _without_empty_transactions(items: list[_Item], kinds: list[int]) -> list[_Item]:
     """Drop a BEGIN and its END where the filter left nothing in between and both are here, as Canal does mostly."""
     begin = -1
-    for i, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+    for i, kind in enumerate(kinds):
         if kind == EntryType.BEGIN:
             begin = i
         elif kind == EntryType.END and begin >= 0:
-            items[begin] = items[begin]._replace(encoded=None)
-            items[i] = item._replace(encoded=None)
+            for empty in (begin, i):
+                items[empty] = (items[empty][0], None, 0, False)
             begin = -1
-        elif item.encoded is not None:
+        elif items[i][1] is not None:
             begin = -1
     return items

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,21 @@ class PackagedClient:
         self._process.wait(20)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def refused(answer: Any, code: int) -> str:
+    """The text of an error answer, which must have `code`, one line and no stack trace."""
+    assert isinstance(answer, m.Ack)
+    assert answer.error_code == code
+    assert answer.error_message
+    assert "\n" not in answer.error_message
+    assert "Traceback" not in answer.error_message
+    return str(answer.error_message)
+
+
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    """Wait until `holds`, or fail with `what`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.01)
