@@ -24,6 +24,7 @@ from typing import Self
 from shmstore import Batch, CheckpointFile, EventStore, Position, ShmStoreError, Subscription
 from shmstore.event import Event
 
+IDLE_SECONDS = 1.0  # without an event for so long, the checkpoint is written
 SHARE = 8  # a batch without limits takes at most this part of the ring, so that room is freed while it is worked on
 
 
@@ -99,8 +100,11 @@ class Consumer:
         self.ack()
         if self._stopped.is_set():
             raise StopIteration
-        limit, limit_events, limit_bytes = self._limits
-        batch = self.subscription.get(limit, limit_events=limit_events, limit_bytes=limit_bytes, timeout=self._timeout)
+        whole = self._timeout
+        batch = self._get(IDLE_SECONDS if whole is None else min(IDLE_SECONDS, whole))
+        if not batch and not self._stopped.is_set() and (whole is None or whole > IDLE_SECONDS):
+            self.subscription.save_checkpoint()  # nothing comes: what was acked last becomes durable now, not with the next ack
+            batch = self._get(None if whole is None else whole - IDLE_SECONDS)
         if not batch:
             raise StopIteration
         self._reached = batch.last
@@ -118,6 +122,10 @@ class Consumer:
             for sequence, event in enumerate(batch, batch.first):
                 self._reached = sequence
                 yield event
+
+    def _get(self, timeout: float | None) -> Batch:
+        limit, limit_events, limit_bytes = self._limits
+        return self.subscription.get(limit, limit_events=limit_events, limit_bytes=limit_bytes, timeout=timeout)
 
     # ---------------------------------------------------------------- by hand
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from consumer import Consumer
-from shmstore import EventStore, PositionNotFound, StoreClosed, StoreNotFound, SubscriptionInUse
+from shmstore import CheckpointFile, EventStore, PositionNotFound, StoreClosed, StoreNotFound, SubscriptionInUse
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -281,6 +281,23 @@ def test_checkpoint_outlives_the_store(state: Path) -> None:
         EventStore.unlink(name)
         assert batches == (["0-1-2", "0-1-3"] if again else ["0-1-0", "0-1-1"])
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
+
+
+def test_checkpoint_of_an_idle_reader(store: EventStore, state: Path) -> None:
+    """A reader that waits for more has written its last ack, so that not even a kill -9 of the host brings much again."""
+    process = subprocess.Popen([sys.executable, "-c", WAITER, store.name, "default"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        file = CheckpointFile(None, store.name, "audit")
+        deadline = time.monotonic() + 20
+        for number in range(2):  # the second comes within the interval at which acks are written
+            store.put(transaction(number))
+            while (saved := file.load()) is None or saved.position.offset < 1000 * (number + 1):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    assert saved.sequence == 5
 
 
 def test_checkpoint_is_optional(store: EventStore, state: Path, tmp_path: Path) -> None:
