@@ -277,16 +277,19 @@ class Demo:
         """Return what can be tried while all is running."""
         shmstore = f"SHMSTORE_STATE={self.folder}/state {console()}"
         show = f"from deltalake import DeltaTable; print(DeltaTable('{self.folder}/spark/tables/orders').to_pandas())"
-        return f"""
-everything is still running; try, in another terminal (what is changed on the server reaches every reader):
-  the server      mysql --no-defaults -h 127.0.0.1 -P {self.server.port} -u root {DATABASE}
-  the ring        {shmstore} stat {self.store_name} --watch 1
-                  {shmstore} tail {self.store_name} --peek --from latest
-  reader sqlite   sqlite3 {self.folder}/sqlite/shop.db 'SELECT * FROM customers LIMIT 3'
-  reader spark    {sys.executable} -c "{show}"
-  reader tail     tail -f {self.folder}/tail/changes.jsonl
-  logs            {self.folder}/*.log
-Ctrl-C stops it."""
+        looks = {
+            "server": f"mysql --no-defaults -h 127.0.0.1 -P {self.server.port} -u root {DATABASE}",
+            "ring": f"{shmstore} stat {self.store_name} --watch 1",
+            "events": f"{shmstore} tail {self.store_name} --peek --from latest",
+            "sqlite": f"sqlite3 {self.folder}/sqlite/shop.db 'SELECT id, name, credit FROM customers LIMIT 3'",
+            "spark": f'{sys.executable} -c "{show}"',
+            "tail": f"tail -f {self.folder}/tail/changes.jsonl",
+            "logs": f"tail {self.folder}/*.log",
+        }
+        present = {"server", "ring", "events", "logs", *self.options.readers}
+        lines = [f"  {name:8} {command}" for name, command in looks.items() if name in present]
+        head = "\neverything is still running; try, in another terminal (what is changed on the server reaches every reader):"
+        return "\n".join([head, *lines, "Ctrl-C stops it."])
 
 
 def console() -> str:
