@@ -458,8 +458,23 @@ def test_a_signal_in_mid_load_stops_everything(folder: Path, number: int, code: 
     assert [pid for pid in pids if session_members(pid)] == []
 
 
+@pytest.mark.server
+@pytest.mark.parametrize("part", ["producer", "sqlite", "tail"])
+def test_a_part_that_dies_ends_the_demo(folder: Path, part: str) -> None:
+    """With one part killed in mid-load the exit code is 1, the part is named, and nothing is left behind."""
+    demo = subprocess.Popen(shop_command("--rows", "100000", "--rate", "500", "--readers", "sqlite,tail"), cwd=ROOT,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)  # fmt: skip
+    _, producer, sqlite, tail = wait_for_load(demo)
+    os.kill({"producer": producer, "sqlite": sqlite, "tail": tail}[part], signal.SIGKILL)
+    output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 1, output
+    assert f"FAILED: {part} ended with exit code -9" in output
+    assert "nothing left behind" in output
+    assert left_behind(demo.pid) == []
+
+
 def wait_for_load(demo: subprocess.Popen[str]) -> list[int]:
-    """Read the demo's output until its load runs; return the pids it has told."""
+    """Read the demo's output until its load runs; return the pids it has told: server, producer, readers."""
     pids, told = [], []
     assert demo.stdout is not None
     for line in demo.stdout:
