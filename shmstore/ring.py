@@ -293,7 +293,7 @@ class Reader:
             if last < first:
                 return first, get
         if last - get > limit_events:
-            last = get + limit_events
+            last = get + max(0, limit_events)
         if limit_bytes is not None:
             last = self._within(get, last, self._ends[get & self._mask] + limit_bytes)
         if self._ddl_isolation:
