@@ -22,7 +22,7 @@ from producer.json_binary import json_text, patched_text
 from producer.table_map import Field, Wire
 from shmstore.errors import UnsupportedEvent
 
-__all__ = ["Source", "compile_decoder"]
+__all__ = ["Source", "compile_decoder", "reading"]
 
 _INTEGERS = {Wire.TINY: "bB", Wire.SHORT: "hH", Wire.LONG: "iI", Wire.LONGLONG: "qQ"}
 _BY_SIZE = {1: "B", 2: "H", 3: "HB", 4: "I", 5: "IB", 6: "IH", 7: "IHB", 8: "Q"}
@@ -38,6 +38,7 @@ class Reading(NamedTuple):
     codes: str
     expression: str  # over {0}, {1} ... for the codes, or {0} for the bytes
     prefix: int = 0
+    first: str = ""  # a statement before the expression
 
 
 class Source:
@@ -69,7 +70,8 @@ class Source:
         return "\n".join(self.lines) + "\n"
 
 
-def _reading(field: Field, source: Source) -> Reading:
+def reading(field: Field, source: Source) -> Reading:
+    """Return how the column is read; what its expression names is put into `source`."""
     wire, meta, column, _ = field
     code = Wire(wire)
     if code in _INTEGERS:
@@ -84,8 +86,9 @@ def _reading(field: Field, source: Source) -> Reading:
         digits = source.constant(values.decimals(meta >> 8, meta & 0xFF), "decimal")
         return Reading(f"{values.decimal_size(meta >> 8, meta & 0xFF)}s", digits + "({0})")
     if code == Wire.BIT:
-        size = (meta + 7) // 8
-        return Reading("B", "{0}") if size == 1 else Reading(f"{size}s", 'from_bytes({0}, "big")')
+        if meta % 8:
+            return Reading(f"{(meta + 7) // 8}s", source.constant(values.bits(meta), "bits") + "({0})")
+        return Reading("B", "{0}") if meta == 8 else Reading(f"{meta // 8}s", 'from_bytes({0}, "big")')
     if code == Wire.YEAR:
         return Reading("B", "{0} and {0} + 1900")
     if code in (Wire.ENUM, Wire.SET):
@@ -108,13 +111,11 @@ def _temporal(code: Wire, digits: int, source: Source) -> Reading | None:
     if code in (Wire.DATE, Wire.NEWDATE):
         return Reading("3s", source.constant(values.DATES, "dates") + "[{0}]")
     if code == Wire.DATETIME2:
-        days, clock = source.constant(values.DATETIME_DAYS, "days"), source.constant(values.TIME_OF_DAY, "clock")
         text = source.constant(values.datetime_text, "text")
         part = fraction.format("{2}", "{3}", "{4}")
-        whole = f"day + {clock}[{{1}}]" + (f" + {part}" if digits else "")
-        return Reading(
-            "3s2s" + codes, f"{whole} if (day := {days}[{{0}}]) is not None else {text}({{0}} + {{1}}, {part}, {digits})"
-        )
+        whole = "day + clock[{1}]" + (f" + {part}" if digits else "")
+        first = "day, clock = " + source.constant(values.DATETIME_DAYS, "days") + "[{0}]"
+        return Reading("3s2s" + codes, f"{whole} if day is not None else {text}({{0}} + {{1}}, {part}, {digits})", first=first)
     if code == Wire.TIMESTAMP2:
         zero = "0000-00-00 00:00:00" + values.fraction_text(0, digits)
         part = fraction.format("{1}", "{2}", "{3}")
@@ -186,7 +187,7 @@ class Image:
         self.fields = fields
         self.present = present
         self.mark = mark
-        self.readings = {i: _reading(fields[i], source) for i in present}
+        self.readings = {i: reading(fields[i], source) for i in present}
         self.null_bytes = (len(present) + 7) // 8
 
     @property
@@ -222,7 +223,7 @@ class Image:
 
     def emit_values(self, depth: int, columns: Sequence[int]) -> None:
         """Read `columns`, none of which is NULL."""
-        codes, unpacked, ready = "", [], []  # the struct call being collected
+        codes, unpacked, ready = "", list[str](), list[tuple[str, str]]()  # the struct call being collected
         for i in columns:
             reading = self.readings[i]
             name = self.fields[i].column.name
@@ -230,8 +231,10 @@ class Image:
                 parts = self._parts(i, reading.codes)
                 codes += reading.codes
                 unpacked += parts
+                if reading.first:
+                    ready.append((reading.first.format(*parts), name))
                 if reading.expression != "{0}":
-                    ready.append((i, reading.expression.format(*parts), name))
+                    ready.append((f"{self.mark}{i} = {reading.expression.format(*parts)}", name))
                 continue
             self._emit_variable(depth, i, reading, codes, unpacked, ready)
             codes, unpacked, ready = "", [], []
@@ -244,7 +247,7 @@ class Image:
             return [f"{self.mark}{i}"]  # what is unpacked is the value, or is replaced by it
         return [f"{self.mark}{i}_{n}" for n in range(count)]
 
-    def _emit_struct(self, depth: int, codes: str, unpacked: list[str], ready: list[tuple[int, str, str]]) -> None:
+    def _emit_struct(self, depth: int, codes: str, unpacked: list[str], ready: list[tuple[str, str]]) -> None:
         line = self.source.line
         if codes in ("B", "1s") and len(unpacked) == 1:
             line(depth, f"{unpacked[0]} = d[p]" if codes == "B" else f"{unpacked[0]} = d[p : p + 1]")
@@ -253,11 +256,11 @@ class Image:
             unpack = self.source.constant(_struct(codes).unpack_from, "unpack")
             line(depth, f"{', '.join(unpacked)}{',' if len(unpacked) == 1 else ''} = {unpack}(d, p)  # {codes}")
             line(depth, f"p += {_struct(codes).size}")
-        for i, expression, name in ready:
-            line(depth, f"{self.mark}{i} = {expression}", name)
+        for statement, name in ready:
+            line(depth, statement, name)
 
     def _emit_variable(
-        self, depth: int, i: int, reading: Reading, codes: str, unpacked: list[str], ready: list[tuple[int, str, str]]
+        self, depth: int, i: int, reading: Reading, codes: str, unpacked: list[str], ready: list[tuple[str, str]]
     ) -> None:
         line = self.source.line
         name = self.fields[i].column.name

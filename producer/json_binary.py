@@ -277,7 +277,7 @@ def _legs(path: str) -> list[str | int]:
 
 def _unescaped(escape: re.Match[str]) -> str:
     what = escape[1]
-    return chr(int(what[1:], 16)) if len(what) == 5 else _UNESCAPES.get(what, what)
+    return chr(int(what[1:], 16)) if len(what) == 5 and not 0xD800 <= int(what[1:], 16) < 0xE000 else _UNESCAPES.get(what, what)
 
 
 def _apply(root: list[Any], operation: int, legs: list[str | int], value: Any) -> None:

@@ -14,7 +14,6 @@ that grows past its limit is emptied.
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Callable
 from datetime import date
@@ -25,7 +24,7 @@ __all__ = [
     "DATES",
     "DATETIME_DAYS",
     "FLOATS",
-    "TIME_OF_DAY",
+    "bits",
     "datetime_text",
     "decimal_size",
     "decimals",
@@ -73,6 +72,8 @@ def _day(year: int, month: int, day: int) -> int | None:
 def _date(raw: bytes) -> int | str:
     packed = raw[0] | raw[1] << 8 | raw[2] << 16
     year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+    if year > 9999 or month > 12:
+        raise ValueError(f"DATE {year}-{month}-{day}")
     days = _day(year, month, day)
     return f"{year:04}-{month:02}-{day:02}" if days is None else days
 
@@ -81,32 +82,44 @@ DATES = Table(_date, 1 << 16)  # 3 bytes -> days or text
 
 # ---------------------------------------------------------------- DATETIME
 # 5 bytes, big-endian: sign 1, year * 13 + month 17, day 5, hour 5, minute 6, second 6; then the fraction. The first three
-# bytes end inside the hour, the other two hold the rest of it.
+# bytes end inside the hour, after its highest bit; the other two hold the rest of it.
 
 
-def _datetime_day(raw: bytes) -> int | None:
+def _clock(first_hour: int) -> Table:
+    """2 bytes -> microseconds since `first_hour`."""
+
+    def microseconds(raw: bytes) -> int:
+        packed = raw[0] << 8 | raw[1]
+        hour, minute, second = packed >> 12, packed >> 6 & 63, packed & 63
+        if first_hour + hour > 23 or minute > 59 or second > 59:
+            raise ValueError(f"DATETIME of {first_hour + hour}:{minute}:{second} o'clock")
+        return (hour * 3600 + minute * 60 + second) * _SECOND
+
+    return Table(microseconds, 1 << 16)
+
+
+_EARLY, _LATE = _clock(0), _clock(16)
+
+
+def _datetime_day(raw: bytes) -> tuple[int | None, Table]:
     packed = int.from_bytes(raw, "big") - 0x800000
-    if packed < 0:
-        raise ValueError(f"DATETIME begins with 0x{raw.hex()}")
-    months, day, half = packed >> 6, packed >> 1 & 31, packed & 1
+    months, day, late = packed >> 6, packed >> 1 & 31, packed & 1
+    if not 0 <= months <= 9999 * 13 + 12:
+        raise ValueError(f"DATETIME that begins with 0x{raw.hex()}")
     days = _day(months // 13, months % 13, day)
-    return None if days is None else (days * 24 + half * 16) * 3600 * _SECOND
+    return None if days is None else (days * 24 + late * 16) * 3600 * _SECOND, _LATE if late else _EARLY
 
 
-def _time_of_day(raw: bytes) -> int:
-    packed = raw[0] << 8 | raw[1]
-    return ((packed >> 12) * 3600 + (packed >> 6 & 63) * 60 + (packed & 63)) * _SECOND
-
-
-DATETIME_DAYS = Table(_datetime_day, 1 << 16)  # first 3 bytes -> microseconds, or None where there is no such day
-TIME_OF_DAY = Table(_time_of_day, 1 << 16)  # last 2 bytes -> microseconds
+# First 3 bytes -> (microseconds, or None where there is no such day; table for the last 2 bytes).
+DATETIME_DAYS = Table(_datetime_day, 1 << 16)
 
 
 def datetime_text(raw: bytes, microseconds: int, digits: int) -> str:
     """Return a zero or impossible DATETIME (its 5 bytes) as the server shows it."""
     packed = int.from_bytes(raw, "big") - 0x8000000000
-    months, day, rest = packed >> 22, packed >> 17 & 31, packed & 0x1FFFF
-    text = f"{months // 13:04}-{months % 13:02}-{day:02} {rest >> 12:02}:{rest >> 6 & 63:02}:{rest & 63:02}"
+    months, day, hour = packed >> 22, packed >> 17 & 31, packed >> 12 & 31
+    DATETIME_DAYS[raw[:3]][1][raw[3:]]  # raises where the time of day is none
+    text = f"{months // 13:04}-{months % 13:02}-{day:02} {hour:02}:{packed >> 6 & 63:02}:{packed & 63:02}"
     return text + fraction_text(microseconds, digits)
 
 
@@ -172,6 +185,8 @@ def times(digits: int) -> Table:
         packed = int.from_bytes(raw, "big") - middle
         size = -packed if packed < 0 else packed
         clock, fraction = size >> bits, size & (1 << bits) - 1
+        if clock >> 6 & 63 > 59 or clock & 63 > 59 or fraction * scale >= _SECOND:
+            raise ValueError(f"TIME 0x{raw.hex()}")
         value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * _SECOND + fraction * scale
         return -value if packed < 0 else value
 
@@ -249,25 +264,31 @@ def decimals(precision: int, scale: int) -> Callable[[bytes], str]:
     if point <= 1 and len(groups) - point <= 1:  # up to 9 digits on each side: two numbers
         shift = 8 * (groups[point][0] if len(groups) > point else 0)
         mask = (1 << shift) - 1
-        pattern = f"%d.%0{scale}d" if scale else "%d"
+        most, most_after = 10**whole, 10**scale
+        positive = f"%d.%0{scale}d" if scale else "%d"
+        negative = "-" + positive
 
         def short(raw: bytes) -> str:
             number = int.from_bytes(raw, "big")
             if number & top:
+                pattern = positive
                 number ^= top
-                return pattern % (number >> shift, number & mask) if scale else pattern % number
-            number ^= ones ^ top
-            return "-" + (pattern % (number >> shift, number & mask) if scale else pattern % number)
+            else:
+                pattern = negative
+                number ^= ones ^ top
+            before, after = number >> shift, number & mask
+            if before >= most or after >= most_after:
+                raise ValueError(f"DECIMAL({precision},{scale}) 0x{raw.hex()}")
+            return pattern % (before, after) if scale else pattern % before
 
         return short
 
-    shifts: list[tuple[int, int, int]] = []  # (shift, mask, digits), from the left
+    shifts: list[tuple[int, int, int]] = []  # (shift, mask, least number that has too many digits), from the left
     left = 8 * size
     for width, digits in groups:
         left -= 8 * width
-        shifts.append((left, (1 << 8 * width) - 1, digits))
-    before, after = shifts[:point], shifts[point:]
-    fraction = "".join(f"%0{digits}d" for _, _, digits in after)
+        shifts.append((left, (1 << 8 * width) - 1, 10**digits))
+    fraction = "".join(f"%0{digits}d" for _, digits in groups[point:])
 
     def long(raw: bytes) -> str:
         number = int.from_bytes(raw, "big")
@@ -277,14 +298,31 @@ def decimals(precision: int, scale: int) -> Callable[[bytes], str]:
         else:
             number ^= ones ^ top
             sign = "-"
+        parts = []
+        for shift, mask, most in shifts:
+            part = number >> shift & mask
+            if part >= most:
+                raise ValueError(f"DECIMAL({precision},{scale}) 0x{raw.hex()}")
+            parts.append(part)
         value = 0
-        for shift, mask, _ in before:
-            value = value * 1_000_000_000 + (number >> shift & mask)
-        if not after:
-            return f"{sign}{value}"
-        return f"{sign}{value}." + fraction % tuple([number >> shift & mask for shift, mask, _ in after])
+        for part in parts[:point]:
+            value = value * 1_000_000_000 + part
+        return f"{sign}{value}." + fraction % tuple(parts[point:]) if scale else f"{sign}{value}"
 
     return long
+
+
+@lru_cache(maxsize=64)
+def bits(count: int) -> Callable[[bytes], int]:
+    """Return the function from the bytes of a BIT(count) to its number."""
+
+    def value(raw: bytes) -> int:
+        number = int.from_bytes(raw, "big")
+        if number >> count:
+            raise ValueError(f"BIT({count}) {number:#x}")
+        return number
+
+    return value
 
 
 # ---------------------------------------------------------------- SET, UUID
@@ -309,5 +347,16 @@ def uuid_text(raw: bytes) -> str:
 
 
 def inet6_text(raw: bytes) -> str:
-    """Return MariaDB's INET6 from the 16 bytes it stores."""
-    return socket.inet_ntop(socket.AF_INET6, raw.ljust(16, b"\0"))
+    """Return MariaDB's INET6 from its 16 bytes: the first longest run of zero groups, even a single one, is "::"."""
+    raw = raw.ljust(16, b"\0")
+    groups = [int.from_bytes(raw[i : i + 2], "big") for i in range(0, 16, 2)]
+    start = length = 0
+    for i in range(8):
+        run = next((n for n, group in enumerate(groups[i:]) if group), 8 - i)
+        if run > length:
+            start, length = i, run
+    if start == 0 and (length == 6 or (length == 5 and groups[5] == 0xFFFF)):
+        tail = ".".join([str(byte) for byte in raw[12:]])
+        return f"::{tail}" if length == 6 else f"::ffff:{tail}"
+    texts = [f"{group:x}" for group in groups]
+    return f"{':'.join(texts[:start])}::{':'.join(texts[start + length :])}" if length else ":".join(texts)

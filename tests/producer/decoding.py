@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,15 @@ from shmstore import codec
 from shmstore.event import EventType, Row, TableSchema
 
 FORMAT_DESCRIPTION, QUERY, TABLE_MAP, PAYLOAD, QUERY_COMPRESSED = 15, 2, 19, 40, 165
+
+
+# The generated decoder is the reference; where the compiled one exists it has tests of its own against this one.
+REFERENCE: dict[str, Any] = {"compiled": False} if "compiled" in inspect.signature(RowsDecoder).parameters else {}
+
+
+def reference(schemas: Any = None) -> RowsDecoder:
+    """A decoder that runs the generated Python functions."""
+    return RowsDecoder(schemas=schemas, **REFERENCE)
 
 
 class Seen(NamedTuple):
@@ -52,7 +62,7 @@ class Log:
     def __init__(self, server: Any, connection: Any) -> None:
         self.server = server
         self.connection = connection
-        self.decoder = RowsDecoder()
+        self.decoder = reference()
         self.skip()
 
     def _place(self) -> tuple[str, int]:

@@ -9,9 +9,9 @@ import pytest
 import zstandard
 
 from producer.compression import payload_events, uncompress, uncompress_column, uncompress_query
-from producer.rows import ROWS_EVENTS, RowsDecoder
+from producer.rows import ROWS_EVENTS
 from shmstore.errors import UnsupportedEvent
-from tests.producer.decoding import PAYLOAD, QUERY_COMPRESSED, TABLE_MAP, Log, database_of, run
+from tests.producer.decoding import PAYLOAD, QUERY_COMPRESSED, TABLE_MAP, Log, database_of, reference, run
 from tests.servers.server import Server
 
 
@@ -84,7 +84,7 @@ def test_version_2_forms_of_mariadb_compressed_rows() -> None:
     row = b"\0\x05\0\0\0"
     squeezed = b"\x81" + bytes([len(row)]) + zlib.compress(row)
     head = b"\x01\0\0\0\0\0\x01\0"
-    decoder = RowsDecoder()
+    decoder = reference()
     decoder.table_map(map_)
     for v1, v2 in ((166, 169), (168, 171)):
         first = decoder.rows(v1, head + b"\x01\x01" + squeezed)

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from producer.rows import RowsDecoder
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column, EventType, TableSchema
-from tests.producer.decoding import Log, database_of, run
+from tests.producer.decoding import Log, database_of, reference, run
 from tests.producer.oracle import value_of
 from tests.servers.server import Server, start_server
 
@@ -441,9 +440,9 @@ def test_types_that_travel_as_binary_are_text_with_a_schema_history(
     server = request.getfixturevalue(kind)
     server = server.server if isinstance(server, Bench) else server
     with database_of(server, "binary_types", conv={}) as (connection, log):
-        log.decoder = RowsDecoder(schemas=Known(Column("id", "int"), Column("v", case.type)))
+        log.decoder = reference(Known(Column("id", "int"), Column("v", case.type)))
         check(server, log, connection, case)
-        log.decoder = RowsDecoder()
+        log.decoder = reference()
         run(connection, f"INSERT INTO t VALUES (1, {case.values[0]})")
         event = log.seen()[0]
         assert event.schema.columns[1].type == "binary"
@@ -464,7 +463,7 @@ def test_times_in_the_format_before_5_6_equal_select(request: pytest.FixtureRequ
                     continue
                 digits = int(case.type.split("(")[1][0]) if "(" in case.type else 0
                 known = Known(Column("id", "int"), Column("v", head, scale=digits))
-                log.decoder = RowsDecoder(schemas=known if digits else None)
+                log.decoder = reference(known if digits else None)
                 check(server, log, connection, case)
         finally:
             run(connection, "SET GLOBAL mysql56_temporal_format=1")
