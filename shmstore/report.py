@@ -34,6 +34,8 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     read = f", read up to {place(stat.source_position)}" if stat.source_position else ""
     life = f", last sign of life {ago(stat.heartbeat_ms)}" if stat.heartbeat_ms else ""
     newest = f", event time {moment(stat.put.time_ms)}" if stat.put.time_ms else ""
+    count = stat.newest - stat.oldest + 1
+    kept = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else "nothing: all that was put is acked"
     room = f"{quantity(stat.free_bytes)} of {quantity(stat.limit_bytes)} free ({free(stat):.0f} %)"
     lines = [
         f"store      {stat.name}  ({stat.path or 'shared memory'}, {quantity(stat.segment_bytes)})",
@@ -41,7 +43,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"source     {stat.source or 'none yet'}{read}",
         f"producer   {owner(stat.producer_pid, stat.producer_alive)}{life}",
         f"put        {stat.put.sequence + 1:,} events, {stat.put.rows:,} rows, {quantity(stat.put.bytes)}{newest}{rate}",
-        f"kept       {stat.newest - stat.oldest + 1:,} events, {stat.oldest:,} to {stat.newest:,}",
+        f"kept       {kept}",
         f"room       {stat.free_events:,} of {stat.capacity:,} events, {room}",
         "",
     ]
