@@ -112,12 +112,16 @@ def tables(patterns: str) -> Callable[[Event], bool]:
         raise ValueError("no table pattern given: write DATABASE.TABLE, as in 'shop.*'")
 
     def chosen(event: Event) -> bool:
-        if event.table is not None:
-            name = f"{event.table.database}.{event.table.table}"
-        elif event.entry is EntryType.DDL:
-            name = ".".join(ddl_target(event.sql, event.database))
-        else:
-            return False
-        return any(fnmatchcase(name, pattern) for pattern in wanted)
+        return any(fnmatchcase(name, pattern) for name in _tables_of(event) for pattern in wanted)
 
     return chosen
+
+
+def _tables_of(event: Event) -> list[str]:
+    """The tables that an event is about, as ``database.table``: several for ``DROP TABLE a, b`` and for RENAME."""
+    if event.table is not None:
+        return [f"{event.table.database}.{event.table.table}"]
+    if event.entry is not EntryType.DDL:
+        return []
+    named = [event.props[key] for key in ("tables", "to_table") if key in event.props]
+    return ",".join(named).split(",") if named else [".".join(ddl_target(event.sql, event.database, event.props))]

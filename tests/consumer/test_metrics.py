@@ -1,0 +1,98 @@
+"""consumer/metrics.py: the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import re
+
+from consumer.metrics import prometheus
+from shmstore import Cursor, Position, StoreStat, SubscriptionStat
+
+SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
+
+
+def subscription(name: str, state: str = "active") -> SubscriptionStat:
+    cursors = {"get": Cursor(41, 900, 60, 5000), "ack": Cursor(9, 200, 15, 1000)}
+    lags = {"lag_events": 90, "lag_bytes": 5800, "lag_rows": 185, "lag_ms": 8500}
+    return SubscriptionStat(name, state, **cursors, owner_pid=7, alive=True, heartbeat_ms=0, **lags, ack_point=9)
+
+
+def stat(name: str, *subscriptions: SubscriptionStat, position: Position | None = None) -> StoreStat:
+    return StoreStat(
+        name=name,
+        path=None,
+        epoch=1,
+        created_ms=0,
+        capacity=1024,
+        memory_unit=1024,
+        limit_bytes=1 << 20,
+        batch_mode="MEMSIZE",
+        ddl_isolation=False,
+        lag="block",
+        checksum=False,
+        segment_bytes=2_000_000,
+        put=Cursor(99, 6000, 200, 9500),
+        oldest=10,
+        newest=99,
+        free_events=934,
+        free_bytes=1_042_776,
+        producer_pid=7,
+        producer_alive=True,
+        heartbeat_ms=1_700_000_000_123,
+        source="mysql://db1",
+        source_position=position,
+        subscriptions=subscriptions,
+    )
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            found[match["name"], match["labels"]] = float(match["value"])
+    return found
+
+
+def test_every_figure() -> None:
+    """Counts are totals from the first event on, times are seconds, states are 0 and 1; all in base units."""
+    found = samples(
+        prometheus([stat("orders", subscription("audit"), subscription("old", "lost"), position=Position("binlog.000012", 4711))])
+    )
+    of, by = 'store="orders"', 'store="orders",subscription="audit"'
+    assert found["shmstore_put_events_total", of] == 100
+    assert found["shmstore_put_rows_total", of] == 200
+    assert found["shmstore_put_bytes_total", of] == 6000
+    assert found["shmstore_newest_event_timestamp_seconds", of] == 9.5
+    assert found["shmstore_producer_heartbeat_timestamp_seconds", of] == 1_700_000_000.123
+    assert found["shmstore_free_events", of] == 934
+    assert (found["shmstore_source_file_number", of], found["shmstore_source_offset_bytes", of]) == (12, 4711)
+    assert found["shmstore_subscription_acked_events_total", by] == 10
+    assert found["shmstore_subscription_lag_seconds", by] == 8.5
+    assert found["shmstore_subscription_lost", by] == 0
+    assert found["shmstore_subscription_lost", by.replace("audit", "old")] == 1
+
+
+def test_families_stand_together() -> None:
+    """Each family has its HELP and TYPE once, and all its samples below them, whatever the number of stores."""
+    lines = prometheus([stat("a", subscription("x")), stat("b", subscription("x"), subscription("y"))]).splitlines()
+    families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(families) == len(set(families))
+    current = ""
+    for line in lines:
+        if line.startswith("# HELP"):
+            current = line.split()[2]
+        assert line.removeprefix("# TYPE ").startswith(("# HELP", current))
+
+
+def test_labels_are_escaped() -> None:
+    """Quotes, backslashes and line ends in a name cannot end a label."""
+    text = prometheus([stat('a"b\\c\nd')])
+    assert 'store="a\\"b\\\\c\\nd"' in text
+    assert samples(text)
+
+
+def test_nothing_to_tell() -> None:
+    """No stores make an empty text; a store without a source position has no position."""
+    assert prometheus([]) == ""
+    assert not [name for name, _ in samples(prometheus([stat("a")])) if "source" in name]

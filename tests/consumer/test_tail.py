@@ -1,0 +1,149 @@
+"""consumer/tail.py: what is written, and that nothing is acked before it is flushed."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from consumer import Consumer
+from consumer.tail import Peek, tables, tail
+from shmstore import EventStore
+from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
+
+_numbers = itertools.count(1)
+
+
+def change(number: int, table: str = "orders", note: str = "n") -> Event:
+    schema = TableSchema("shop", table, (Column("id", "bigint", nullable=False), Column("note", "varchar")), (0,))
+    place = Position("binlog.000001", 10 * (number + 1))
+    return Event(EntryType.ROWS, EventType.INSERT, place, number, table=schema, rows=(Row(None, (number, note)),))
+
+
+def ddl(sql: str, database: str = "shop") -> Event:
+    return Event(EntryType.DDL, EventType.ALTER, Position("binlog.000001", 5), 0, database=database, sql=sql)
+
+
+@pytest.fixture
+def store() -> Iterator[EventStore]:
+    name = f"tail{os.getpid()}_{next(_numbers)}"
+    with EventStore.create(name, capacity=64) as made:
+        yield made
+    EventStore.unlink(name)
+
+
+def reader(store: EventStore) -> Consumer:
+    return Consumer(store, "out", timeout=0, limit_events=2, checkpoint=False)
+
+
+def ack(store: EventStore) -> int:
+    return store.subscriptions()[0].ack.sequence
+
+
+class Pipe(io.BytesIO):
+    """An output that notes what is acked when it is flushed, and may fail then."""
+
+    def __init__(self, store: EventStore, fails_at: int = -1) -> None:
+        super().__init__()
+        self.store, self.fails_at, self.acks = store, fails_at, list[int]()
+
+    def flush(self) -> None:
+        if len(self.acks) == self.fails_at:
+            raise BrokenPipeError
+        self.acks.append(ack(self.store))
+
+
+def test_flush_then_ack(store: EventStore) -> None:
+    """Each batch is flushed before it is acked."""
+    store.put([change(number) for number in range(6)])
+    out = Pipe(store)
+    with reader(store) as consumer:
+        tail(consumer, out)
+    assert out.acks == [-1, 1, 3]
+    assert [json.loads(line)["seq"] for line in out.getvalue().splitlines()] == [0, 1, 2, 3, 4, 5]
+    assert ack(store) == 5
+
+
+def test_failed_flush_acks_nothing(store: EventStore) -> None:
+    """What could not be flushed is not acked and comes again."""
+    store.put([change(number) for number in range(6)])
+    with pytest.raises(BrokenPipeError), reader(store) as consumer:
+        tail(consumer, Pipe(store, fails_at=1))
+    assert ack(store) == 1
+
+
+def test_count_counts_what_is_printed(store: EventStore) -> None:
+    """`count` counts events that the format has documents for, and only what was looked at is acked."""
+    begin = Event(EntryType.BEGIN, EventType.NONE, Position("binlog.000001", 1), 0)
+    store.put([begin, change(1), begin, change(3), change(4)])
+    out = io.BytesIO()
+    with reader(store) as consumer:
+        tail(consumer, out, format="maxwell", count=2)
+    assert [json.loads(line)["data"]["id"] for line in out.getvalue().splitlines()] == [1, 3]
+    assert ack(store) == 3
+
+
+def test_text_that_is_no_unicode(store: EventStore) -> None:
+    """A lone surrogate is written as an escape that JSON reads back, not as bytes that are no UTF-8."""
+    event = change(1)._replace(rows=(Row(None, (1, "é\udc80")),))
+    batch = [event]
+
+    class Once(list[object]):
+        first, last = 0, 0
+
+    class Reader(list[object]):
+        def ack(self, sequence: int | None = None) -> None: ...
+
+    out = io.BytesIO()
+    tail(Reader([Once(batch)]), out)  # type: ignore[arg-type]
+    assert json.loads(out.getvalue().decode("utf-8"))["after"]["note"] == "é\udc80"
+    assert "é".encode() in out.getvalue()
+
+
+def test_peek_follows_and_stops(store: EventStore) -> None:
+    """A peek that follows sees what is put later, and ends when it is told to."""
+    store.put([change(0)])
+    peek = Peek(store, "earliest", follow=True, missed=lambda count: None)
+    batches = iter(peek)
+    assert [event.position.offset for event in next(batches)] == [10]
+    store.put([change(1)])
+    assert [event.position.offset for event in next(batches)] == [20]
+    peek.stop()
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize(
+    ("patterns", "wanted"),
+    [
+        ("shop.orders", ["orders", "ddl orders"]),
+        ("shop.*", ["orders", "log", "ddl orders", "rename"]),
+        ("*.log", ["log"]),
+        ("shop.o?ders , x.y", ["orders", "ddl orders"]),
+        ("other.*", ["ddl other"]),
+        ("SHOP.ORDERS", []),
+        ("attic.*", ["rename"]),
+    ],
+)
+def test_patterns(patterns: str, wanted: list[str]) -> None:
+    """Globs over database.table choose row events and DDLs, by the table that the DDL names; markers are left out."""
+    events = {
+        "orders": change(0),
+        "log": change(0, "log"),
+        "ddl orders": ddl("ALTER TABLE orders ADD x INT"),
+        "ddl other": ddl("ALTER TABLE other.orders ADD x INT"),
+        "rename": ddl("RENAME ...")._replace(props={"tables": "shop.a,shop.b", "to_table": "shop.a,attic.b"}),
+        "begin": Event(EntryType.BEGIN, EventType.NONE, Position("binlog.000001", 1), 0),
+    }
+    chosen = tables(patterns)
+    assert [name for name, event in events.items() if chosen(event)] == wanted
+
+
+@pytest.mark.parametrize("patterns", ["orders", "shop.orders,log", "", " , "])
+def test_bad_patterns(patterns: str) -> None:
+    """A pattern without a database is refused with what it should be."""
+    with pytest.raises(ValueError, match=r"DATABASE\.TABLE"):
+        tables(patterns)
