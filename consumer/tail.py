@@ -123,5 +123,5 @@ def _tables_of(event: Event) -> list[str]:
         return [f"{event.table.database}.{event.table.table}"]
     if event.entry is not EntryType.DDL:
         return []
-    named = [event.props[key] for key in ("tables", "to_table") if key in event.props]
-    return ",".join(named).split(",") if named else [".".join(ddl_target(event.sql, event.database, event.props))]
+    named = event.props.get("tables") or ".".join(ddl_target(event.sql, event.database, event.props))
+    return [*named.split(","), *event.props.get("to_table", "").split(",")]

@@ -120,12 +120,12 @@ def test_peek_follows_and_stops(store: EventStore) -> None:
     ("patterns", "wanted"),
     [
         ("shop.orders", ["orders", "ddl orders"]),
-        ("shop.*", ["orders", "log", "ddl orders", "rename"]),
+        ("shop.*", ["orders", "log", "ddl orders", "rename", "move"]),
         ("*.log", ["log"]),
         ("shop.o?ders , x.y", ["orders", "ddl orders"]),
         ("other.*", ["ddl other"]),
         ("SHOP.ORDERS", []),
-        ("attic.*", ["rename"]),
+        ("attic.*", ["rename", "move"]),
     ],
 )
 def test_patterns(patterns: str, wanted: list[str]) -> None:
@@ -136,6 +136,7 @@ def test_patterns(patterns: str, wanted: list[str]) -> None:
         "ddl orders": ddl("ALTER TABLE orders ADD x INT"),
         "ddl other": ddl("ALTER TABLE other.orders ADD x INT"),
         "rename": ddl("RENAME ...")._replace(props={"tables": "shop.a,shop.b", "to_table": "shop.a,attic.b"}),
+        "move": ddl("RENAME ...")._replace(props={"table": "a", "to_table": "attic.a"}),
         "begin": Event(EntryType.BEGIN, EventType.NONE, Position("binlog.000001", 1), 0),
     }
     chosen = tables(patterns)
