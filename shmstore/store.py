@@ -271,8 +271,10 @@ class EventStore:
                     return self.put_encoded(b"".join(events), plain_slots(events), timeout=timeout)  # type: ignore[arg-type]
             elif events:
                 return self.put_encoded(*codec.encode_batch(events), timeout=timeout)  # type: ignore[arg-type]
-            else:
+            elif isinstance(events, list | tuple):
                 return self._words[PUT]
+            else:
+                raise TypeError(f"{events!r} is no event: give an Event, bytes, or a list of either")
         except BaseException:
             self._resync()
             raise
