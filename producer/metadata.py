@@ -34,6 +34,7 @@ class Tag(IntEnum):
     PRIMARY_KEY_WITH_PREFIX = 9
     ENUM_AND_SET_DEFAULT_CHARSET = 10
     ENUM_AND_SET_COLUMN_CHARSET = 11
+    COLUMN_VISIBILITY = 12
 
 
 def read_text(data: bytes, at: int) -> tuple[bytes, int]:

@@ -90,7 +90,12 @@ class RowsDecoder:
 
     `schemas` gives names, signs and members where the binlog does not hold them (binlog_row_metadata is not FULL), and
     tells types apart that the binlog does not (MariaDB's UUID, INET4 and INET6 from BINARY).
+
+    `mariadb` says which server writes the binlog (its FORMAT_DESCRIPTION tells): the two count GEOMETRY differently among
+    the columns that have a character set. None: guessed from each TABLE_MAP, which old MySQL's may leave open.
     """
+
+    mariadb: bool | None = None
 
     def __init__(self, *, schemas: Schemas | None = None) -> None:
         self._schemas = schemas
@@ -120,7 +125,7 @@ class RowsDecoder:
 
         cached = self._layouts.get(body[8:])
         if cached is None or self._schemas is not None:
-            layout = parse_layout(body, ask)
+            layout = parse_layout(body, ask, self.mariadb)
             if cached is not None and cached[1] == told[0]:
                 layout = cached[0]  # keeps its compiled decoders
             if len(self._layouts) >= _CACHED:

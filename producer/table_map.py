@@ -181,13 +181,17 @@ class TableMap:
         return f"TableMap({self.table_id}, {self.database}.{self.table})"
 
 
-def parse_layout(body: bytes, known: Callable[[str, str], TableSchema | None] | None = None) -> Layout:
+def parse_layout(
+    body: bytes, known: Callable[[str, str], TableSchema | None] | None = None, mariadb: bool | None = None
+) -> Layout:
     """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
+
+    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known.
 
     Raises `UnsupportedEvent` on malformed bytes.
     """
     try:
-        return _parse(body, known)
+        return _parse(body, known, mariadb)
     except (IndexError, ValueError, KeyError) as error:
         raise UnsupportedEvent(
             f"TABLE_MAP event (type 19) of {len(body)} bytes is malformed: {error}; "
@@ -195,7 +199,7 @@ def parse_layout(body: bytes, known: Callable[[str, str], TableSchema | None] | 
         ) from error
 
 
-def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None) -> Layout:
+def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None, mariadb: bool | None) -> Layout:
     at = 8
     names = []
     for _ in range(2):
@@ -222,7 +226,7 @@ def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None) 
     nullable = [bool(bits[i >> 3] >> (i & 7) & 1) for i in range(count)]
     history = known(database, table) if known is not None else None
     try:
-        fields = tuple(_fields(wires, nullable, tags, history))
+        fields = tuple(_fields(wires, nullable, tags, history, mariadb))
         key = read_primary_key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
     except SourceError as unknown:
         fields, key = (), ()
@@ -277,19 +281,23 @@ def _string(first: int, second: int) -> tuple[int, int]:
 
 
 _HASH = b"DB_ROW_HASH_"  # MariaDB's reserved name
+_BINARY = 63  # the collation's id
 
 
 def _fields(
-    wires: list[tuple[int, int]], nullable: list[bool], tags: dict[int, bytes], history: TableSchema | None
+    wires: list[tuple[int, int]],
+    nullable: list[bool],
+    tags: dict[int, bytes],
+    history: TableSchema | None,
+    mariadb: bool | None,
 ) -> list[Field]:
     """Combine the types with the optional metadata, and with the history where the log is silent."""
     names = _names(wires, tags, history)
     visible = len(names)
     while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
         visible -= 1
-    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER]
     choices = [i for i, (code, _) in enumerate(wires) if code in (Wire.ENUM, Wire.SET)]
-    collations = read_collations(tags, texts, Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
+    collations = _collations(wires, tags, mariadb)
     collations |= read_collations(tags, choices, Tag.ENUM_AND_SET_DEFAULT_CHARSET, Tag.ENUM_AND_SET_COLUMN_CHARSET)
     numeric = [i for i, (code, _) in enumerate(wires) if code in _SIGN_BITS]
     signs: dict[int, bool] = {}
@@ -318,6 +326,20 @@ def _fields(
         shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
         fields.append(Field(code, meta, _typed(column, code, meta, shape, before), i >= visible))
     return fields
+
+
+def _collations(wires: list[tuple[int, int]], tags: dict[int, bytes], mariadb: bool | None) -> dict[int, int]:
+    """Collation id by index of text column. To MariaDB a GEOMETRY is a text column too, of collation binary."""
+    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER]
+    shapes = [i for i, (code, _) in enumerate(wires) if code == Wire.GEOMETRY]
+    forms = (Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
+    if shapes and mariadb is None and Tag.COLUMN_VISIBILITY not in tags:  # which only MySQL writes, from 8.0.23 on
+        try:
+            guess = read_collations(tags, sorted(texts + shapes), *forms)
+            mariadb = all(guess.get(i) == _BINARY for i in shapes)
+        except (ValueError, IndexError):
+            mariadb = False
+    return read_collations(tags, sorted(texts + shapes) if mariadb else texts, *forms)
 
 
 def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableSchema | None) -> list[bytes]:
