@@ -32,7 +32,8 @@ examples
   scripts/demo --server mysql               MySQL instead of MariaDB
   scripts/demo --readers sqlite,tail        without Spark (no Java needed)
   scripts/demo --readers replicate          Spark by the library's one call, replicate(), alone
-  scripts/demo --capacity 256 --rate 0      a tiny ring: the producer waits for the slowest reader, and nothing is lost
+  scripts/demo --rows 5000 --rate 0 --capacity 1024
+                                            a small ring: the producer waits for the slowest reader, and nothing is lost
   scripts/demo --keep                       leave all running at the end, to look around with mysql, sqlite3, shmstore stat ...
 
 exit codes
