@@ -13,14 +13,14 @@ always printed as ISO-8859-1 characters, which loses nothing and is what clients
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from shmstore.event import Column, TableSchema
+from shmstore.event import Column, EventType, TableSchema
 
 
 class Values(StrEnum):
@@ -49,6 +49,20 @@ class Sql:
     OTHER: Final = 1111
     BLOB: Final = 2004
     CLOB: Final = 2005
+
+
+#: The statements that Canal calls DDL; the others go through as queries.
+DDL_TYPES: Final = frozenset(
+    (
+        EventType.CREATE,
+        EventType.ALTER,
+        EventType.ERASE,
+        EventType.TRUNCATE,
+        EventType.RENAME,
+        EventType.CINDEX,
+        EventType.DINDEX,
+    )
+)
 
 
 class Rendering(NamedTuple):
@@ -310,12 +324,15 @@ _TARGET: Final = re.compile(
 )
 
 
-def ddl_target(sql: str, database: str) -> tuple[str, str]:
-    """Return the (database, table) that a DDL statement is about; the first one where there are several.
+def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, str]:
+    """Return the (database, table) that a DDL event is about; the first one where there are several.
 
-    `database` is the session's, for names without one. The table is empty where the statement is about none
-    (``CREATE DATABASE``) or is not understood; the statement itself always travels along.
+    The producer says it (`database`, and ``table`` in `props`). Of an event that does not, the statement is looked at,
+    with `database` for names without one. The table is empty where the statement is about none (``CREATE DATABASE``)
+    or is not understood; the statement itself always travels along.
     """
+    if "table" in props:
+        return database, props["table"]
     match = _TARGET.match(sql)
     if match is None:
         return database, ""

@@ -23,7 +23,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from consumer.canal import Values, datetime_text, ddl_target, mysql_type, renderings, time_text, value_text
+from consumer.canal import DDL_TYPES, Values, datetime_text, ddl_target, mysql_type, renderings, time_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
 
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -116,7 +116,7 @@ def _json(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, A
             pk = {column: (newest or {}).get(column, (images["before"] or {}).get(column)) for column in names}
             yield head | images | {"pk": pk} | tail | {"row": number}
     elif event.entry is EntryType.DDL:
-        database, table_name = ddl_target(event.sql, event.database)
+        database, table_name = ddl_target(event.sql, event.database, event.props)
         head = {"op": "ddl", "ts_ms": event.time_ms, "database": database, "table": table_name}
         yield head | {"type": event.type.name.lower(), "sql": event.sql} | tail
     else:
@@ -172,8 +172,8 @@ def _canal(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, 
         }
         yield message
     elif event.entry is EntryType.DDL:
-        database, table_name = ddl_target(event.sql, event.database)
-        yield message | {"database": database, "isDdl": event.type is not EventType.QUERY, "sql": event.sql, "table": table_name}
+        database, table_name = ddl_target(event.sql, event.database, event.props)
+        yield message | {"database": database, "isDdl": event.type in DDL_TYPES, "sql": event.sql, "table": table_name}
 
 
 # ---------------------------------------------------------------- debezium
@@ -268,7 +268,7 @@ def _debezium(event: Event, sequence: int | None, name: str) -> Iterator[dict[st
             else:
                 yield change(number, "u", was, is_)
     elif event.entry is EntryType.DDL:
-        database, table_name = ddl_target(event.sql, event.database)
+        database, table_name = ddl_target(event.sql, event.database, event.props)
         source |= {"db": database, "table": table_name or None}
         if event.type is EventType.TRUNCATE:
             yield {"before": None, "after": None, "source": source, "op": "t", "ts_ms": now, "transaction": None}
@@ -361,7 +361,7 @@ def _maxwell(event: Event, sequence: int | None, name: str) -> Iterator[dict[str
                 document["old"] = {column: value for column, value in was.items() if column in data and data[column] != value}
             yield document
     elif event.entry is EntryType.DDL:
-        database, table_name = ddl_target(event.sql, event.database)
+        database, table_name = ddl_target(event.sql, event.database, event.props)
         kind = _MAXWELL_DDL.get(event.type, "alter")
         yield {
             "type": f"table-{kind}" if table_name else f"database-{kind}",

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from consumer.canal import Rendering, Sql, Values, ddl_target, mysql_type, renderings
+from consumer.canal import DDL_TYPES, Rendering, Sql, Values, ddl_target, mysql_type, renderings
 from shmstore.codec import decode_schema, decode_stored
 from shmstore.event import EntryType, EventType, TableSchema
 
@@ -34,7 +34,7 @@ _PROPS: Final = "\x1a"
 _THREAD: Final = "\x20"
 _SERVER: Final = "\x20"
 _TIME: Final = "\x30"
-_XA: Final = ("XA_TYPE", "XA_XID")
+_XA: Final = {EventType.XACOMMIT: "XA COMMIT", EventType.XAROLLBACK: "XA ROLLBACK"}
 _GTID: Final = ("curtGtidSn", "curtGtidLct")
 
 
@@ -271,14 +271,11 @@ class Encoder:
                 return None
             return self._rows(header, table, body or [None, None, None, None])
         if entry == EntryType.BEGIN:
-            props = header[14]
-            value = (
-                f"{_props(_PROPS, props, _XA) if 'XA_TYPE' in props else ''}{_number(_THREAD, _integer(props.get('thread_id')))}"
-            )
+            value = _number(_THREAD, _integer(header[14].get("thread_id")))
             return _entry(self._header(header, "", "", ""), _BEGIN_TYPE, value), 0
         if entry == EntryType.END:
             props = header[14]
-            value = f"{_string(_AFTER, props.get('xid', '0'))}{_props(_PROPS, props, _XA) if 'XA_TYPE' in props else ''}"
+            value = _string(_AFTER, props.get("xid", "0")) + (_xa(_PROPS, "XA END", props) if "xa" in props else "")
             return _entry(self._header(header, "", "", ""), _END_TYPE, value), 0
         return self._ddl(header, wanted) if entry == EntryType.DDL else None
 
@@ -326,15 +323,19 @@ class Encoder:
         return _entry(self._header(header, table.names, _type(header[1]), props), _ROWS_TYPE, value), count
 
     def _ddl(self, header: list[Any], wanted: Callable[[str], bool] | None) -> Encoded | None:
-        sql = header[13]
-        database, name = ddl_target(sql, header[12])
+        kind, database, sql, props = header[1], header[12], header[13], header[14]
+        if "xa" in props:
+            # The end of a prepared transaction: every client must see it that may have seen its rows.
+            value = f"\x10{varint(kind)}{_xa('j', _XA.get(kind, ''), props)}"
+            return _entry(self._header(header, "", _type(kind), ""), _ROWS_TYPE, value), 0
+        database, name = ddl_target(sql, database, props)
         # A statement about no table is never filtered by name, as in Canal.
         if wanted is not None and name and not wanted(f"{database}.{name}"):
             return None
-        is_ddl = "" if header[1] == EventType.QUERY else "\x50\x01"
-        value = f"\x10{varint(header[1])}{is_ddl}{_string('Z', sql)}{_string('r', header[12])}"
+        is_ddl = "\x50\x01" if kind in DDL_TYPES else ""
+        value = f"\x10{varint(kind)}{is_ddl}{_string('Z', sql)}{_string('r', props.get('default_database', header[12]))}"
         names = _string("\x42", database) + _string("\x4a", name)
-        return _entry(self._header(header, names, _type(header[1]), ""), _ROWS_TYPE, value), 0
+        return _entry(self._header(header, names, _type(kind), ""), _ROWS_TYPE, value), 0
 
 
 def _integer(text: str | None) -> int:
@@ -342,7 +343,11 @@ def _integer(text: str | None) -> int:
 
 
 def _props(tag: str, props: dict[str, str], names: tuple[str, ...]) -> str:
-    return "".join([_pair(tag, name, props[name]) for name in names if name in props]) if props else ""
+    return "".join([_pair(tag, name, props[name]) for name in names if name in props])
+
+
+def _xa(tag: str, kind: str, props: dict[str, str]) -> str:
+    return _pair(tag, "XA_TYPE", kind) + _pair(tag, "XA_XID", props.get("xa_xid", ""))
 
 
 def _entry(header: str, kind: str, value: str) -> bytes:

@@ -265,7 +265,14 @@ def test_ddl_targets(type_: EventType, sql: str, kind: str, database: str, table
     """A DDL names its database and table, quoted or not, and keeps its statement whole."""
     (document,) = documents(ddl(type_, sql), "maxwell")
     assert (document["type"], document["database"], document.get("table"), document["sql"]) == (kind, database, table, sql)
-    assert ddl_target(sql, "shop") == (database, table or "")
+    assert ddl_target(sql, "shop", {}) == (database, table or "")
+
+
+def test_ddl_target_from_the_producer() -> None:
+    """What the producer says of a DDL's table goes before what is read from the statement."""
+    event = ddl(EventType.ALTER, "ALTER TABLE x.y ADD z int")._replace(props={"table": "orders"})
+    (document,) = documents(event, "canal")
+    assert (document["database"], document["table"]) == ("shop", "orders")
 
 
 @pytest.mark.parametrize("values", list(Values))

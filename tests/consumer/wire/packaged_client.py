@@ -10,7 +10,7 @@ import sys
 
 
 def plain(value, protocol):
-    """A message as plain values: (id, [(type, event, schema, table, {column: value or None}), ...])."""
+    """A message as plain values: its id, and of each entry type, event, schema, table and rows, (before, after) by column."""
     if not isinstance(value, dict):
         return None
     found = []
@@ -20,8 +20,9 @@ def plain(value, protocol):
             change = protocol.RowChange()
             change.MergeFromString(entry.storeValue)
             for row in change.rowDatas:
-                columns = row.afterColumns or row.beforeColumns
-                rows.append({column.name: None if column.isNull else column.value for column in columns})
+                rows.append(
+                    [{c.name: None if c.isNull else c.value for c in image} for image in (row.beforeColumns, row.afterColumns)]
+                )
         found.append([entry.entryType, entry.header.eventType, entry.header.schemaName, entry.header.tableName, rows])
     return {"id": value["id"], "entries": found}
 

@@ -22,7 +22,7 @@ def start(
 
 
 def row_ids(message: dict) -> list[str]:
-    return [row["id"] for entry in message["entries"] for row in entry[4]]
+    return [after["id"] for entry in message["entries"] for _, after in entry[4]]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -37,7 +37,7 @@ def test_get_ack_rollback(
     message = client.get_without_ack(batch_size=100)
     assert message["id"] == 1
     assert [entry[0] for entry in message["entries"]] == [BEGIN, ROW, ROW, ROW, END]
-    assert message["entries"][1] == [ROW, INSERT, "shop", "orders", [{"id": "0", "name": "näme 0", "note": None}]]
+    assert message["entries"][1] == [ROW, INSERT, "shop", "orders", [[{}, {"id": "0", "name": "näme 0", "note": None}]]]
     client.rollback(batch_id=0)
     again = client.get_without_ack(batch_size=100)
     assert (again["id"], again["entries"]) == (2, message["entries"])

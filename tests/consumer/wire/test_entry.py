@@ -67,10 +67,12 @@ def reference(event: Event, values: Values) -> bytes:
         entry.header.eventType = kind
         stored = m.RowChange(eventType=kind)
         if event.entry is EntryType.DDL:
-            stored.isDdl = True
-            stored.sql = event.sql
-            stored.ddlSchemaName = event.database
-            entry.header.schemaName, entry.header.tableName = event.database, event.props["target"]
+            if "xa" not in event.props:
+                if event.type is not EventType.QUERY:
+                    stored.isDdl = True
+                stored.sql = event.sql
+                stored.ddlSchemaName = event.props.get("default_database", event.database)
+                entry.header.schemaName, entry.header.tableName = event.database, event.props["table"]
         elif table is not None:
             stored.isDdl = False
             entry.header.schemaName, entry.header.tableName = table.database, table.table
@@ -80,10 +82,10 @@ def reference(event: Event, values: Values) -> bytes:
                 entry.header.props.add(key="snapshot", value="true")
             for row in event.rows:
                 stored.rowDatas.append(_row(table, row, values))
-    if event.entry in (EntryType.BEGIN, EntryType.END):
-        for name in ("XA_TYPE", "XA_XID"):
-            if name in event.props:
-                stored.props.add(key=name, value=event.props[name])
+    xa = {EventType.NONE: "XA END", EventType.XACOMMIT: "XA COMMIT", EventType.XAROLLBACK: "XA ROLLBACK"}.get(event.type, "")
+    if "xa" in event.props:
+        stored.props.add(key="XA_TYPE", value=xa)
+        stored.props.add(key="XA_XID", value=event.props["xa_xid"])
     entry.storeValue = stored.SerializeToString()
     return m.Messages(messages=[entry.SerializeToString()]).SerializeToString()
 
@@ -193,14 +195,18 @@ def test_rows_as_protobuf_builds_them(values: Values) -> None:
     [
         Event(EntryType.BEGIN, EventType.NONE, Position("b.000001", 400), 1700000000999, 1, 40, GTID, props={"thread_id": "12"}),
         Event(
-            EntryType.BEGIN,
-            EventType.NONE,
-            Position("b.000001", 400),
-            1700000000999,
-            1,
-            40,
-            props={"XA_TYPE": "START", "XA_XID": "x"},
+            EntryType.END, EventType.NONE, Position("b.000001", 400), 0, 1, 40, props={"xa": "prepare", "xa_xid": "X'61',X'',1"}
         ),
+        Event(
+            EntryType.DDL,
+            EventType.XACOMMIT,
+            Position("b.000001", 400),
+            0,
+            props={"xa": "commit", "xa_xid": "x"},
+            sql="XA COMMIT 'x'",
+        ),
+        Event(EntryType.DDL, EventType.XAROLLBACK, Position("b.000001", 400), 0, props={"xa": "rollback", "xa_xid": "x"}),
+        Event(EntryType.DDL, EventType.QUERY, Position("b.000001", 400), 0, database="d", sql="GRANT ...", props={"table": ""}),
         Event(
             EntryType.END,
             EventType.NONE,
@@ -221,7 +227,7 @@ def test_rows_as_protobuf_builds_them(values: Values) -> None:
             80,
             database="shop",
             sql="ALTER TABLE t ADD ü int",
-            props={"target": "t"},
+            props={"table": "t", "default_database": "other"},
         ),
     ],
 )
