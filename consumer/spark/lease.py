@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from consumer.spark.network import EventServer
 from consumer.spark.offset import Offset
 from consumer.spark.options import Options, Start
+from consumer.spark.partition import read_store
 from shmstore import Batch, CheckpointFile, EventStore, Position, PositionNotFound, StoreNotFound, Subscription, SubscriptionInUse
 from shmstore.layout import SlotFlag
 
@@ -35,6 +38,7 @@ class Lease:
         self._options = options
         self._store: EventStore | None = None
         self._subscription: Subscription | None = None
+        self._server: EventServer | None = None
         self._stall = (-1, -1, 0.0)
 
     # ---------------------------------------------------------------- store and subscription
@@ -88,8 +92,18 @@ class Lease:
             return max(offset.seq + 1, self.store.oldest)
         return offset.position or "earliest"
 
+    def serve(self) -> EventServer:
+        """Return the server of this store's events, started once in each life of the store."""
+        if self._server is None:
+            served = attach(self._options, 0.0)  # an attachment of its own: a store object serves one thread at a time
+            self._server = EventServer(partial(read_store, served), self._options.transport_host)
+        return self._server
+
     def close(self) -> None:
         """Give up the subscription for its next owner, and the store."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None  # its attachment goes with the last connection that still reads
         if self._subscription is not None:
             self._subscription.close()
         if self._store is not None:

@@ -32,7 +32,8 @@ HELP = {
     "failOnDataLoss": "true | false: stop when events between two offsets are gone (true)",
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
-    "transport": "auto | shm | inline | network: how executors get the events (auto)",
+    "transport": "auto | shm | inline | network: how executors get the events; auto is shm, and network where that is not seen (auto)",
+    "transportHost": "address of this host that executors reach, for auto and network (that of the default route)",
     "partitions": "most partitions of a micro-batch (number of processors)",
     "partitionBytes": "least encoded bytes that are worth a partition of their own (1m)",
     "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
@@ -105,6 +106,7 @@ class Options:
     markers: bool
     ddl: bool
     transport: str
+    transport_host: str | None
     partitions: int
     partition_bytes: int
     schema_changes: str
@@ -148,6 +150,7 @@ class Options:
             markers=markers,
             ddl=ddl,
             transport=_choice(given, "transport", TRANSPORTS, "auto"),
+            transport_host=given.get("transporthost"),
             partitions=_size(given, "partitions") or os.cpu_count() or 1,
             partition_bytes=_size(given, "partitionbytes") or 1 << 20,
             schema_changes=_choice(given, "schemachanges", SCHEMA_CHANGES, "fail"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from consumer.spark.batches import Decoder
+from consumer.spark.network import Address, Chunk, fetch
 from consumer.spark.schema import RAW_SCHEMA, arrow_schema
 from shmstore import Batch, EventStore, PositionNotFound, StoreNotFound
 from shmstore.event import EntryType, EventType
@@ -30,22 +31,6 @@ class Range(NamedTuple):
     last: int
 
 
-class Chunk(NamedTuple):
-    """Events out of a store: their payloads back to back, where each ends, and their slots."""
-
-    first: int
-    raw: memoryview | bytes
-    ends: np.ndarray[tuple[int], np.dtype[np.int64]]
-    slots: np.ndarray[tuple[int], np.dtype[np.void]]
-
-    def payloads(self) -> Iterator[memoryview]:
-        """Yield the payload of each event."""
-        raw, start = memoryview(self.raw), 0
-        for end in self.ends.tolist():
-            yield raw[start:end]
-            start = end
-
-
 class SharedPartition(InputPartition):
     """Events to be read from the segment by an executor on the store's host."""
 
@@ -56,6 +41,28 @@ class SharedPartition(InputPartition):
     def chunks(self) -> Iterator[Chunk]:
         """Yield the events, some at a time. Raises `PositionNotFound`, `StoreNotFound`."""
         yield from read_shared(self.events)
+
+
+class RemotePartition(InputPartition):
+    """Events to be fetched from the query's own process; `nearby` tries the segment first, for executors that see it."""
+
+    def __init__(self, events: Range, address: Address, *, nearby: bool) -> None:
+        super().__init__(events)
+        self.events = events
+        self._address = address
+        self._nearby = nearby
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the events, some at a time. Raises `PositionNotFound`, OSError."""
+        if self._nearby:
+            try:
+                attached(self.events)
+            except (StoreNotFound, PositionNotFound):
+                pass  # another host, perhaps with a store of this name: the query's process knows
+            else:
+                yield from read_shared(self.events)
+                return
+        yield from fetch(self._address, self.events.first, self.events.last)
 
 
 class InlinePartition(InputPartition):
@@ -72,12 +79,16 @@ class InlinePartition(InputPartition):
 
 def read_shared(events: Range) -> Iterator[Chunk]:
     """Yield the events of `events` out of the segment. Raises `PositionNotFound` where they are gone, `StoreNotFound`."""
-    first = events.first
-    while first <= events.last:
-        batch = attached(events).peek(first, limit_events=events.last - first + 1, limit_bytes=PEEK_BYTES)
+    yield from read_store(attached(events), events.first, events.last)
+
+
+def read_store(store: EventStore, first: int, last: int) -> Iterator[Chunk]:
+    """Yield events of an attached store. Raises `PositionNotFound` where they are gone or not there yet."""
+    while first <= last:
+        batch = store.peek(first, limit_events=last - first + 1, limit_bytes=PEEK_BYTES)
         if not batch:
             raise PositionNotFound(
-                f"event {first} of store {events.store!r} is not there yet: epoch {events.epoch:016x} ends at {first - 1}"
+                f"event {first} of store {store.name!r} is not there yet: epoch {store.epoch:016x} ends at {first - 1}"
             )
         yield chunk_of(batch)
         first = batch.last + 1

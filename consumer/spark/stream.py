@@ -17,7 +17,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from consumer.spark.batches import Decoder
 from consumer.spark.lease import Lease, Limit, window
 from consumer.spark.offset import Offset
-from consumer.spark.partition import INLINE_BYTES, InlinePartition, Range, SharedPartition, chunk_of, record_batches, split
+from consumer.spark.partition import (
+    INLINE_BYTES,
+    InlinePartition,
+    Range,
+    RemotePartition,
+    SharedPartition,
+    chunk_of,
+    record_batches,
+    split,
+)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -97,7 +106,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = split(events, parts)
         if inline:
             return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in ranges]
-        return [SharedPartition(Range(store.name, options.store_path, store.epoch, a, b)) for a, b in ranges]
+        given = [Range(store.name, options.store_path, store.epoch, a, b) for a, b in ranges]
+        if options.transport == "shm":
+            return [SharedPartition(one) for one in given]
+        address = self._lease.serve().address
+        return [RemotePartition(one, address, nearby=options.transport == "auto") for one in given]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""

@@ -48,12 +48,14 @@ def store(store_name: str) -> Iterator[EventStore]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One local Spark with two threads for all tests: starting one takes seconds."""
+    """One local Spark with two threads for all tests: starting one takes seconds. It finds the format by itself."""
     from pyspark.sql import SparkSession
 
-    from consumer.spark import register, session_settings
+    from consumer.spark import session_settings
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # as in site-packages of an installation: Spark looks along the path for packages named pyspark_*
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")]))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("shmstore tests")
@@ -62,6 +64,5 @@ def spark() -> Iterator[Any]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
-    register(session)
     yield session
     session.stop()

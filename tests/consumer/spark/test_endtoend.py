@@ -177,9 +177,11 @@ class Chain:
     def kill(self, victim: str, choose: random.Random) -> str:
         """SIGKILL a process; return what was killed."""
         if victim == "worker":
-            workers = self.workers()
-            if not workers:
-                return "no worker"
+            until = time.monotonic() + 30
+            while not (workers := self.workers()):
+                if time.monotonic() > until or self.running["driver"].poll() is not None:
+                    return "no worker"
+                time.sleep(0.05)
             pid = choose.choice(workers)
         else:
             pid = self.running[victim].pid
@@ -289,6 +291,7 @@ def test_delta_copies_equal_select_after_kills(chain: Chain, mariadb: Server, da
     run_with_kills(chain, mariadb, database, "delta", 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chain", ["parquet"], indirect=True)
 def test_parquet_copies_equal_select_after_a_kill(chain: Chain, mariadb: Server, database: str) -> None:
     """The same into Parquet, with the driver killed once."""
