@@ -30,6 +30,7 @@ from shmstore.errors import BinlogPurged, PositionNotFound, SourceError
 RECEIVE = 1 << 18
 POLL = 0.2  # seconds after which read() returns with nothing, so that a stop is seen
 
+GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
 _LOST = {1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 3169, 4031}
 _LOGIN = {1044, 1045, 1130, 1156, 1251, 1275, 1449, 1524, 1698, 1820, 1862, 2026, 2049, 2059, 2061, 3118, 3159, 4151}
@@ -94,7 +95,7 @@ def _open(settings: Settings, endpoint: tuple[str, int], **more: Any) -> Any:
     try:
         return pymysql.connect(**arguments)
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
-        raise translate(error, endpoint, user=settings.user) from error
+        raise translate(error, endpoint, user=repr(settings.user)) from error
 
 
 def _tls(settings: Settings) -> dict[str, Any]:
@@ -125,14 +126,13 @@ def translate(error: Exception, endpoint: tuple[str, int], *, user: str = "") ->
     if code in _LOST:
         return LinkLost(f"the link to {where} broke: {text}")
     if code in _LOGIN or "cryptography" in text:
-        return LoginRefused(f"{where} refused the account {user!r}: {text}; check user, password and the account's host")
+        return LoginRefused(f"{where} refused {user or 'the account'}: {text}; check user, password and the account's host")
     if code == 1236:
         return _dump_error(text, where)
     if code == 4052 or "same server_uuid/server_id" in text or "same server_id" in text:
         return ServerIdInUse(f"another replica of {where} has our server id and took the stream over: {text}; set server_id")
     if code in (1227, 1142, 1143, 1370):
-        grant = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
-        return PrivilegeMissing(f"{where}: {text}; {grant}")
+        return PrivilegeMissing(f"{where}: {text}; {GRANT}")
     if code in _UNREACHABLE or isinstance(error, OSError):
         return ServerUnreachable(f"no connection to {where}: {text}; is the server running, are host and port right?")
     return SourceError(f"{where}: error {code}: {text}" if code else f"{where}: {text}")
@@ -195,7 +195,7 @@ class BinlogReader:
                 stream._BinLogStreamReader__connect_to_stream()
         except (pymysql.MySQLError, OSError) as error:
             self.close()
-            raise translate(error, self._endpoint) from error
+            raise self._refused(error) from error
         except SourceError:
             self.close()
             raise
@@ -244,7 +244,13 @@ class BinlogReader:
         try:
             return self._packets.feed(chunk)
         except ServerRefused as error:
-            raise translate(error, self._endpoint) from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> SourceError:
+        meant = translate(error, self._endpoint)
+        if isinstance(meant, LoginRefused):  # the login has passed: the server says it so when REPLICATION SLAVE is missing
+            return PrivilegeMissing(f"{self._where()} does not send its binlog to this account: {meant.args[0]}; {GRANT}")
+        return meant
 
     def rest(self) -> None:
         """Call after a pause that was ours: the silence before it does not count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmstore.errors import SourceError, UnsupportedEvent
+from shmstore.errors import PositionNotFound, SourceError, UnsupportedEvent
 
 
 class ServerUnreachable(SourceError, ConnectionError):
@@ -23,6 +23,10 @@ class PrivilegeMissing(SourceError, PermissionError):
 
 class ServerIdInUse(SourceError):
     """Another replica with the same server id took the stream over."""
+
+
+class ServerBehind(PositionNotFound):
+    """The server has not executed what the start position has: it lags behind, was reset, or is another."""
 
 
 class ChecksumMismatch(LinkLost):

@@ -14,17 +14,19 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from producer.binlog import BinlogReader, connect
+from producer.binlog_file import BinlogFiles, find_place, find_time, list_files
 from producer.decoder import EventDecoder
-from producer.errors import LinkLost, LoginRefused, ServerUnreachable
+from producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable
 from producer.events import RawEvent
 from producer.server import read_server, require_binlog
 from producer.settings import Settings
-from producer.start import Resume, Start, choose_start, resume_point
+from producer.start import Resume, Start, choose_start, parse_place, parse_time, resume_point
 from producer.transaction import Flush, TransactionBuffer
-from shmstore import BatchMode, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound
+from shmstore import BatchMode, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound, UnsupportedEvent
 from shmstore.codec import decode, encode_batch
 
 Stop = Callable[[], bool]
@@ -148,6 +150,7 @@ class Replicator:
     def run(self) -> Summary:
         """Replicate until told to stop. Raises `ShmStoreError` for what trying again would not mend."""
         failures = 0
+        damaged: list[str] = []
         while not self._stop():
             linked = time.monotonic()
             try:
@@ -162,6 +165,12 @@ class Replicator:
                 self._stream(link)
                 return self.summary()
             except LinkLost as error:
+                if isinstance(error, ChecksumMismatch):
+                    damaged.append(str(error))
+                    if damaged.count(str(error)) >= 3:  # not on the way: in the server's own file
+                        raise UnsupportedEvent(
+                            f"{error}, time and again; the server's binlog is damaged: take a snapshot and start after it"
+                        ) from error
                 self._reconnects += 1
                 failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
                 self._pause(failures, error)
@@ -182,11 +191,15 @@ class Replicator:
 
     def _connect(self) -> Link:
         """Open a link to the first server of the list that answers, and start the decoder where it begins."""
+        if self._settings.binlog:
+            return self._open_files()
         for i, endpoint in enumerate(self._endpoints):
             try:
                 link = self._connect_to(endpoint)
-            except (LinkLost, ServerUnreachable, LoginRefused) as error:
+            except (LinkLost, ServerUnreachable, LoginRefused, ServerBehind) as error:
                 if i == len(self._endpoints) - 1:
+                    if isinstance(error, ServerBehind) and i and self._first is not None:
+                        raise ServerUnreachable(str(error)) from error  # a replica that took over may yet catch up
                     raise
                 self._log.warning("%s; trying the next server", error)
                 continue
@@ -200,17 +213,11 @@ class Replicator:
         try:
             server = read_server(session)
             require_binlog(server, settings)
-            resume = resume_point(store)
-            if resume is None and self._first is None and store.start_position is not None:
-                resume = Resume(store.start_position, None)  # an earlier producer died before its first put
-            if resume is None and self._first is not None:
-                resume = Resume(self._first.position, None)
+            newest, resume = store.newest, self._resume()
             start = choose_start(settings, session, server, resume, self._log)
             store.claim(start=start.position)
-            if self._first is None:
-                self._first = start
-                if resume != resume_point(store):  # its former producer was not quite gone
-                    return self._connect_to(endpoint)
+            if store.newest != newest:  # the former producer was not quite gone
+                return self._connect_to(endpoint)
             link = BinlogReader(
                 settings,
                 session,
@@ -221,12 +228,42 @@ class Replicator:
             )
         finally:
             session.close()
+        self._first = self._first or start
         self._source = settings.name or server.source
         self._decoder.start(start.position, start.executed, start.tail)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
         self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
         self._heartbeat(at_once=True)
         return link
+
+    def _resume(self) -> Resume | None:
+        """Return where the store ends; where nothing was put yet, where its first producer began to read."""
+        resume = resume_point(self._store)
+        if resume is None and self._first is not None:
+            return Resume(self._first.position, None)
+        if resume is None and self._store.start_position is not None:
+            return Resume(self._store.start_position, None)
+        return resume
+
+    def _open_files(self) -> Link:
+        """Open the local binlog files at the place where the store ends, else where the options say, else at the first."""
+        settings, start = self._settings, self._settings.start
+        files = list_files(settings.binlog)
+        resume = self._resume()
+        if resume is not None:
+            files, position, executed = find_place(files, resume.position)
+        elif start.startswith("time:"):
+            files, position, executed = find_time(files, parse_time(start[5:]))
+        else:
+            first = Position(files[0].name, 4) if start in ("latest", "earliest") else parse_place(start)
+            files, position, executed = find_place(files, first)
+        self._store.claim(start=position)
+        self._first = self._first or Start(position, executed)
+        self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
+        self._decoder.start(position, executed, resume.tail if resume is not None else None)
+        self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
+        self._heartbeat(at_once=True)
+        return BinlogFiles(files, position.offset, self._log)
 
     def _stream(self, link: Link) -> None:
         """Read until told to stop, or until the source ends."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from producer import gtid
 from producer.binlog import Session
-from producer.errors import PrivilegeMissing
+from producer.errors import PrivilegeMissing, ServerBehind
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from producer.scan import scan_to_offset, scan_to_time
 from producer.server import Server, binlog_files, current_position, gtid_at
@@ -188,7 +188,7 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
     if isinstance(executed, GtidSet):
         now, purged = (GtidSet(str(value)) for value in session.query("SELECT @@global.gtid_executed, @@global.gtid_purged")[0])
         if ahead := executed - now:
-            raise PositionNotFound(
+            raise ServerBehind(
                 f"{_where(server)} has not executed {ahead}, which the start position has: it is another server, lags behind, or was reset; "
                 "wait for it, or start anew with a new store"
             )
@@ -200,9 +200,19 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
         return
     state = MariadbGtids(str(session.query("SELECT @@global.gtid_binlog_pos")[0][0] or ""))
     if not state.covers(executed):
-        raise PositionNotFound(
+        raise ServerBehind(
             f"{_where(server)} is at GTID {str(state) or 'nothing'}, the start position is {executed}: it is another server, lags behind, or was "
             "reset; wait for it, or start anew with a new store"
+        )
+    try:
+        oldest = binlog_files(session)[0][0]
+    except PrivilegeMissing:
+        return  # the server refuses by itself, only without on_purged
+    begin = MariadbGtids(gtid_at(session, oldest, 4))
+    if not executed.covers(begin):
+        raise BinlogPurged(
+            f"{_where(server)} no longer has the binlog of transactions between {executed} and {begin}, where its oldest file {oldest} begins; "
+            "start anew with start = latest or earliest and a new store, or set on_purged"
         )
 
 

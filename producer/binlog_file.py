@@ -1,0 +1,158 @@
+"""Local binlog files as a source: the same events, no server. The source ends with the last file."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from producer.errors import ChecksumMismatch
+from producer.events import HEADER_SIZE, EventCode, RawEvent
+from producer.gtid import ExecutedSet
+from producer.packets import EventSplitter
+from producer.scan import boundaries
+from producer.settings import SettingsError
+from shmstore import Position, PositionNotFound, UnsupportedEvent
+
+MAGIC = b"\xfebin"
+ENCRYPTED = b"\xfdbin"
+CHUNK = 1 << 20
+_SIZE = struct.Struct("<I")
+
+
+def list_files(path: str) -> list[Path]:
+    """Return the binlog file `path`, or those of the folder, by number. Raises `SettingsError`."""
+    place = Path(path)
+    try:
+        if place.is_file():
+            return [place]
+        found = [file for file in place.iterdir() if file.suffix[1:].isdigit() and file.is_file()]
+    except OSError as error:
+        raise SettingsError(f"binlog is {path!r}, which cannot be read: {error.strerror}") from error
+    if not found:
+        raise SettingsError(f"binlog is {path!r}, which holds no binlog files (NAME.000001 ...)")
+    stems = {file.stem for file in found}
+    if len(stems) > 1:
+        raise SettingsError(f"binlog is {path!r}, which holds files of several logs: {', '.join(sorted(stems))}; name one file")
+    return sorted(found, key=lambda file: int(file.suffix[1:]))
+
+
+class BinlogFiles:
+    """Raw events of binlog files, from one place on."""
+
+    def __init__(self, files: list[Path], offset: int = 4, log: logging.Logger | None = None) -> None:
+        """Read `files` in order, the first from `offset`. Raises `UnsupportedEvent` where a file is no binlog."""
+        self._files, self._log = list(files), log or logging.getLogger("producer")
+        self._offset = offset
+        self._file: BinaryIO | None = None
+        self._path = files[0]
+        self._rest = b""
+        self._splitter = EventSplitter()
+
+    def read(self) -> list[RawEvent] | None:
+        """Return some events, None at the end of the last file. Raises `UnsupportedEvent`."""
+        while True:
+            if self._file is None:
+                if not self._files:
+                    return None
+                return self._open(self._files.pop(0))
+            chunk = self._file.read(CHUNK)
+            if chunk:
+                try:
+                    events = self._split(self._rest + chunk)
+                except ChecksumMismatch as error:
+                    raise UnsupportedEvent(f"{self._path}: {error}; the file is damaged: copy it again") from error
+                if events:
+                    return events
+                continue
+            if self._rest:  # as a crash leaves it
+                self._log.warning("%s ends inside an event; its last %d bytes are passed over", self._path, len(self._rest))
+                self._rest = b""
+            self._file.close()
+            self._file = None
+
+    def _open(self, path: Path) -> list[RawEvent]:
+        """Open `path` and return what a server would say first: a ROTATE to it; from its middle on, its FORMAT event too."""
+        try:
+            self._file = path.open("rb")
+            magic = self._file.read(4)
+        except OSError as error:
+            raise UnsupportedEvent(f"{path} cannot be read: {error.strerror}") from error
+        if magic == ENCRYPTED:
+            raise UnsupportedEvent(f"{path} is encrypted; read it through its server")
+        if magic != MAGIC:
+            raise UnsupportedEvent(f"{path} is no binlog file: it begins with {magic.hex() or 'nothing'}, not {MAGIC.hex()}")
+        self._path, self._splitter = path, EventSplitter()
+        body = struct.pack("<Q", self._offset) + path.name.encode()
+        events = [RawEvent(EventCode.ROTATE, 0, 0, HEADER_SIZE + len(body), 0, 0x20, body)]
+        if self._offset > 4:
+            header = self._file.read(HEADER_SIZE)
+            whole = header + self._file.read(_SIZE.unpack_from(header, 9)[0] - HEADER_SIZE) if len(header) == HEADER_SIZE else b""
+            if not whole or whole[4] != EventCode.FORMAT:
+                raise UnsupportedEvent(f"{path} does not begin with a FORMAT event; is the file damaged?")
+            events.append(self._splitter.take(memoryview(whole), 0, len(whole))._replace(end=0))
+            self._file.seek(self._offset)
+        self._offset = 4
+        return events
+
+    def _split(self, data: bytes) -> list[RawEvent]:
+        events, at, end, view = [], 0, len(data), memoryview(data)
+        while end - at >= HEADER_SIZE:
+            (size,) = _SIZE.unpack_from(data, at + 9)
+            if size < HEADER_SIZE:
+                raise UnsupportedEvent(
+                    f"{self._path} holds an event of {size} bytes; is the file damaged, or the start offset wrong?"
+                )
+            if at + size > end:
+                break
+            events.append(self._splitter.take(view, at, at + size))
+            at += size
+        self._rest = data[at:]
+        return events
+
+    def rest(self) -> None:
+        """Files do not time out."""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._files = None, []
+
+
+def find_place(files: list[Path], wanted: Position) -> tuple[list[Path], Position, ExecutedSet | None]:
+    """Return (files from `wanted` on, place, GTID set executed there). Raises `PositionNotFound`."""
+    names = [file.name for file in files]
+    if wanted.file not in names:
+        raise PositionNotFound(
+            f"there is no file {wanted.file or 'for a GTID set'} among {names[0]} to {names[-1]}: add it, or start anew"
+        )
+    rest = files[names.index(wanted.file) :]
+    if wanted.offset <= 4:
+        return rest, Position(wanted.file, 4), None
+    for position, executed, _ in boundaries(_events(rest[:1]), wanted.file):
+        if position.offset == wanted.offset:
+            return rest, position, executed
+    raise PositionNotFound(f"no transaction ends at {wanted.file}:{wanted.offset} of {rest[0]}")
+
+
+def find_time(files: list[Path], when: float) -> tuple[list[Path], Position, ExecutedSet | None]:
+    """Return the place before the first transaction at or after `when` (seconds since 1970), as `find_place`."""
+    found: tuple[list[Path], Position, ExecutedSet | None] = (files, Position(files[0].name, 4), None)
+    for i, file in enumerate(files):
+        for position, executed, time in boundaries(_events([file]), file.name):
+            if time >= when:
+                return found
+            found = (files[i:], position, executed)
+    return found
+
+
+def _events(files: list[Path]) -> Iterator[RawEvent]:
+    source = BinlogFiles(files)
+    try:
+        while (events := source.read()) is not None:
+            yield from events
+    finally:
+        source.close()
