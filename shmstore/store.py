@@ -406,6 +406,7 @@ class EventStore:
 
     def subscriptions(self) -> tuple[SubscriptionStat, ...]:
         """Describe every subscription."""
+        self._check_mapped()
         return self._table.stats()
 
     def clear(self) -> None:
@@ -472,13 +473,17 @@ class EventStore:
 
     def check(self) -> list[str]:
         """Return what is wrong with the store, a sentence each; an empty list where nothing is."""
+        self._check_mapped()
         from shmstore.check import findings  # only here: it knows every part
 
         return findings(self.segment)
 
-    def _check_open(self) -> None:
+    def _check_mapped(self) -> None:
         if self._closed:
             raise StoreClosed(f"store {self.name!r} is closed: attach again")
+
+    def _check_open(self) -> None:
+        self._check_mapped()
         if self.segment.removed:
             raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
 

@@ -5,8 +5,8 @@ Plan. Three kinds of agreement, each by what survives a kill -9:
 - Ownership is an OFD lock (an "open file description" lock, fcntl(2)) on one byte of the segment. The kernel releases it
   when the process dies, however it dies. It says who the producer is and who owns a subscription.
 - Lock guards the few things that several processes write. A POSIX semaphore is what waiters sleep on, with a time-out;
-  an ownership of the table's byte is what excludes. A holder that dies leaves the semaphore at 0 and the byte free: the
-  next waiter finds the byte free within LOCK_SLICE and goes on; its release puts the semaphore right again.
+  an ownership of the table's byte is what excludes. A holder that dies leaves the byte free: whoever comes next takes it,
+  and who waits already looks again within LOCK_SLICE; their release puts the semaphore right again.
 - Condition is a POSIX semaphore that one waiter sleeps on. The waiter writes what it waits for, fences, looks again, and
   only then sleeps; the other side writes its cursor, fences, and then looks for waiters. One of the two sees the other.
 """
@@ -322,15 +322,12 @@ class Lock:
         try:
             if self._semaphore is None:
                 self._semaphore = Semaphore(self._name, 1, self._mode, self._gid)
-            while True:
-                # A dead holder never releases the semaphore; the byte below is what counts.
-                self._semaphore.wait(deadline.left(LOCK_SLICE))
-                if self._owner.acquire():
-                    return
+            while not self._owner.acquire():  # the byte is what counts: a dead holder never releases the semaphore
                 if deadline.passed:
                     raise StoreError(
                         f"the store's table is locked for more than {timeout} s by a living process: see `shmstore stat`"
                     )
+                self._semaphore.wait(deadline.left(LOCK_SLICE))
         except BaseException:
             self._owner.release()  # an interrupt may have come after it was acquired
             self._threads.release()

@@ -65,7 +65,7 @@ class SubscriptionTable:
     def take(self, name: str, start: Start) -> tuple[int, Ownership]:
         """Own the subscription `name`, made at `start` if it is new; return its place. Raises as `EventStore.subscribe`."""
         check_subscription_name(name)
-        if isinstance(start, str) and start not in ("earliest", "latest"):
+        if start not in ("earliest", "latest") and not isinstance(start, int | Position):
             raise ValueError(f"start is {start!r}: give 'earliest', 'latest', a sequence or a Position")
         with self.locked():
             place = self._find(name) or self._vacant()
@@ -121,7 +121,7 @@ class SubscriptionTable:
             return newest + 1
         if isinstance(start, Position):
             return find(self._segment, start)
-        assert isinstance(start, int)
+        assert isinstance(start, int)  # `take` looked
         if not oldest <= start <= newest + 1:
             raise PositionNotFound(f"sequence {start} is not in store {self._segment.name!r}: it keeps {oldest} to {newest}")
         return start
