@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Table(NamedTuple):
@@ -72,7 +74,7 @@ def _timestamp(value: Any) -> str:
     if not isinstance(value, datetime):
         raise TypeError(f"expected a datetime, got {type(value).__name__} {value!r}")
     if value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
     return value.isoformat(" ", "microseconds")
 
 
@@ -98,7 +100,7 @@ def _time(value: Any) -> str:
     return str(_expect(value, int))
 
 
-def _expect(value: Any, type_: type) -> Any:
+def _expect(value: Any, type_: type[T]) -> T:
     if not isinstance(value, type_) or isinstance(value, bool):
         raise TypeError(f"expected {type_.__name__}, got {type(value).__name__} {value!r}")
     return value

@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 
 from consumer.spark import register, replicate, session_settings
@@ -257,7 +257,7 @@ def main() -> None:
     query = (one_call if "replicate" in sys.argv[3:] else foreach_batch)(spark, store, folder)
     try:
         while not stop.is_set() and query.isActive:
-            query.awaitTermination(0.25)  # raises what the query failed with
+            query.awaitTermination(1)  # raises what the query failed with
     finally:
         query.stop()
         spark.stop()

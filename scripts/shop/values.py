@@ -6,7 +6,7 @@ import json
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _NAMES: Final = ("Zoë", "Jürgen", "王小明", "O'Brien", "Łukasz", "naïve 😀", "Ana", 'Q"uote\\')
 _NOTES: Final = (
@@ -18,6 +18,9 @@ _NOTES: Final = (
     "NULL",
     "back\\slash 'n' \"quotes\"",
 )
+
+
+T = TypeVar("T")
 
 
 class Rows:
@@ -48,7 +51,7 @@ class Rows:
         fraction = f".{self.random.randrange(10**digits):0{digits}d}" if digits else ""
         return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
 
-    def maybe(self, value: Any) -> Any:
+    def maybe(self, value: T) -> T | None:
         """Return `value`, or NULL one time in eight."""
         return None if self.random.random() < 0.125 else value
 

@@ -39,7 +39,7 @@ class Worker:
 
     def run(self, kind: str, sql: str, *values: Any) -> int:
         """Execute one statement and count the rows it changed."""
-        changed = self.cursor.execute(sql, values or None)
+        changed: int = self.cursor.execute(sql, values or None)
         self.changed[kind] += changed
         self.changed["statements"] += 1
         return changed
