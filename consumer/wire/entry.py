@@ -247,7 +247,7 @@ def _type(number: int) -> str:
 
 
 class Encoder:
-    """Encodes stored events. One serves all clients of a server that want the same `values`."""
+    """Encodes stored events, those of one client after each other."""
 
     def __init__(self, values: Values) -> None:
         self._values = values

@@ -22,6 +22,8 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shmstore.errors import StoreError
+
 _HEAD: Final = struct.Struct("<4sIQqqqII")  # magic, crc of the rest, number, epoch, next id, resume, batches, filter bytes
 _BATCH: Final = struct.Struct("<qq")
 _MAGIC: Final = b"SWL1"
@@ -76,16 +78,20 @@ class Ledger:
         return max(found, key=lambda candidate: candidate[0])
 
     def write(self, record: Record) -> None:
-        """Keep `record` in place of the one before."""
-        self._number += 1
+        """Keep `record` in place of the one before. Raises `StoreError` where the disk refuses."""
+        number = self._number + 1
         text = record.filter.encode("utf-8", "replace")
-        rest = _HEAD.pack(_MAGIC, 0, self._number, record.epoch, record.next_id, record.resume, len(record.batches), len(text))[
-            8:
-        ]
+        rest = _HEAD.pack(_MAGIC, 0, number, record.epoch, record.next_id, record.resume, len(record.batches), len(text))[8:]
         rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
         # The other place than last time: the last record stays whole until this one is.
-        os.pwrite(self._fd, _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest, (self._number & 1) * _PLACE)
-        self.record = record
+        data = _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+        try:
+            written = os.pwrite(self._fd, data, (number & 1) * _PLACE)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from error
+        if written < len(data):
+            raise StoreError(f"{self.path} cannot be written: the disk is full")
+        self._number, self.record = number, record
 
     def close(self) -> None:
         """Close the file; it stays."""

@@ -17,9 +17,9 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,9 +30,18 @@ from consumer.wire.messages import PacketType
 from consumer.wire.metrics import ClientMetrics, Metrics
 from consumer.wire.peer import Peer
 from consumer.wire.protocol import Acknowledge, Answer, Client, Connection, Get, Request, Rollback, Subscribe, Unsubscribe
-from consumer.wire.session import Progress, Session, subscription_name
+from consumer.wire.session import Session, subscription_name
 from consumer.wire.settings import Settings
-from shmstore import EventStore, ProtocolError, ShmStoreError, StoreClosed, StoreNotFound, SubscriptionLost, state_directory
+from shmstore import (
+    Batch,
+    EventStore,
+    ProtocolError,
+    ShmStoreError,
+    StoreClosed,
+    StoreNotFound,
+    SubscriptionLost,
+    state_directory,
+)
 
 _T = TypeVar("_T")
 _log = logging.getLogger("shmstore.serve")
@@ -40,6 +49,8 @@ _log = logging.getLogger("shmstore.serve")
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
 _WAIT_EMPTY: Final = 30.0
 _WAIT_PARTIAL: Final = 0.1
+_LARGE: Final = 1 << 20
+_IN_A_ROW: Final = 16
 
 
 class _Seat:
@@ -52,29 +63,43 @@ class _Seat:
         self.session: Session | None = None
         self.waiters = 0
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Have the session to oneself; a GET that waits steps aside."""
-        self.waiters += 1
-        try:
-            if self.lock.locked() and self.session is not None:
-                self.session.interrupt()
-            await self.lock.acquire()
-        finally:
-            self.waiters -= 1
-        try:
-            yield
-        finally:
-            self.lock.release()
 
-    async def step_aside(self) -> None:
-        """Let the others that wait for a turn have theirs."""
-        while self.waiters:
-            self.lock.release()
+class _Turn:
+    """Having a session to oneself: ``async with``. A GET that waits steps aside for others."""
+
+    __slots__ = ("_held", "_seat")
+
+    def __init__(self, seat: _Seat) -> None:
+        self._seat = seat
+        self._held = False
+
+    async def __aenter__(self) -> _Turn:
+        seat = self._seat
+        seat.waiters += 1
+        try:
+            if seat.lock.locked() and seat.session is not None:
+                seat.session.interrupt()
+            self._held = await seat.lock.acquire()
+        finally:
+            seat.waiters -= 1
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._held:
+            self._seat.lock.release()
+
+    async def step_aside(self, patience: float | None) -> bool:
+        """Let those that wait have their turn; False where it did not come back within `patience` seconds."""
+        seat = self._seat
+        if seat.waiters:
+            seat.lock.release()
+            self._held = False
             try:
-                await asyncio.sleep(0)
-            finally:
-                await self.lock.acquire()
+                async with asyncio.timeout(patience):
+                    self._held = await seat.lock.acquire()
+            except TimeoutError:
+                return False
+        return True
 
 
 class Server:
@@ -85,7 +110,6 @@ class Server:
         self.metrics = Metrics()
         self.address: tuple[str, int] = (settings.host, settings.port)
         self._credentials = settings.credentials
-        self._encoder = Encoder(Values(settings.values))
         self._state = Path(settings.state) if settings.state is not None else state_directory()
         self._seats: dict[Client, _Seat] = {}
         self._peers: set[Peer] = set()
@@ -115,7 +139,7 @@ class Server:
             peer.abort()
         await asyncio.gather(*(peer.task for peer in peers if peer.task is not None), return_exceptions=True)
         for seat in self._seats.values():
-            async with seat.turn():
+            async with _Turn(seat):
                 if seat.session is not None:
                     with suppress(ShmStoreError):
                         await self._in_thread(seat.session.close)
@@ -148,6 +172,7 @@ class Server:
         settings = self.settings
         connection = Connection(self._credentials, os.urandom(protocol.SEED_BYTES), settings.max_frame)
         peer.write(connection.greeting())
+        served = 0
         while True:
             await peer.drained(connection.write_timeout or settings.idle_timeout)
             chunk = peer.take()
@@ -169,6 +194,9 @@ class Server:
                 continue
             kind, request = found
             await self._answer(peer, kind, request)
+            served += 1
+            if not served % _IN_A_ROW:
+                await asyncio.sleep(0)  # requests that came together are no reason to keep others waiting
 
     async def _answer(self, peer: Peer, kind: int, request: Request) -> None:
         began = time.perf_counter()
@@ -228,9 +256,9 @@ class Server:
         if isinstance(request, Get):
             return await self._get(peer, seat, request)
         if request.batch_id != protocol.NO_BATCH or isinstance(request, Rollback):
-            async with seat.turn():
+            async with _Turn(seat):
                 session = self._session(seat, request.client)
-                with self._gone(request.client, seat):
+                with _Gone(self, seat):
                     if isinstance(request, Acknowledge):
                         session.ack(request.batch_id)
                     else:
@@ -243,17 +271,12 @@ class Server:
             raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
         return seat.session
 
-    def _gone(self, client: Client, seat: _Seat) -> _Gone:
-        return _Gone(self, client, seat)
-
-    def drop(self, client: Client, seat: _Seat) -> None:
+    def drop(self, seat: _Seat) -> None:
         """Forget a session whose store is gone, so that the next request finds the store's successor."""
         session, seat.session = seat.session, None
         if session is not None:
             with suppress(ShmStoreError):
                 session.close()
-        if self._seats.get(client) is seat:
-            del self._seats[client]
 
     async def _known(self, client: Client) -> _Seat | None:
         """The seat of a client that has subscribed once, in this server's life or before it; None for any other."""
@@ -271,15 +294,14 @@ class Server:
 
     async def _open(self, client: Client) -> _Seat:
         seat = self._seats.setdefault(client, _Seat())
-        async with seat.turn():
+        async with _Turn(seat):
             if seat.session is None:
                 try:
                     seat.session = await self._in_thread(self._make_session, client)
                 except BaseException:
-                    if not seat.waiters and self._seats.get(client) is seat:
-                        del self._seats[client]
+                    if not seat.waiters:  # a name that leads nowhere leaves nothing
+                        self._seats.pop(client, None)
                     raise
-                self._seats[client] = seat
         return seat
 
     def _make_session(self, client: Client) -> Session:
@@ -289,7 +311,7 @@ class Server:
             return Session(
                 store,
                 client,
-                self._encoder,
+                Encoder(Values(settings.values)),
                 state=self._state,
                 start=settings.start,
                 filter=settings.filter,
@@ -304,8 +326,8 @@ class Server:
         client = request.client
         self._allowed(client.destination)
         seat = await self._open(client)
-        async with seat.turn():
-            with self._gone(client, seat):
+        async with _Turn(seat):
+            with _Gone(self, seat):
                 self._session(seat, client).filter(request.filter)
         return protocol.granted()
 
@@ -316,42 +338,47 @@ class Server:
             await self._in_thread(_remove, client)
             return protocol.granted()
         if seat is not None:
-            async with seat.turn():
-                session, seat.session = seat.session, None
-                if self._seats.get(client) is seat:
-                    del self._seats[client]
-                if session is not None:
-                    await self._in_thread(session.forget)
+            async with _Turn(seat):
+                if seat.session is not None:
+                    try:
+                        await self._in_thread(seat.session.forget)
+                    finally:
+                        seat.session = None
         return protocol.granted()
+
+    async def _absorb(self, session: Session, batch: Batch) -> None:
+        """Encode a batch, and let others have the loop: a large one (a single event can be) goes to a thread."""
+        if batch and len(batch.raw) > _LARGE:
+            await self._in_thread(session.absorb, batch)
+        else:
+            session.absorb(batch)
+            await asyncio.sleep(0)
 
     async def _get(self, peer: Peer, seat: _Seat, request: Get) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()
         deadline = None if request.wait is None else loop.time() + request.wait
         waited = 0.0
-        async with seat.turn():
+        async with _Turn(seat) as turn:
             while True:
                 session = self._session(seat, request.client)
                 limit = session.limit(request.size)
-                with self._gone(request.client, seat):
-                    while (progress := session.fill(limit)) is Progress.MORE:
-                        await asyncio.sleep(0)
-                    if progress is Progress.FULL or request.wait == 0 or self._closing or peer.lost:
-                        break
+                with _Gone(self, seat):
+                    while (taken := session.take(limit)) is not None:
+                        await self._absorb(session, taken)
                     left = _WAIT_EMPTY if deadline is None else deadline - loop.time()
-                    if left <= 0:
+                    if session.full(limit) or request.wait == 0 or left <= 0 or self._closing or peer.lost:
                         break
                     began = loop.time()
                     peer.interrupts = session
                     try:
-                        session.absorb(
-                            await self._in_thread(
-                                session.wait, min(left, _WAIT_PARTIAL if session.partial else _WAIT_EMPTY), limit
-                            )
-                        )
+                        longest = _WAIT_PARTIAL if session.partial else _WAIT_EMPTY
+                        came = await self._in_thread(session.wait, min(left, longest), limit)
                     finally:
                         peer.interrupts = None
                         waited += loop.time() - began
-                await seat.step_aside()
+                    await self._absorb(session, came)
+                if not await turn.step_aside(None if deadline is None else deadline - loop.time()):
+                    return protocol.no_batch(), waited
             if peer.lost:
                 return b"", waited  # what was taken stays ready for the client's next GET
             batch = session.deliver(limit)
@@ -369,17 +396,17 @@ class Server:
 class _Gone:
     """Drops the session where what is done in the block finds its store or subscription gone."""
 
-    __slots__ = ("_client", "_seat", "_server")
+    __slots__ = ("_seat", "_server")
 
-    def __init__(self, server: Server, client: Client, seat: _Seat) -> None:
-        self._server, self._client, self._seat = server, client, seat
+    def __init__(self, server: Server, seat: _Seat) -> None:
+        self._server, self._seat = server, seat
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None and issubclass(kind, StoreClosed | SubscriptionLost):
-            self._server.drop(self._client, self._seat)
+            self._server.drop(self._seat)
 
 
 def _attach(destination: str) -> EventStore:

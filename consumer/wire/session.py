@@ -10,7 +10,7 @@ Nothing here waits but `wait`, which the server calls in a thread.
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from consumer.wire.entry import Encoder
 from consumer.wire.filter import Wanted, compile_filter
 from consumer.wire.ledger import MOST_BATCHES, Given, Ledger
 from consumer.wire.protocol import Client
-from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, Subscription
+from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, StoreError, Subscription
 from shmstore.event import EntryType
 from shmstore.layout import DISARMED, header_word
 
@@ -32,14 +32,6 @@ class Limit(NamedTuple):
 
     entries: int
     bytes: int
-
-
-class Progress(Enum):
-    """What a `fill` came to."""
-
-    FULL = "full"
-    MORE = "more"
-    EMPTY = "empty"
 
 
 # What waits to be delivered, as plain tuples, since there is one for every event: (sequence, the entry's bytes or None where
@@ -155,15 +147,11 @@ class Session:
             return False
         return (self._isolates and any(item[3] for item in self._ready)) or self.store.segment.words[_ROOM_WANTED] != DISARMED
 
-    def fill(self, limit: Limit) -> Progress:
-        """Take and encode one step of what is there."""
+    def take(self, limit: Limit) -> Batch | None:
+        """Return the next events that are there, for `absorb`; None where the batch is full already, or nothing is there."""
         if self.full(limit):
-            return Progress.FULL
-        batch = self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=0)
-        if not batch:
-            return Progress.EMPTY
-        self.absorb(batch)
-        return Progress.FULL if self.full(limit) else Progress.MORE
+            return None
+        return self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=0) or None
 
     @property
     def partial(self) -> bool:
@@ -226,10 +214,9 @@ class Session:
                 f"{len(self._given)} batches are out and not acked; allowed are {self._max_outstanding}: ack or roll back first"
             )
         entries: list[bytes] = []
-        size = rows = 0
+        size = rows = taken = 0
         last = -1
-        while ready:
-            sequence, data, count, alone = ready[0]
+        for sequence, data, count, alone in ready:
             if data is not None:
                 if entries and (len(entries) >= limit.entries or size + len(data) > limit.bytes or alone):
                     break
@@ -237,15 +224,19 @@ class Session:
                 size += len(data)
                 rows += count
             last = sequence
-            ready.popleft()
+            taken += 1
             if alone:
                 break
+        record = self._ledger.record
+        given = Given(record.next_id, last)
+        # Before anything is taken: a ledger that cannot be written leaves the events ready for the next GET.
+        self._ledger.write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
+        self._given.append(given)
+        for _ in range(taken):
+            ready.popleft()
         self._entries -= len(entries)
         self._bytes -= size
-        record = self._ledger.record
-        self._given.append(Given(record.next_id, last))
-        self._ledger.write(record._replace(next_id=record.next_id + 1, batches=tuple(self._given)))
-        return record.next_id, entries, rows
+        return given.id, entries, rows
 
     # ------------------------------------------------------------ ack, rollback
 
@@ -276,7 +267,9 @@ class Session:
             raise ProtocolError(f"batchId:{batch_id} is not the firstly:{self._given[0].id}: batches are {done} oldest first")
 
     def _keep(self) -> None:
-        self._ledger.write(self._ledger.record._replace(batches=tuple(self._given)))
+        # The cursor has moved already, and a ledger that lags behind it is put right when it is read.
+        with suppress(StoreError):
+            self._ledger.write(self._ledger.record._replace(batches=tuple(self._given)))
 
     @property
     def outstanding(self) -> tuple[Given, ...]:
@@ -307,7 +300,8 @@ class Session:
             self.store.unsubscribe(subscription_name(self.client))
             # Removed with the subscription: a producer must not start over for a reader that is gone.
             self._checkpoint.remove()
-            self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
+            with suppress(StoreError):  # it starts anew then, at worst seeing again what it has acked
+                self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
         finally:
             self._ledger.close()
             self.store.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 import time
@@ -265,3 +267,52 @@ def test_ack_and_close_at_once(connect: Connect, store: EventStore, server: Serv
     client.close()
     wait_for(lambda: server.server.metrics.connections == 0, "the server saw the client go")
     wait_for(lambda: store.subscriptions()[0].ack.sequence == store.newest, "the ack counted")
+
+
+def test_two_connections_of_a_client_wait(connect: Connect, store: EventStore) -> None:
+    """Two GETs of one client that wait get different batches; one whose time ends is answered in time beside one that goes on."""
+    one, two = connect(), connect()
+    one.send(T.GET, m.Get(**one.name, fetch_size=3, timeout=0))
+    assert two.get(3, timeout=200).batch_id == -1
+    two.send(T.GET, m.Get(**two.name, fetch_size=3, timeout=0))
+    time.sleep(0.1)
+    store.put(events([1]))
+    store.put(events([2]))
+    first, second = one.receive(), two.receive()
+    assert sorted((answer.batch_id, *ids(answer)) for answer in (first, second)) == [(1, 1), (2, 2)]
+
+
+def test_one_enormous_event(new_store: NewStore, server: ServerThread) -> None:
+    """An event far larger than what was asked for arrives alone and whole, while others are served."""
+    store = new_store(capacity=64)
+    client, other = RawClient(server.port, store.name, 1), RawClient(server.port, store.name, 2)
+    client.subscribe()
+    begin, row, end = events([1])
+    huge = row._replace(rows=tuple(Row(None, (i, "x" * 5000, None)) for i in range(2000)))
+    store.put([begin, huge, end])
+    client.send(T.GET, m.Get(**client.name, fetch_size=1 << 20))
+    other.subscribe()
+    answer = client.receive()
+    seen = ids(answer)
+    while len(seen) < 2000:
+        seen += ids(client.get())
+    assert seen == list(range(2000))
+    client.close()
+    other.close()
+
+
+def test_full_disk(connect: Connect, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the state cannot be written the client is told, and nothing is lost: the batch comes when it can be."""
+    client = connect()
+    store.put(events([1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        assert "No space left on device" in refused(client.get(), 400)
+    answer = client.get()
+    assert (answer.batch_id, ids(answer)) == (1, [1])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: 0)
+        client.ack(1)
+        assert client.get().batch_id == -1
+    store.put(events([2]))
+    assert ids(client.get()) == [2]
