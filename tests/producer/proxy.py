@@ -8,6 +8,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -18,6 +19,7 @@ class CuttingProxy:
     def __init__(self, port: int, budget: Callable[[], int | None]) -> None:
         self.target, self.budget = port, budget
         self.cuts = self.connections = 0
+        self.stalled = threading.Event()  # while set, connections stay open and nothing passes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._closing = False
@@ -47,6 +49,9 @@ class CuttingProxy:
         selector.register(server, selectors.EVENT_READ)
         with contextlib.suppress(OSError, ValueError):
             while not self._closing:
+                if self.stalled.is_set():
+                    time.sleep(0.05)
+                    continue
                 for key, _ in selector.select(0.2):
                     chunk = key.fileobj.recv(65536 if left is None else max(1, min(65536, left)))  # type: ignore[union-attr]
                     if not chunk:
