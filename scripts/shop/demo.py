@@ -75,6 +75,7 @@ class Demo:
 
     def begin_server(self, stack: ExitStack) -> None:
         """Start the private server."""
+        say(f"server    starting a private {self.options.server} (the first time its packages are fetched, which takes a while)")
         directory = self.folder / "server"
         directory.mkdir()
         try:
