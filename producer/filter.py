@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from shmstore.codec import encode_schema
+from shmstore.codec import encode_schema, unpack_rows
 from shmstore.errors import SourceError
 from shmstore.event import EventType, TableSchema
 
@@ -158,6 +158,7 @@ class TableFilter:
     def _image(self, plan: TablePlan, columns: Any, rows: Any, width: int) -> tuple[Any, Any]:
         if rows is None:
             return None, None
+        rows = unpack_rows(rows)
         place = {c: at for at, c in enumerate(range(width) if columns is None else columns)}
         take = [place[i] for i in plan.keep if i in place]
         change = [(place[i], hashed) for i, hashed in plan.change if i in place]

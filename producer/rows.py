@@ -30,7 +30,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from producer.compression import uncompress
 from producer.image import DECODER_FILE, Source, compile_decoder, write_decoder
 from producer.packed import packed
+from producer.program import COMPILED, program, rows_of
 from producer.table_map import Layout, TableMap, parse_layout
+from shmstore.codec import Packed
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import EventType, TableSchema
 
@@ -97,8 +99,9 @@ class RowsDecoder:
 
     mariadb: bool | None = None
 
-    def __init__(self, *, schemas: Schemas | None = None) -> None:
+    def __init__(self, *, schemas: Schemas | None = None, compiled: bool = COMPILED) -> None:
         self._schemas = schemas
+        self._compiled = compiled and COMPILED
         self._tables: dict[int, TableMap] = {}
         self._maps: dict[bytes, tuple[TableMap, TableSchema | None]] = {}  # by the whole body
         self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
@@ -162,7 +165,7 @@ class RowsDecoder:
         if table is _NO_TABLE:
             return DecodedRows(table, kind.type, [None, None, None, None], 0)
         fields = table.layout.fields
-        source: Source | None = None
+        entry: _Generated | _Compiled | None = None
         try:
             at = 8
             if kind.version == 2:
@@ -172,28 +175,31 @@ class RowsDecoder:
                 raise ValueError(f"{count} columns, its TABLE_MAP has {len(fields)}")
             width = (count + 7) // 8
             end = at + (2 * width if kind.type is EventType.UPDATE else width)
-            key = (kind.type, kind.partial, body[at:end])
+            key = (self._compiled, kind.type, kind.partial, body[at:end])
             entry = table.layout.decoders.get(key)
             if entry is None:
                 if len(body) < end:
                     raise IndexError("the bits of the columns present are cut off")
-                entry = table.layout.decoders[key] = _Decoder(table.layout, kind, body[at:end], width)
-            source = entry.source
+                entry = table.layout.decoders[key] = self._decoder(table.layout, kind, body[at:end], width)
             data = body
             if kind.compressed:
                 data, end = uncompress(body[end:]), 0
             return entry.run(table, kind.type, data, end)
         except _DAMAGE as error:
-            raise _unreadable(event_type, body, table, error, source) from error
+            raise _unreadable(event_type, body, table, error, "" if entry is None else entry.failed(error)) from error
+
+    def _decoder(self, layout: Layout, kind: _Kind, bits: bytes, width: int) -> _Generated | _Compiled:
+        images = [_present(bits[i : i + width], len(layout.fields)) for i in range(0, len(bits), width)] if width else [[]]
+        hidden = any(field.hidden for field in layout.fields)
+        return (_Compiled if self._compiled and not kind.partial and not hidden else _Generated)(layout, kind, images)
 
 
-class _Decoder:
-    """The compiled function for one layout, one kind of event and one set of columns present."""
+class _Generated:
+    """The generated function for one layout, one kind of event and one set of columns present."""
 
     __slots__ = ("after", "before", "decode", "empty", "source")
 
-    def __init__(self, layout: Layout, kind: _Kind, bits: bytes, width: int) -> None:
-        images = [_present(bits[i : i + width], len(layout.fields)) for i in range(0, len(bits), width)] if width else [[]]
+    def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
         self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
         self.empty = not any(images)
         self.decode: Callable[..., None]
@@ -203,7 +209,7 @@ class _Decoder:
         """Decode the rows in data[at:]."""
         rows: list[Any] = []
         if self.empty:
-            return self._without_columns(table, type_, data, at)
+            raise ValueError("no column is present in the rows")
         if type_ is EventType.UPDATE:
             after: list[Any] = []
             self.decode(data, at, len(data), rows.append, after.append)
@@ -213,8 +219,53 @@ class _Decoder:
             return DecodedRows(table, type_, [None, None, self.after, rows], len(rows))
         return DecodedRows(table, type_, [self.before, rows, None, None], len(rows))
 
-    def _without_columns(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
-        raise ValueError("no column is present in the rows")
+    def failed(self, error: BaseException) -> str:
+        """Name of the column whose line raised `error`."""
+        trace, column = error.__traceback__, ""
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == DECODER_FILE and trace.tb_lineno <= len(self.source.columns):
+                column = self.source.columns[trace.tb_lineno - 1]
+            trace = trace.tb_next
+        return column
+
+
+class _Compiled:
+    """The same by compiled code: rows come as MessagePack, no value becomes a Python object."""
+
+    __slots__ = ("after", "before", "names", "programs")
+
+    def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
+        self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
+        programs = [program(layout.fields, present) for present in images]
+        self.names = [[layout.fields[i].column.name for i in present] for present in images]
+        self.programs = (
+            (programs[0], programs[1])
+            if kind.type is EventType.UPDATE
+            else (None, programs[0])
+            if kind.type is EventType.INSERT
+            else (programs[0], None)
+        )
+
+    def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
+        """Decode the rows in data[at:]."""
+        count, before, after = rows_of(*self.programs, data, at)
+        body = [
+            self.before,
+            None if before is None else Packed(before),
+            self.after,
+            None if after is None else Packed(after),
+        ]
+        return DecodedRows(table, type_, body, count)
+
+    def failed(self, error: BaseException) -> str:
+        """Name of the column that raised `error`."""
+        used = [one for one in self.programs if one is not None]
+        for one, names in zip(used, self.names, strict=True):
+            if one.failed >= 0:
+                column = names[one.failed]
+                one.forget()
+                return column
+        return ""
 
 
 def _present(bits: bytes, count: int) -> list[int]:
@@ -230,13 +281,7 @@ def _columns(images: list[list[int]], count: int, type_: EventType) -> tuple[lis
     return (None, named[0]) if type_ is EventType.INSERT else (named[0], None)
 
 
-def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseException, source: Source | None) -> UnsupportedEvent:
-    column = ""
-    trace = error.__traceback__
-    while trace is not None and source is not None:
-        if trace.tb_frame.f_code.co_filename == DECODER_FILE and trace.tb_lineno <= len(source.columns):
-            column = source.columns[trace.tb_lineno - 1]
-        trace = trace.tb_next
+def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseException, column: str) -> UnsupportedEvent:
     where = f"column {column!r} of " if column else ""
     return UnsupportedEvent(
         f"rows event (type {event_type}) of {len(body)} bytes: {where}table {table.database}.{table.table} cannot be decoded: "

@@ -43,6 +43,9 @@ from shmstore.layout import SLOT, SlotFlag
 
 FORMAT = 1
 
+#: Bytes that are MessagePack already: in a body's place of rows they are copied as they are.
+Packed = msgspec.Raw
+
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 _ENTRY = {int(entry): entry for entry in EntryType}
@@ -224,6 +227,11 @@ def decode_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None,
     if format_ != FORMAT:
         raise StoreCorrupt(f"event format {format_!r} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
     return header, schema, body
+
+
+def unpack_rows(rows: Any) -> Any:
+    """Return the rows of a body as lists, where they are `Packed`; else as they are."""
+    return _unpack(rows) if isinstance(rows, Packed) else rows
 
 
 def position_of(header: Sequence[Any]) -> Position:

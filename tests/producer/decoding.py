@@ -56,6 +56,14 @@ def _checksum(data: bytes) -> int:
     return 4 if data[4 + size - 5] == 1 else 0
 
 
+def plain(body: list[Any]) -> list[Any]:
+    """A decoded body with its rows as lists of lists, whichever decoder made them."""
+    return [
+        None if part is None else [list(row) if isinstance(row, list | tuple) else row for row in codec.unpack_rows(part)]
+        for part in body
+    ]
+
+
 class Log:
     """The end of a server's binlog, from the place where it was opened."""
 

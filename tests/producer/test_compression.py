@@ -11,7 +11,7 @@ import zstandard
 from producer.compression import payload_events, uncompress, uncompress_column, uncompress_query
 from producer.rows import ROWS_EVENTS
 from shmstore.errors import UnsupportedEvent
-from tests.producer.decoding import PAYLOAD, QUERY_COMPRESSED, TABLE_MAP, Log, database_of, reference, run
+from tests.producer.decoding import PAYLOAD, QUERY_COMPRESSED, TABLE_MAP, Log, database_of, plain, reference, run
 from tests.servers.server import Server
 
 
@@ -89,10 +89,11 @@ def test_version_2_forms_of_mariadb_compressed_rows() -> None:
     for v1, v2 in ((166, 169), (168, 171)):
         first = decoder.rows(v1, head + b"\x01\x01" + squeezed)
         second = decoder.rows(v2, head + b"\x05\0\0\x01\x02" + b"\x01\x01" + squeezed)
-        assert first.body == second.body
-        assert [(5,)] in first.body
+        assert plain(first.body) == plain(second.body)
+        assert [[5]] in plain(first.body)
     both = b"\x81" + bytes([2 * len(row)]) + zlib.compress(row * 2)
-    assert decoder.rows(167, head + b"\x01\x01\x01" + both).body == decoder.rows(170, head + b"\x02\0\x01\x01\x01" + both).body
+    one, two = decoder.rows(167, head + b"\x01\x01\x01" + both), decoder.rows(170, head + b"\x02\0\x01\x01\x01" + both)
+    assert plain(one.body) == plain(two.body)
 
 
 # ---------------------------------------------------------------- payloads made by hand

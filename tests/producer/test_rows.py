@@ -11,10 +11,9 @@ import pytest
 
 from producer.rows import ROWS_EVENTS, decoder_source
 from shmstore import codec
-from shmstore.codec import unpack_rows
 from shmstore.errors import SchemaUnknown, UnsupportedEvent
 from shmstore.event import ABSENT, EventType
-from tests.producer.decoding import TABLE_MAP, Log, database_of, reference, run
+from tests.producer.decoding import TABLE_MAP, Log, database_of, plain, reference, run
 from tests.servers.server import Server
 
 COLUMNS = "id int primary key, n int, v varchar(40), t text, b blob"
@@ -189,7 +188,7 @@ def test_a_reused_table_id_means_the_newer_table(table: tuple[Any, Log]) -> None
     decoder.table_map(maps[0][:6] + maps[1][6:])  # table u under the id of t
     decoded = decoder.rows(rows[1][0], maps[0][:6] + rows[1][1][6:])
     assert decoded.table.table == "u"
-    assert [tuple(row) for row in unpack_rows(decoded.body[3])] == [(77,)]
+    assert plain(decoded.body)[3] == [[77]]
 
 
 def test_an_event_that_only_ends_a_statement_has_no_rows() -> None:
@@ -230,7 +229,7 @@ def test_handmade_event_decodes() -> None:
     """The bytes of the next tests are right where nothing is damaged."""
     decoder = reference()
     assert decoder.table_map(table_map()).schema.names == ("a",)
-    assert decoder.rows(30, rows(b"\0" + struct.pack("<i", -5) + b"\x01")).body == [None, None, None, [(-5,), (None,)]]
+    assert plain(decoder.rows(30, rows(b"\0" + struct.pack("<i", -5) + b"\x01")).body) == [None, None, None, [[-5], [None]]]
 
 
 @pytest.mark.parametrize(
@@ -307,4 +306,4 @@ def test_rows_go_through_the_codec_unchanged(table: tuple[Any, Log]) -> None:
             _, blob, stored = codec.decode_stored(payload)
             assert blob == decoded.table.schema_blob
             assert codec.decode_schema(blob) == decoded.table.schema
-            assert stored == [None if part is None else [list(row) for row in part] for part in decoded.body]
+            assert stored == plain(decoded.body)

@@ -1,0 +1,25 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The binlog, compiled: what `producer.rows`, `producer.packets` and `producer.transaction` do, without Python objects.
+
+It is optional. Those modules are the reference, run where no compiler was, and share their tests with this one.
+
+    pack.pxi    a growing buffer, and MessagePack written into it
+    values.pxi  bytes of one value -> MessagePack of its stored form
+    image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
+
+Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
+the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport strtod
+from libc.string cimport memcmp, memcpy, memmove, memset
+
+include "pack.pxi"
+include "values.pxi"
+include "image.pxi"

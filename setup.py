@@ -1,0 +1,5 @@
+"""The one compiled extension. It is optional: without a compiler the package installs and runs its pure Python instead."""
+
+from setuptools import Extension, setup
+
+setup(ext_modules=[Extension("producer.compiled", ["producer/native/compiled.pyx"], extra_compile_args=["-O3"], optional=True)])
