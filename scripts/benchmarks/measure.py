@@ -1,0 +1,90 @@
+"""Measurements: taking them several times, and saying them as a table, as JSON, and beside the last recorded run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Measurement(NamedTuple):
+    """One figure of one subject: the median of `runs` runs, with the lowest and the highest."""
+
+    bench: str
+    case: str
+    subject: str
+    metric: str
+    unit: str
+    median: float
+    min: float
+    max: float
+    runs: int
+
+
+def of(bench: str, case: str, subject: str, metric: str, unit: str, values: Iterable[float]) -> Measurement:
+    """Return the measurement over the values of all runs."""
+    taken = sorted(values)
+    return Measurement(bench, case, subject, metric, unit, statistics.median(taken), taken[0], taken[-1], len(taken))
+
+
+def machine() -> str:
+    """Name the machine: processor, cores, memory, Python."""
+    model = platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
+    except OSError:
+        memory = 0
+    return f"{model}, {os.cpu_count()} cores, {memory} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+
+
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(measurements: list[Measurement], subject: str = "shmstore") -> str:
+    """Return the measurements as text: a line each, with the ratio of `subject` to each peer in the same case."""
+    ours = {(m.bench, m.case, m.metric): m.median for m in measurements if m.subject == subject}
+    lines = [
+        f"{'bench':9} {'case':16} {'subject':22} {'metric':12} {'median':>14} {'min':>14} {'max':>14} unit{'':12} {subject} / it"
+    ]
+    for m in measurements:
+        reference = ours.get((m.bench, m.case, m.metric))
+        ratio = f"{reference / m.median:8.2f}x" if reference and m.median and not m.subject.startswith(subject) else ""
+        lines.append(
+            f"{m.bench:9} {m.case:16} {m.subject:22} {m.metric:12} {number(m.median):>14} {number(m.min):>14} {number(m.max):>14} {m.unit:16} {ratio}"
+        )
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """A figure with thousands separated, and as many digits as mean something."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def slower(now: list[Measurement], before: list[dict[str, object]], tolerance: float = 0.15) -> list[str]:
+    """Say what is slower by more than `tolerance` than in an earlier run of the same machine."""
+    earlier = {(m["bench"], m["case"], m["subject"], m["metric"]): float(str(m["median"])) for m in before}
+    said = []
+    for m in now:
+        old = earlier.get((m.bench, m.case, m.subject, m.metric))
+        if not old or m.subject != "shmstore":
+            continue
+        worse = m.median < old * (1 - tolerance) if m.metric == "throughput" else m.median > old * (1 + tolerance)
+        if worse:
+            said.append(f"{m.bench} {m.case} {m.metric}: {number(m.median)} {m.unit}, was {number(old)}")
+    return said
+
+
+def document(measurements: list[Measurement]) -> str:
+    """Return the run as JSON."""
+    return json.dumps({"machine": machine(), "measurements": [m._asdict() for m in measurements]}, indent=1)

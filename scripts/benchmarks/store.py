@@ -1,0 +1,264 @@
+"""The store beside other ways to hand bytes from one process to another on one host.
+
+One producer process, one reader process, events of 200 bytes. ``raw/N`` moves bytes as they are in batches of N,
+``msgpack/N`` encodes and decodes a row event with MessagePack on both sides, ``latency`` sends 1,000 single events a second
+to a waiting reader, ``fan-out/N`` has N subscriptions on one ring.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from scripts.benchmarks import measure, transports
+from shmstore import EventStore
+
+_FORK = multiprocessing.get_context("fork")
+_ROW = {
+    "id": 123456789,
+    "customer": 4711,
+    "status": "shipped",
+    "total": "1234.50",
+    "note": "left with the neighbour, second floor, door on the left; ring twice, please",
+    "created": 1_700_000_000_123_456,
+    "updated": 1_700_000_100_654_321,
+    "flags": 5,
+    "x": b"0123456789",
+}
+
+
+def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+    """Run every case for every subject; return the measurements."""
+    taken: list[measure.Measurement] = []
+    scale = 0.2 if quick else 1.0
+    for batch in (1, 100, 1000):
+        events = int({1: 300_000, 100: 3_000_000, 1000: 6_000_000}[batch] * scale)
+        for transport in transports.ALL:
+            if transport is transports.ShmstoreEncoded and batch == 1:
+                continue
+            _add(taken, f"raw/{batch}", transport, batch, events, runs, coded=False)
+    for batch in (1, 100, 1000):
+        events = int({1: 150_000, 100: 500_000, 1000: 500_000}[batch] * scale)
+        for transport in (transports.Shmstore, transports.Queue, transports.Pipe, transports.FasterFifo, transports.Zmq):
+            _add(taken, f"msgpack/{batch}", transport, batch, events, runs, coded=True)
+        codec = [_codec_alone(batch, events // 4) for _ in range(runs)]
+        taken.append(measure.of("store", f"msgpack/{batch}", "codec alone", "throughput", "events/s", codec))
+    for transport in (transports.Shmstore, transports.Pipe, transports.Queue, transports.FasterFifo, transports.Zmq):
+        _add_latency(taken, transport, runs, int(3000 * scale))
+    taken += _fan_out(runs, int(2_000_000 * scale))
+    return taken
+
+
+def _add(taken: list[measure.Measurement], case: str, transport: Any, batch: int, events: int, runs: int, *, coded: bool) -> None:
+    if transport.name in ("redis", "multiprocessing.Queue", "faster-fifo many"):
+        events //= 8
+    events = max(batch, events // batch * batch)
+    rates, costs = [], []
+    for _ in range(runs):
+        try:
+            rate, cpu = _throughput(transport, batch, events, coded)
+        except ImportError as error:
+            measure.say(f"store {case} {transport.name}: left out, {error}")
+            return
+        rates.append(rate)
+        costs.append(cpu)
+    label = transport.name
+    taken.append(measure.of("store", case, label, "throughput", "events/s", rates))
+    taken.append(measure.of("store", case, label, "cpu", "s/M events", costs))
+    kind = " (opaque blob)" if transport.blob and batch > 1 else ""
+    measure.say(
+        f"store {case} {label}{kind}: {measure.number(taken[-2].median)} events/s, {taken[-2].median * transports.EVENT / 1e6:,.0f} MB/s"
+    )
+
+
+def _throughput(transport: Any, batch: int, events: int, coded: bool) -> tuple[float, float]:
+    """Move `events` events between two processes; return (events/s as the reader saw it, CPU seconds per million)."""
+    link = transport(batch)
+    try:
+        result = _FORK.SimpleQueue()
+        go = _FORK.Event()
+        payload = msgspec.msgpack.encode(_ROW).ljust(transports.EVENT, b"\0") if not coded else msgspec.msgpack.encode(_ROW)
+        size = len(payload)
+
+        def produce() -> None:
+            send = link.sender()
+            payloads = [payload] * batch
+            blob = b"".join(payloads)
+            encode = msgspec.msgpack.Encoder().encode
+            rows = [_ROW] * batch
+            go.wait()
+            for _ in range(events // batch):
+                if coded:
+                    payloads = [encode(row) for row in rows]
+                    blob = payloads[0] if batch == 1 else b"".join(payloads)
+                send(payloads, blob)
+            result.put(("cpu", _cpu()))
+            if hasattr(link, "process") or isinstance(link, transports.Zmq):
+                time.sleep(0.5)  # let the last bytes leave
+
+        def read() -> None:
+            receive = link.receiver() if not coded else _decoding(link, batch, size)
+            go.set()
+            receive_count, began = 0, time.perf_counter()
+            while receive_count < events:
+                receive_count += receive()
+            result.put(("rate", events / (time.perf_counter() - began)))
+            result.put(("cpu", _cpu()))
+
+        reader, producer = _FORK.Process(target=read), _FORK.Process(target=produce)
+        reader.start()
+        producer.start()
+        answers = [result.get() for _ in range(3)]
+        producer.join()
+        reader.join()
+        return next(value for kind, value in answers if kind == "rate"), sum(
+            v for kind, v in answers if kind == "cpu"
+        ) * 1e6 / events
+    finally:
+        link.close()
+
+
+def _decoding(link: Any, batch: int, size: int) -> Callable[[], int]:
+    """A receive that also decodes every event; an opaque blob is cut where the sizes say."""
+    decode = msgspec.msgpack.Decoder().decode
+    if isinstance(link, transports.Shmstore):
+        subscription = EventStore.attach(link.store_name).subscribe("reader")
+
+        def receive() -> int:
+            got = subscription.get(limit_events=batch)
+            for payload in got.payloads():
+                decode(payload)
+            subscription.ack(got)
+            return len(got)
+
+        return receive
+    raw = {
+        "multiprocessing.Queue": lambda: link.queue.get,
+        "multiprocessing.Pipe": lambda: link.ends[0].recv_bytes,
+        "faster-fifo": lambda: link.queue.get,
+        "pyzmq": lambda: _bound(link),
+    }[link.name]()
+
+    def receive_blob() -> int:
+        blob = memoryview(raw())
+        for at in range(0, len(blob), size):
+            decode(blob[at : at + size])
+        return len(blob) // size
+
+    return receive_blob
+
+
+def _bound(link: transports.Zmq) -> Any:
+    socket = link._socket("PULL")
+    socket.bind(link.address)
+    return socket.recv
+
+
+def _codec_alone(batch: int, events: int) -> float:
+    """Events/s of the slower of encode and decode, in one process, without any transport."""
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+    began = time.perf_counter()
+    for _ in range(events):
+        payload = encode(_ROW)
+    encoded = time.perf_counter() - began
+    began = time.perf_counter()
+    for _ in range(events):
+        decode(payload)
+    return events / max(encoded, time.perf_counter() - began)
+
+
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _add_latency(taken: list[measure.Measurement], transport: Any, runs: int, events: int) -> None:
+    points: dict[str, list[float]] = {"p50": [], "p99": [], "p99.9": []}
+    for _ in range(runs):
+        try:
+            times = np.sort(_latencies(transport, events))
+        except ImportError:
+            return
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
+            points[name].append(float(times[int(len(times) * share)]) / 1000)
+    for name, values in points.items():
+        taken.append(measure.of("store", "latency", transport.name, name, "us", values))
+    measure.say(f"store latency {transport.name}: " + ", ".join(f"{m.metric} {m.median:.1f} us" for m in taken[-3:]))
+
+
+def _latencies(transport: Any, events: int) -> Any:
+    """One-way times in ns of single events sent each millisecond to a reader that waits."""
+    link = transport(1)
+    try:
+        result, go = _FORK.SimpleQueue(), _FORK.Event()
+        sent = _FORK.RawArray("q", events)
+
+        def produce() -> None:
+            send = link.sender()
+            payload = bytes(transports.EVENT)
+            go.wait()
+            time.sleep(0.05)
+            due = time.perf_counter_ns()
+            for i in range(events):
+                due += 1_000_000
+                time.sleep(max(0, due - time.perf_counter_ns()) / 1e9)
+                sent[i] = time.perf_counter_ns()
+                send([payload], payload)
+            time.sleep(0.2)
+
+        def read() -> None:
+            receive = link.receiver()
+            go.set()
+            got = np.zeros(events, np.int64)
+            at = 0
+            while at < events:
+                n = receive()
+                got[at : at + n] = time.perf_counter_ns()
+                at += n
+            result.put(got - np.frombuffer(sent, np.int64))
+
+        reader, producer = _FORK.Process(target=read), _FORK.Process(target=produce)
+        reader.start()
+        producer.start()
+        times = result.get()
+        producer.join()
+        reader.join()
+        return times
+    finally:
+        link.close()
+
+
+def _fan_out(runs: int, events: int) -> list[measure.Measurement]:
+    """What the producer can put, in batches of 100, while N subscriptions exist that keep up by jumping to the end."""
+    taken = []
+    for subscriptions in (1, 2, 16):
+        rates = [_fan_out_once(subscriptions, events) for _ in range(runs)]
+        taken.append(measure.of("store", f"fan-out/{subscriptions}", "shmstore", "throughput", "events/s", rates))
+        measure.say(f"store fan-out/{subscriptions}: {measure.number(taken[-1].median)} events/s put")
+    return taken
+
+
+def _fan_out_once(subscriptions: int, events: int) -> float:
+    """The producer's own cost: puts are timed, reading in between is not, so that two cores can serve sixteen readers."""
+    name = f"bench-fan-{os.getpid()}"
+    with EventStore.create(name) as store:
+        try:
+            readers = [store.subscribe(f"s{i}") for i in range(subscriptions)]
+            payloads, spent = [bytes(transports.EVENT)] * 100, 0.0
+            for _ in range(events // 10_000):
+                began = time.perf_counter()
+                for _ in range(100):
+                    store.put(payloads)
+                spent += time.perf_counter() - began
+                for reader in readers:
+                    reader.ack(reader.get())
+            return events // 10_000 * 10_000 / spent
+        finally:
+            EventStore.unlink(name)

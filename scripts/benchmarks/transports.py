@@ -1,0 +1,295 @@
+"""What moves bytes from one process to another: the store and its peers, alike.
+
+A transport is made with the batch size in events. `sender()` returns ``send(payloads, blob)``, where `blob` is the same
+events back to back; `receiver()` returns ``receive() -> how many events came``, which blocks. `blob` says that a batch
+travels as one opaque message, in which single events cannot be addressed; otherwise every event stays addressable.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from shmstore import SLOT, EventStore
+
+EVENT = 200
+
+
+class Shmstore:
+    """put(list) / get, every event addressable afterwards."""
+
+    name, blob = "shmstore", False
+
+    def __init__(self, batch: int) -> None:
+        self.store_name = f"bench-{os.getpid()}-{batch}"
+        self.batch = batch
+        self.store = EventStore.create(self.store_name, capacity=32768)
+        self.store.subscribe("reader").close()
+
+    def sender(self) -> Any:
+        store = EventStore.attach(self.store_name)
+        put = store.put
+        return (lambda payloads, blob: put(blob)) if self.batch == 1 else (lambda payloads, blob: put(payloads))
+
+    def receiver(self) -> Any:
+        subscription = EventStore.attach(self.store_name).subscribe("reader")
+        get, ack = subscription.get, subscription.ack
+
+        def receive() -> Any:
+            batch = get()
+            _ = batch.raw
+            ack(batch)
+            return len(batch)
+
+        def receive_one() -> Any:
+            batch = get(limit_events=1)
+            _ = batch.raw
+            ack(batch)
+            return 1
+
+        return receive_one if self.batch == 1 else receive
+
+    def close(self) -> None:
+        self.store.close()
+        EventStore.unlink(self.store_name)
+
+
+class ShmstoreEncoded(Shmstore):
+    """put_encoded / Batch.raw: the events of a batch back to back, with their slots."""
+
+    name, blob = "shmstore-encoded", False
+
+    def sender(self) -> Any:
+        import numpy as np
+
+        store = EventStore.attach(self.store_name)
+        slots = np.zeros(self.batch, SLOT)
+        slots["size"] = EVENT
+        slots["rows"] = 1
+        return lambda payloads, blob: store.put_encoded(blob, slots)
+
+
+class Queue:
+    name, blob = "multiprocessing.Queue", True
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.queue: Any = multiprocessing.get_context("fork").Queue(16384 // batch + 8)
+
+    def sender(self) -> Any:
+        queue = self.queue
+        return lambda payloads, blob: queue.put(blob)
+
+    def receiver(self) -> Any:
+        queue = self.queue
+        return lambda: len(queue.get()) // EVENT
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+class Pipe:
+    name, blob = "multiprocessing.Pipe", True
+
+    def __init__(self, batch: int) -> None:
+        self.ends: tuple[Connection, Connection] = multiprocessing.get_context("fork").Pipe(duplex=False)
+
+    def sender(self) -> Any:
+        end = self.ends[1]
+        return lambda payloads, blob: end.send_bytes(blob)
+
+    def receiver(self) -> Any:
+        end = self.ends[0]
+        return lambda: len(end.recv_bytes()) // EVENT
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+
+
+class FasterFifo:
+    name, blob = "faster-fifo", True
+
+    def __init__(self, batch: int) -> None:
+        import faster_fifo
+
+        self.queue = faster_fifo.Queue(16 * 2**20, loads=bytes, dumps=_identity)
+
+    def sender(self) -> Any:
+        put = self.queue.put
+        return lambda payloads, blob: put(blob, timeout=60)
+
+    def receiver(self) -> Any:
+        get = self.queue.get
+        return lambda: len(get(timeout=60)) // EVENT
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+class FasterFifoMany(FasterFifo):
+    """put_many / get_many: every event a message."""
+
+    name, blob = "faster-fifo many", False
+
+    def sender(self) -> Any:
+        put = self.queue.put_many
+        return lambda payloads, blob: put(payloads, timeout=60)
+
+    def receiver(self) -> Any:
+        get = self.queue.get_many
+        return lambda: len(get(timeout=60, max_messages_to_get=10000))
+
+
+def _identity(value: bytes) -> bytes:
+    return value
+
+
+class Zmq:
+    name, blob = "pyzmq", True
+
+    def __init__(self, batch: int) -> None:
+        self.folder = tempfile.mkdtemp(prefix="bench-zmq-")
+        self.address = f"ipc://{self.folder}/s"
+
+    def _socket(self, kind: str) -> Any:
+        import zmq
+
+        socket = zmq.Context().socket(getattr(zmq, kind))
+        socket.set_hwm(16384)
+        return socket
+
+    def sender(self) -> Any:
+        socket = self._socket("PUSH")
+        socket.connect(self.address)
+        return lambda payloads, blob: socket.send(blob, copy=True)
+
+    def receiver(self) -> Any:
+        socket = self._socket("PULL")
+        socket.bind(self.address)
+        return lambda: len(socket.recv()) // EVENT
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Iceoryx:
+    """iceoryx2: the reader polls, as its Python binding has no blocking receive on a subscriber."""
+
+    name, blob = "iceoryx2", True
+
+    def __init__(self, batch: int) -> None:
+        import iceoryx2  # noqa: F401
+
+        self.service = f"bench/{os.getpid()}/{batch}/{time.monotonic_ns()}"
+        self.size = batch * EVENT
+
+    def _service(self) -> Any:
+        import ctypes
+
+        import iceoryx2 as iox2
+
+        iox2.set_log_level(iox2.LogLevel.Fatal)
+        node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+        slice_type = iox2.Slice[ctypes.c_uint8]
+        builder = node.service_builder(iox2.ServiceName.new(self.service)).publish_subscribe(slice_type)
+        return node, builder.subscriber_max_buffer_size(256).enable_safe_overflow(False).open_or_create()
+
+    def sender(self) -> Any:
+        import ctypes
+
+        import iceoryx2 as iox2
+
+        node, service = self._service()
+        builder = service.publisher_builder().initial_max_slice_len(self.size)
+        publisher = builder.backpressure_strategy(iox2.BackpressureStrategy.RetryUntilDelivered).create()
+        deadline = time.monotonic() + 10
+        while service.dynamic_config.number_of_subscribers == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+        def send(payloads: list[bytes], blob: bytes, keep: Any = node) -> None:
+            sample = publisher.loan_slice_uninit(len(blob))
+            ctypes.memmove(sample.payload_ptr, blob, len(blob))
+            sample.assume_init().send()
+
+        return send
+
+    def receiver(self) -> Any:
+        node, service = self._service()
+        subscriber = service.subscriber_builder().create()
+
+        def receive(keep: Any = node) -> int:
+            while (sample := subscriber.receive()) is None:
+                pass
+            n = sample.payload().as_memory_view().nbytes // EVENT
+            sample.delete()
+            return n
+
+        return receive
+
+    def close(self) -> None:
+        pass
+
+
+class Redis:
+    """Redis streams over a Unix socket; a batch is a pipeline of XADD, read with XREAD COUNT."""
+
+    name, blob = "redis", False
+
+    def __init__(self, batch: int) -> None:
+        import redis  # noqa: F401
+
+        program = shutil.which("redis-server")
+        if program is None:
+            raise ImportError("redis-server is not installed")
+        self.folder = tempfile.mkdtemp(prefix="bench-redis-")
+        self.batch = batch
+        options = ["--port", "0", "--unixsocket", f"{self.folder}/s", "--save", "", "--appendonly", "no", "--dir", self.folder]
+        self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        for _ in range(200):
+            if os.path.exists(f"{self.folder}/s"):
+                break
+            time.sleep(0.02)
+
+    def _client(self) -> Any:
+        import redis
+
+        return redis.Redis(unix_socket_path=f"{self.folder}/s")
+
+    def sender(self) -> Any:
+        client = self._client()
+
+        def send(payloads: list[bytes], blob: bytes) -> None:
+            pipe = client.pipeline(transaction=False)
+            for payload in payloads:
+                pipe.xadd("s", {"e": payload}, maxlen=200_000, approximate=True)
+            pipe.execute()
+
+        return send
+
+    def receiver(self) -> Any:
+        client, last = self._client(), [b"0"]
+
+        def receive() -> int:
+            while True:
+                found = client.xread({"s": last[0]}, count=max(self.batch, 1), block=1000)
+                if found:
+                    entries = found[0][1] if isinstance(found, list) else next(iter(found.values()))[0]
+                    last[0] = entries[-1][0]
+                    return len(entries)
+
+        return receive
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+ALL = (Shmstore, ShmstoreEncoded, Queue, Pipe, FasterFifo, FasterFifoMany, Zmq, Iceoryx, Redis)
