@@ -180,6 +180,8 @@ def _ddl(head: str, reader: _Reader, database: str) -> Statement:
         word = reader.token.word
         if word in _ACCOUNT:
             return Statement(Kind.DCL)
+        if word == "TEMPORARY":  # of one session: no rows of it are logged
+            return Statement(Kind.DDL)
         if word in ("DATABASE", "SCHEMA"):
             reader.step()
             _if_exists(reader)

@@ -1,0 +1,142 @@
+"""Options from flags, environment and file; what is wrong is named."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
+
+
+def from_line(*line: str, environ: dict[str, str] | None = None) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return load_settings(flags=vars(parser.parse_args(line)), environ=environ or {})
+
+
+def test_every_option_is_a_flag_and_a_variable() -> None:
+    """Every option but the secrets has a flag; every option has a variable; both give the same settings."""
+    values: dict[str, Any] = {}
+    line, environ = [], {}
+    for option in dataclasses.fields(Settings):
+        default = option.default
+        choices = option.metadata["choices"]
+        if option.name == "tls_key":
+            value: Any = "k"
+        elif option.name == "tls_cert":
+            value = "c"
+        elif option.name == "host":
+            value = "db1:1,db2"
+        elif option.name == "operations":
+            value = "insert,ddl"
+        elif choices:
+            value = choices[0]
+        elif isinstance(default, bool):
+            value = True
+        elif isinstance(default, int):
+            value = 2048
+        elif isinstance(default, float):
+            value = 2.5
+        else:
+            value = "shop.x" if isinstance(default, tuple) else "text"
+        values[option.name] = value
+        if option.name != "state":
+            environ["SHMSTORE_" + option.name.upper()] = str(value)
+        if option.metadata["flag"]:
+            flag = "--" + option.name.replace("_", "-")
+            line += [flag] if value is True else [flag, str(value)]
+    environ["SHMSTORE_STATE"] = "elsewhere"  # the store's variable; not taken for the option
+    one, other = from_line(*line), from_line(environ=environ)
+    for option in dataclasses.fields(Settings):
+        if option.metadata["flag"] and option.name != "state":
+            assert getattr(one, option.name) == getattr(other, option.name) != option.default or option.metadata["choices"]
+    assert other.password == "text"
+    assert one.operations == ("insert", "ddl")
+    assert one.include == ("shop.x",)
+
+
+def test_flags_win_over_variables_over_the_file(tmp_path: Path) -> None:
+    """Flag, then variable, then [source.NAME], then [producer], then the default."""
+    file = tmp_path / "shmstore.toml"
+    file.write_text(
+        '[producer]\nuser = "file"\nport = 1\nread_timeout = 7\n[source.orders]\nport = 2\ninclude = ["a.*", "b.*"]\n'
+        '[source.users]\nstore = "people"\nhost = "h"\n'
+    )
+    settings = load_settings(
+        config=file, source="orders", flags={"user": "flag", "port": None}, environ={"SHMSTORE_PORT": "3", "SHMSTORE_USER": "env"}
+    )
+    assert (settings.store, settings.user, settings.port, settings.include, settings.read_timeout) == (
+        "orders",
+        "flag",
+        3,
+        ("a.*", "b.*"),
+        7.0,
+    )
+    assert [one.store for one in load_all(config=file, environ={})] == ["orders", "people"]
+    assert [one.port for one in load_all(config=file, environ={})] == [2, 1]
+    with pytest.raises(SettingsError, match=r"several sources.*orders, users"):
+        load_settings(config=file, environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[producer]\nhots = 'x'", "'hots' in .producer. is unknown; did you mean 'host'"),
+        ("[prodcer]\nhost = 'x'", r"\[prodcer\] is unknown; did you mean 'producer'"),
+        ("[source.a]\nport = 'many'", r"\[source\.a\]: port is 'many'; a number is wanted"),
+        ("[source.a]\nport = true", "port is True; a number is wanted"),
+        ("[source.a]\ninclude = [1]", "a list of strings is wanted"),
+        ("[source.a]\nddl_isolation = 'perhaps'", "true or false is wanted"),
+        ("[source.a]\npassword = 5", "password is the value; text is wanted"),
+        ("[source.a]\ntls = 'maybe'", "tls is 'maybe'; allowed: disabled, preferred"),
+        ("[source.a]\ncapacity = 1000", "capacity is 1000; it must be a power of two"),
+        ("[source.a]\nport = 0", "port is 0; it must be at least 1"),
+        ("[source.a]\nhost = 'a:b'", "'a:b' is not HOST"),
+        ("[source.a]\ninclude = ['a(']", "'a.' is no regular expression"),
+        ("[source.a]\noperations = ['upsert']", "'upsert' is unknown"),
+        ("[source.a]\ntls_cert = 'x'", "tls_cert and tls_key go together"),
+        ("[source.a]\nx = ", "cannot be read"),
+        ("source = 1", "write each source as"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
+    """A key, type or value that is not allowed is one line that names it, and the nearest right one."""
+    file = tmp_path / "shmstore.toml"
+    file.write_text(text)
+    with pytest.raises((SettingsError, ValueError), match=says) as caught:
+        load_settings(config=file, environ={})
+    assert "\n" not in str(caught.value)
+
+
+def test_two_sources_do_not_share_a_store(tmp_path: Path) -> None:
+    """A store has one producer."""
+    file = tmp_path / "shmstore.toml"
+    file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\n")
+    with pytest.raises(SettingsError, match="'s' is named by 2 sources"):
+        load_all(config=file, environ={})
+    file.write_text("[producer]\n")
+    with pytest.raises(SettingsError, match="nothing to run"):
+        load_all(config=file, environ={})
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    """repr shows neither password nor key; the password comes from its file as it is now."""
+    file = tmp_path / "secret"
+    file.write_text("one\n")
+    settings = Settings(store="s", password="geheim", hash_key="salz")
+    assert "geheim" not in repr(settings)
+    assert "salz" not in repr(settings)
+    assert settings.secret() == "geheim"
+    settings = Settings(store="s", password_file=str(file))
+    assert settings.secret() == "one"
+    file.write_text("two")
+    assert settings.secret() == "two"
+
+
+def test_hosts() -> None:
+    """Hosts come with their own port, IPv6 in brackets."""
+    assert Settings(store="s", host="a, b:7,[::1]:8,[::2]").endpoints() == (("a", 3306), ("b", 7), ("::1", 8), ("::2", 3306))
