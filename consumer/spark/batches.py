@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumer.spark import text
+from consumer.spark.collector import no_collector
 from consumer.spark.columns import column_array
 from consumer.spark.ddl import actions
 from consumer.spark.offset import seq_prefix, seq_suffix
@@ -32,7 +33,7 @@ _OPS = {
     int(EventType.DELETE): "d",
     int(EventType.READ): "r",
 }
-_NO_IMAGES = [None, None, None, None]
+_NO_IMAGES: list[Any] = [None, None, None, None]
 
 
 class SchemaChanged(ValueError):
@@ -43,18 +44,14 @@ class PartialImage(ValueError):
     """A row image lacks columns (binlog_row_image is not FULL), which a typed row cannot say."""
 
 
-class _Item:
-    """One event that yields rows: its header, schema, images and what it is."""
+class _Item(NamedTuple):
+    """One event that yields rows: its header, what it is, its table, its images, and how many rows it yields."""
 
-    __slots__ = ("body", "count", "header", "op", "table")
-
-    def __init__(self, header: list[Any], op: str, table: TableSchema | None, body: list[Any]) -> None:
-        self.header = header
-        self.op = op
-        self.table = table
-        self.body = body
-        rows = body[3] if body[3] is not None else body[1]
-        self.count = 1 if rows is None else len(rows)
+    header: list[Any]
+    op: str
+    table: TableSchema | None
+    body: list[Any]
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -76,45 +73,58 @@ class Decoder:
         render = self._json if self.table is None else self._typed
         run: list[_Item] = []
         rows = 0
-        for item in self._items(payloads):
-            if run and (rows >= ROWS_PER_BATCH or (self.table is not None and not _alike(run[-1], item))):
+        with no_collector():
+            for item in self._items(payloads):
+                if run and (rows >= ROWS_PER_BATCH or (self.table is not None and not _alike(run[-1], item))):
+                    yield self._batch(run, render)
+                    run, rows = [], 0
+                run.append(item)
+                rows += item.rows
+            if run:
                 yield self._batch(run, render)
-                run, rows = [], 0
-            run.append(item)
-            rows += item.count
-        if run:
-            yield self._batch(run, render)
 
     def wanted(self, payload: bytes | memoryview) -> bool:
         """True when the event in `payload` passes the options' filters: for payload=raw."""
         header, schema, _ = decode_stored(payload)
-        return self._item(header, schema, _NO_IMAGES) is not None
+        return (self._table(schema) if schema is not None else self._other(header)) is not None
 
     # ---------------------------------------------------------------- events
 
     def _items(self, payloads: Iterable[bytes | memoryview]) -> Iterator[_Item]:
+        known: dict[bytes, TableSchema | None] = {}
         for payload in payloads:
             header, schema, body = decode_stored(payload)
-            item = self._item(header, schema, body or _NO_IMAGES)
-            if item is not None and item.count:
-                yield item
+            if schema is None or body is None:
+                item = self._other(header)
+                if item is not None:
+                    yield item
+                continue
+            try:
+                table = known[schema]
+            except KeyError:
+                table = known[schema] = self._table(schema)
+            if table is not None:
+                count = len(body[1] if body[3] is None else body[3])
+                if count:
+                    yield _Item(header, _OPS.get(header[1], "c"), table, body, count)
 
-    def _item(self, header: list[Any], schema: bytes | None, body: list[Any]) -> _Item | None:
+    def _table(self, schema: bytes) -> TableSchema | None:
+        """The table whose rows are wanted, else None."""
+        table = decode_schema(schema)
+        return table if self.options.wants(table.database, table.table) else None
+
+    def _other(self, header: list[Any]) -> _Item | None:
+        """The row of a DDL, a BEGIN or an END, where it is wanted."""
         entry = header[0]
-        if entry == EntryType.ROWS and schema is not None:
-            table = decode_schema(schema)
-            if not self.options.wants(table.database, table.table):
-                return None
-            return _Item(header, _OPS.get(header[1], "c"), table, body)
         if entry == EntryType.DDL and self.options.ddl:
             touched = actions(header[13], header[12])
             if touched and not self.options.all_tables and not any(self._touches(a.database, a.table) for a in touched):
                 return None
             truncates = len(touched) == 1 and touched[0].kind == "truncate"
             named = TableSchema(touched[0].database, touched[0].table, ()) if len(touched) == 1 else None
-            return _Item(header, "t" if truncates else "ddl", named, _NO_IMAGES)
+            return _Item(header, "t" if truncates else "ddl", named, _NO_IMAGES, 1)
         if entry in (EntryType.BEGIN, EntryType.END) and self.options.markers:
-            return _Item(header, "begin" if entry == EntryType.BEGIN else "end", None, _NO_IMAGES)
+            return _Item(header, "begin" if entry == EntryType.BEGIN else "end", None, _NO_IMAGES, 1)
         return None
 
     def _touches(self, database: str, table: str) -> bool:
@@ -131,7 +141,7 @@ class Decoder:
 
     def _batch(self, run: list[_Item], render: Callable[[list[_Item]], tuple[pa.Array, pa.Array, pa.Array]]) -> pa.RecordBatch:
         headers = list(zip(*[item.header for item in run], strict=True))
-        counts = np.fromiter((item.count for item in run), np.int64, len(run))
+        counts = np.fromiter((item.rows for item in run), np.int64, len(run))
         spread = _Spread(counts)
         before, after, key = render(run)
         number = {file: Position(file, 0).file_number for file in set(headers[2])}
@@ -167,23 +177,23 @@ class Decoder:
         )
 
     def _json(self, run: list[_Item]) -> tuple[pa.Array, pa.Array, pa.Array]:
-        before: list[str | None] = []
-        after: list[str | None] = []
-        keys: list[str | None] = []
+        before, after, keys = _Texts(), _Texts(), _Texts()
+        at = 0
         for item in run:
             before_columns, before_rows, after_columns, after_rows = item.body
-            for columns, rows, texts in ((before_columns, before_rows, before), (after_columns, after_rows, after)):
-                if rows is None or item.table is None:
-                    texts.extend([None] * item.count)
-                else:
-                    texts.extend(map(text.printer(item.table, tuple(columns) if columns is not None else None), rows))
-            keys.extend(_json_keys(item))
-        return pa.array(before, pa.string()), pa.array(after, pa.string()), pa.array(keys, pa.string())
+            if item.table is not None:
+                if before_rows is not None:
+                    before.add(at, item.table, before_columns, before_rows)
+                if after_rows is not None:
+                    after.add(at, item.table, after_columns, after_rows)
+                _add_keys(keys, at, item)
+            at += item.rows
+        return before.array(at), after.array(at), keys.array(at)
 
     def _typed(self, run: list[_Item]) -> tuple[pa.Array, pa.Array, pa.Array]:
         first, plan = run[0], self.table
         assert plan is not None
-        count = sum(item.count for item in run)
+        count = sum(item.rows for item in run)
         before_type, key_type = self.schema.field("before").type, self.schema.field("pk").type
         if first.body is _NO_IMAGES or first.table is None:
             return pa.nulls(count, before_type), pa.nulls(count, before_type), pa.nulls(count, key_type)
@@ -268,9 +278,9 @@ def _dense(run: Sequence[_Item], part: int, width: int) -> tuple[list[Any], np.n
     absent: list[Any] = []
     for item in run:
         there = item.body[part]
-        rows.extend(nothing * item.count if there is None else there)
+        rows.extend(nothing * item.rows if there is None else there)
         absent.append(there is None)
-    return rows, np.repeat(np.array(absent), [item.count for item in run])
+    return rows, np.repeat(np.array(absent), [item.rows for item in run])
 
 
 def _struct(image: tuple[list[pa.Array], np.ndarray[Any, Any]] | None, type_: pa.StructType, count: int) -> pa.Array:
@@ -290,22 +300,42 @@ def _typed_keys(images: list[Any], key: tuple[int, ...], type_: pa.StructType) -
     return pa.StructArray.from_arrays([pc.if_else(gone, before[0][i], after[0][i]) for i in key], fields=list(type_))
 
 
-def _json_keys(item: _Item) -> list[str | None]:
+class _Texts:
+    """Gathers images of the same table and columns from many events, so that they are printed together."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[int, tuple[int, ...] | None], tuple[TableSchema, list[int], list[Any]]] = {}
+
+    def add(self, at: int, table: TableSchema, columns: Sequence[int] | None, rows: Sequence[Any]) -> None:
+        present = None if columns is None else tuple(columns)
+        group = self._groups.get((id(table), present))
+        if group is None:
+            group = self._groups[id(table), present] = (table, [], [])
+        group[1].extend(range(at, at + len(rows)))
+        group[2].extend(rows)
+
+    def array(self, count: int) -> pa.Array:
+        texts: list[str | None] = [None] * count
+        for (_, present), (table, places, rows) in self._groups.items():
+            for place, printed in zip(places, text.printer(table, present)(rows), strict=True):
+                texts[place] = printed
+        return pa.array(texts, pa.string())
+
+
+def _add_keys(keys: _Texts, at: int, item: _Item) -> None:
     table = item.table
     part = 2 if item.body[3] is not None else 0
-    rows = item.body[part + 1]
+    columns, rows = item.body[part], item.body[part + 1]
     if table is None or rows is None or not table.primary_key:
-        return [None] * item.count
-    columns = item.body[part]
+        return
     places = table.primary_key
     if columns is not None:
         if not set(places) <= set(columns):
-            part, rows, columns = 0, item.body[1], item.body[0]  # MINIMAL: an unchanged key is in `before` alone
+            columns, rows = item.body[0], item.body[1]  # MINIMAL: an unchanged key is in `before` alone
             if rows is None:
-                return [None] * item.count
+                return
         places = tuple(columns.index(i) for i in places) if columns is not None else places
-    show = text.printer(table, table.primary_key)
-    return [show([row[i] for i in places]) for row in rows]
+    keys.add(at, table, table.primary_key, [[row[i] for i in places] for row in rows])
 
 
 def _widens(found: pa.DataType, planned: pa.DataType) -> bool:

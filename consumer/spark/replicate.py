@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.spark.changes import Step, collect
+from consumer.spark.collector import no_collector
 from consumer.spark.options import Options
 from consumer.spark.source import register
 
@@ -84,8 +85,9 @@ class Replication:
 
     def apply(self, payloads: Iterable[Any], query: str, batch: int) -> int:
         """Apply encoded events, in order, as one batch of a query; return how many rows changed in them."""
-        changes = collect(payloads, self._options, self._keys, self._history, self._copies)
         rows = 0
+        with no_collector():
+            changes = collect(payloads, self._options, self._keys, self._history, self._copies)
         for (database, table), change in changes.items():
             steps = change.finish()
             rows += change.rows

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import base64
 import json
+import json.encoder
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from shmstore.event import TableSchema
+import pyarrow as pa
+
+from shmstore.event import Column, TableSchema
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -24,6 +27,7 @@ def _bytes(value: Any) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
+_quote = json.encoder.encode_basestring
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_bytes).encode
 
 
@@ -52,19 +56,48 @@ def time_text(value: Any, scale: int) -> Any:
 
 
 _TEXT: dict[str, Callable[[Any, int], Any]] = {"date": _date, "datetime": _datetime, "timestamp": _timestamp, "time": time_text}
+_INTEGERS = frozenset(["tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"])
+
+
+def _cells(column: Column, values: Sequence[Any]) -> list[str]:
+    """The JSON of each of `values`, which are stored values of `column`."""
+    if column.type in _INTEGERS:
+        return ["null" if value is None else int.__repr__(value) for value in values]
+    if column.type in ("datetime", "timestamp"):
+        try:
+            return _moments(column, values)
+        except pa.ArrowTypeError:
+            pass  # a zero date among them, which is text
+    if column.type in _TEXT:
+        text, scale = _TEXT[column.type], column.scale
+        return ["null" if value is None else f'"{text(value, scale)}"' for value in values]
+    if column.type == "decimal":
+        return ["null" if value is None else f'"{value}"' for value in values]
+    return [_quote(value) if type(value) is str else "null" if value is None else dumps(value) for value in values]
+
+
+def _moments(column: Column, values: Sequence[Any]) -> list[str]:
+    """Arrow prints ``2026-01-31 12:00:00.123456`` many times faster than `datetime`."""
+    texts = pa.array(values, pa.timestamp("us")).cast(pa.string()).to_pylist()
+    length = 20 + column.scale if column.scale else 19
+    if column.type == "datetime":
+        return ["null" if text is None else f'"{text[:length]}"' for text in texts]
+    return ["null" if text is None else f'"{text[:10]}T{text[11:length]}Z"' for text in texts]
 
 
 @lru_cache(maxsize=4096)
-def printer(table: TableSchema, present: tuple[int, ...] | None) -> Callable[[Sequence[Any]], str]:
-    """Return the function that prints a row of `table`, whose image has the columns `present` (None: all), as JSON."""
-    columns = table.columns if present is None else [table.columns[i] for i in present]
-    names = [column.name for column in columns]
-    changed = [(i, _TEXT[column.type], column.scale) for i, column in enumerate(columns) if column.type in _TEXT]
+def printer(table: TableSchema, present: tuple[int, ...] | None) -> Callable[[Sequence[Sequence[Any]]], list[str]]:
+    """Return the function that prints rows of `table`, whose images have the columns `present` (None: all), as JSON.
 
-    def print_row(row: Sequence[Any]) -> str:
-        values = list(row)
-        for i, text, scale in changed:
-            values[i] = text(values[i], scale)
-        return dumps(dict(zip(names, values, strict=True)))
+    Column by column: what a type needs is asked once a column, not once a cell.
+    """
+    columns = table.columns if present is None else tuple(table.columns[i] for i in present)
+    template = "{" + ",".join(_quote(column.name).replace("%", "%%") + ":%s" for column in columns) + "}"
 
-    return print_row
+    def print_rows(rows: Sequence[Sequence[Any]]) -> list[str]:
+        if not columns:
+            return ["{}"] * len(rows)
+        cells = [_cells(column, values) for column, values in zip(columns, zip(*rows, strict=True), strict=True)]
+        return [template % row for row in zip(*cells, strict=True)]
+
+    return print_rows
