@@ -119,7 +119,9 @@ class Monitor:
         for name in self.readers:
             found = self._subscriptions.get(name)
             if found is not None:
-                parts.append(f"{name} got {found.get.rows:,} acked {found.ack.rows:,} lag {found.lag_rows:,}")
+                parts.append(
+                    f"{name} got {found.get.rows:,} acked {found.ack.rows:,} lag {found.lag_rows:,} ({max(found.lag_ms, 0) / 1000:.1f} s)"
+                )
         return "  |  ".join(parts)
 
     def _rate(self, name: str, now: float) -> float:

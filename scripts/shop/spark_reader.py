@@ -200,6 +200,7 @@ def session(work: Path) -> SparkSession:
     """Return a local Spark that knows the format and writes nothing outside `work`."""
     os.environ["SPARK_LOCAL_DIRS"] = str(work / "local")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:-UsePerfData"  # else the launcher leaves /tmp/hsperfdata_USER
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the JVM looks here; else its workers are whatever python3 is on the PATH
     settings = session_settings() | {
         "spark.ui.showConsoleProgress": "false",
