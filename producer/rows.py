@@ -28,12 +28,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from producer.compression import uncompress
-from producer.image import DECODER_FILE, Source, compile_decoder, write_decoder
+from producer.image import DECODER_FILE, compile_decoder, write_decoder
 from producer.packed import packed
 from producer.program import COMPILED, program, rows_of
 from producer.table_map import Layout, TableMap, parse_layout
 from shmstore.codec import Packed
-from shmstore.errors import UnsupportedEvent
+from shmstore.errors import SourceError, UnsupportedEvent
 from shmstore.event import EventType, TableSchema
 
 __all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder", "decoder_source"]
@@ -117,7 +117,10 @@ class RowsDecoder:
 
     def _still(self, known: tuple[TableMap, TableSchema | None]) -> bool:
         assert self._schemas is not None
-        return self._schemas.find(known[0].database, known[0].table) == known[1]
+        try:
+            return self._schemas.find(known[0].database, known[0].table) == known[1]
+        except SourceError:
+            return False  # parsed again: the layout keeps the reason for who asks for the schema
 
     def _read(self, body: bytes) -> tuple[TableMap, TableSchema | None]:
         told: list[TableSchema | None] = [None]

@@ -224,8 +224,8 @@ def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None, 
     except UnsupportedEvent as unsupported:
         return Layout(database, table, (), (), UnsupportedEvent(f"table {database}.{table}: {unsupported}"))
     nullable = [bool(bits[i >> 3] >> (i & 7) & 1) for i in range(count)]
-    history = known(database, table) if known is not None else None
     try:
+        history = known(database, table) if known is not None else None
         fields = tuple(_fields(wires, nullable, tags, history, mariadb))
         key = read_primary_key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
     except SourceError as unknown:
