@@ -13,7 +13,7 @@ from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position
 from shmstore.layout import SlotFlag, header_word
-from shmstore.segment import Segment, overflow_path
+from shmstore.segment import Segment
 
 LAST_OVERSIZED: Final = header_word("oversized")
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
@@ -147,7 +147,7 @@ class Batch:
         checksum.verify(self.first, self.payloads(), self.slots)
 
     def _overflow(self) -> memoryview:
-        path = overflow_path(self._segment.objects, self._segment.epoch, self.first)
+        path = f"{self._segment.beside}.{self.first}"
         size = int(self._segment.views.slots["size"][self.first & (self._segment.views.places - 1)])
         try:
             with open(path, "rb") as file:

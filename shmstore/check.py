@@ -103,12 +103,8 @@ def _leftovers(segment: Segment) -> list[str]:
     ]
     if segment.path is None and not segment.linked:
         found.append("the store was removed; its successors do not see it, detach")
-    known = {f"{segment.objects}@lock", f"{segment.objects}@room"} | {
-        f"{segment.objects}@{place}" for place in range(1, segment.words[PLACES])
-    }
-    found += [
-        f"semaphore {name} belongs to nothing"
-        for name in semaphore_names(f"{segment.objects}@")
-        if name not in known and name.count("@") == 1
-    ]
+    known = {"lock", "room", *map(str, range(1, segment.words[PLACES]))}
+    for name in semaphore_names(f"{segment.semaphores}."):
+        if name.rpartition(".")[2] not in known:
+            found.append(f"semaphore {name} belongs to nothing")
     return found

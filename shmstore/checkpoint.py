@@ -42,13 +42,11 @@ class CheckpointFile:
     def load(self) -> Checkpoint | None:
         """Return the checkpoint; None where none was ever written. Raises `StoreError` where the file is damaged."""
         try:
-            text = self.path.read_text()
-        except FileNotFoundError:
-            return None
-        try:
-            value = json.loads(text)
+            value = json.loads(self.path.read_text())
             position = Position(str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"]))
             return Checkpoint(position, int(value["epoch"]), int(value["sequence"]))
+        except FileNotFoundError:
+            return None
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it to start anew"

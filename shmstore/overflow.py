@@ -15,12 +15,12 @@ import numpy as np
 from shmstore.errors import StoreError
 from shmstore.layout import SlotFlag
 from shmstore.ring import PUT, slowest_ack
-from shmstore.segment import DIRECTORY, Segment, overflow_path
+from shmstore.segment import Segment
 
 
 def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
     """Write the event's segment. Raises `StoreError` where there is no memory for it."""
-    path = overflow_path(segment.objects, segment.epoch, sequence)
+    path = f"{segment.beside}.{sequence}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if segment.mode != 0o600:
@@ -35,7 +35,7 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
         if error.errno != errno.ENOSPC:
             raise
         raise StoreError(
-            f"an event of {len(payload)} bytes does not fit into {DIRECTORY}: make room there; nothing was stored"
+            f"an event of {len(payload)} bytes does not fit into {os.path.dirname(path)}: make room there; nothing was stored"
         ) from error
     finally:
         os.close(fd)
@@ -50,7 +50,7 @@ def free(segment: Segment, after: int) -> None:
     i = (after + 1) & (views.places - 1)
     flags = views.slots["flags"][i : i + acked - after]
     for offset in np.flatnonzero(flags & int(SlotFlag.OVERSIZED)).tolist():
-        _remove(overflow_path(segment.objects, segment.epoch, after + 1 + offset))
+        _remove(f"{segment.beside}.{after + 1 + offset}")
 
 
 def remove_orphans(segment: Segment) -> None:
@@ -63,9 +63,9 @@ def remove_orphans(segment: Segment) -> None:
 
 def overflows(segment: Segment) -> list[tuple[str, int]]:
     """Return (path, sequence) of every overflow segment of this life of the store."""
-    prefix = f"{segment.objects}@{segment.epoch:x}."
-    names = [entry for entry in os.listdir(DIRECTORY) if entry.startswith(prefix) and entry[len(prefix) :].isdigit()]
-    return sorted((f"{DIRECTORY}/{entry}", int(entry[len(prefix) :])) for entry in names)
+    directory, base = os.path.split(segment.beside)
+    numbers = [entry[len(base) + 1 :] for entry in os.listdir(directory) if entry.startswith(f"{base}.")]
+    return sorted((f"{segment.beside}.{number}", int(number)) for number in numbers if number.isdecimal())
 
 
 def _remove(path: str) -> None:

@@ -1,9 +1,10 @@
 """After a crash of the whole host: cut a file-backed store off at its last whole event.
 
-Pages of a mapped file reach the disk in any order, so the put cursor may be ahead of the payloads. Every event of such a
-store has a checksum: the first that does not match ends what can be believed, and all cursors are brought back to before
-it. A crash of a process alone tears nothing, because memory is shared: so nothing is touched while anybody is attached
-with a role, and nothing is found when all is well.
+Pages of a mapped file reach the disk in any order, so the put cursor may be ahead of the payloads, and an ack behind the
+floor or ahead of the put cursor. Every event of such a store has a checksum: the first that does not match ends what can be
+believed, and all cursors are brought to before it, none below the floor, up to which all was acked. A crash of a process
+alone tears nothing, because memory is shared: so nothing is touched while anybody is attached with a role, and nothing is
+found when all is well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shmstore.batch import Batch
 from shmstore.errors import StoreCorrupt
-from shmstore.layout import LOCK_PRODUCER, LOCK_SUBSCRIPTION, MAX_SEQUENCE, SubscriptionState, header_word
+from shmstore.layout import LOCK_PRODUCER, LOCK_SUBSCRIPTION, MAX_SEQUENCE, header_word
 from shmstore.ring import ACK_OF, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, STATE_OF, slowest_ack
 from shmstore.sync import Ownership
 
@@ -28,14 +29,18 @@ def recover(store: EventStore) -> int:
         roles += [Ownership(segment.fd, LOCK_SUBSCRIPTION + place) for place in range(1, words[PLACES])]
         if any(role.taken() for role in roles):
             return 0
-        put, whole = words[PUT], _last_whole(store)
+        put, floor, first = words[PUT], words[FLOOR], segment.views.first
+        counted = [place for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
+        for place in counted:  # an ack that is on disk later than the floor it made possible
+            words[ACK_OF[place]] = min(max(words[ACK_OF[place]], floor), put)
+        whole = max(_last_whole(store), first - 1)
+        for place in counted:
+            words[ACK_OF[place]] = min(words[ACK_OF[place]], whole)
+            if not words[ACK_OF[place]] <= words[GET_OF[place]] <= whole:
+                words[GET_OF[place]] = words[ACK_OF[place]]
         if whole == put:
             return 0
-        for place in range(words[PLACES]):
-            if words[STATE_OF[place]] != SubscriptionState.FREE:
-                words[ACK_OF[place]] = min(words[ACK_OF[place]], whole)
-                words[GET_OF[place]] = words[ACK_OF[place]]
-        words[FLOOR] = min(words[FLOOR], whole)
+        words[FLOOR] = min(floor, whole)
         words[OVERSIZED] = min(words[OVERSIZED], whole)
         words[PUT] = whole
         words[header_word("producer_pid")] = 0

@@ -25,12 +25,18 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
         last = first - 1 + max(1, int(np.searchsorted(ends, views.ends[(first - 1) & mask] + limit_bytes, side="right")))
     batch = Batch(segment, first, last, -1)
     if batch:
-        batch = batch.copy()
+        gone = PositionNotFound(
+            f"sequence {first} was acked by all while it was read: see what store {segment.name!r} keeps, and read on there"
+        )
+        try:
+            batch = batch.copy()
+        except StoreCorrupt:
+            if slowest_ack(views) >= first:
+                raise gone from None  # an oversized event's segment goes with its ack
+            raise
         fence()  # the copy, before the look whether the producer may have written over it
         if segment.words[FLOOR] >= first:
-            raise PositionNotFound(
-                f"sequence {first} was acked by all while it was read: store {segment.name!r} keeps {segment.words[FLOOR] + 1} on"
-            )
+            raise gone
         if segment.flags & StoreFlag.CHECKSUM:
             batch.verify()
     return batch
@@ -102,10 +108,17 @@ def start_position(segment: Segment) -> Position | None:
 
 
 def last_ack_point(segment: Segment) -> Position | None:
-    """Position of the newest transaction end or DDL whose payload is still there, acked or not; None without one."""
-    put = segment.words[PUT]
-    for sequence in _ack_points(segment, max(segment.views.first, put - segment.views.places + 2), put):
-        return position_at(segment, sequence) if readable(segment, sequence) else None
+    """Position of the newest transaction end or DDL, acked or not; None without one as far back as the slots reach.
+
+    Where its payload is gone, its slot and the file name that the producer gave still say file and offset, without GTIDs.
+    """
+    views, put = segment.views, segment.words[PUT]
+    for sequence in _ack_points(segment, max(views.first, put - views.places + 2), put):
+        if readable(segment, sequence):
+            return position_at(segment, sequence)
+        slot = views.slots[sequence & (views.places - 1)]
+        base, dot, digits = (segment.read_text("source_file") or segment.read_text("start_file")).rpartition(".")
+        return Position(f"{base}{dot}{int(slot['file']):0{len(digits)}d}", int(slot["offset"])) if dot else None
     return None
 
 

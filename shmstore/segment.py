@@ -28,7 +28,7 @@ from shmstore import layout
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.options import Options
-from shmstore.sync import semaphore_names, start_time, unlink_semaphore
+from shmstore.sync import fence, semaphore_names, start_time, unlink_semaphore
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -80,11 +80,6 @@ def object_name(name: str, path: str | None) -> str:
     )
 
 
-def overflow_path(objects: str, epoch: int, sequence: int) -> str:
-    """Path of the segment that holds one event larger than the arena."""
-    return f"{DIRECTORY}/{objects}@{epoch:x}.{sequence}"
-
-
 class Segment:
     """One mapped segment: its descriptor, its header's options, its views."""
 
@@ -103,6 +98,10 @@ class Segment:
             self.mode = stat_module.S_IMODE(status.st_mode)
             self.gid = status.st_gid
             self.epoch = int(header["epoch"])
+            #: Overflow segments are called this, a dot and a sequence; semaphores this, a dot and what they are for. With the
+            #: epoch, so that a store that is removed and its successor never share one.
+            self.beside = f"{where}@{self.epoch:x}"
+            self.semaphores = f"{self.objects}@{self.epoch:x}"
             self.evict_after = float(header["evict_after"])
             self.memory_unit = int(header["memory_unit"])
             self.batch_mode = BatchMode(int(header["batch_mode"]))
@@ -252,19 +251,23 @@ def unlink(name: str, *, path: str | None) -> None:
         raise StoreError(
             f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}"
         ) from error
+    epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
     if segment is not None:
         segment.words[header_word("state")] = StoreState.REMOVED  # before the semaphores go: who waits again sees it
+        fence()
+        segment.words[header_word("armed")] = 1  # the next put looks who waits, and finds out
+        epoch = f"{segment.epoch:x}"
         segment.close()
-    for entry in os.listdir(DIRECTORY):
-        if entry.startswith(f"{objects}@") and not (path is None and _of_a_file(entry, objects)):
+    directory, base = os.path.split(where)
+    for entry in os.listdir(directory):
+        if re.fullmatch(rf"{re.escape(base)}@{epoch}\.\d+", entry):
             with suppress(FileNotFoundError):  # freed by an ack meanwhile
-                os.unlink(f"{DIRECTORY}/{entry}")
+                os.unlink(f"{directory}/{entry}")
             found = True
     for semaphore in semaphore_names(f"{objects}@"):
-        if path is None and _of_a_file(semaphore, objects):
-            continue
-        unlink_semaphore(semaphore)
-        found = True
+        if re.fullmatch(rf"{re.escape(objects)}@{epoch}\.\w+", semaphore):
+            unlink_semaphore(semaphore)
+            found = True
     if not found:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
 
@@ -277,11 +280,6 @@ def _begins_like_a_store(path: str) -> bool:
 def names() -> list[str]:
     """Names of the stores in this host's shared memory, sorted."""
     return sorted(entry[len(PREFIX) :] for entry in os.listdir(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
-
-
-def _of_a_file(entry: str, objects: str) -> bool:
-    """True where an object belongs to a file-backed store of the same name: NAME@<12 hex digits>@..."""
-    return entry[len(objects) + 1 :].count("@") > 0
 
 
 def _owner(where: str) -> int:

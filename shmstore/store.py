@@ -62,9 +62,9 @@ class EventStore:
         self._views = mapped.views
         self._words = mapped.words
         self._condition_mode = mapped.mode, -1 if mapped.mode == 0o600 else mapped.gid
-        self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.objects}@lock", *self._condition_mode)
+        self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.semaphores}.lock", *self._condition_mode)
         self._table = SubscriptionTable(mapped, self.lock)
-        self._room_condition = Condition(f"/{mapped.objects}@room", *self._condition_mode)
+        self._room_condition = Condition(f"/{mapped.semaphores}.room", *self._condition_mode)
         self._room = Room(mapped, self._table, self._room_condition, self._notify)
         self._conditions: dict[int, Condition] = {}
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
@@ -129,7 +129,7 @@ class EventStore:
 
     @staticmethod
     def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
-        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next wait. Raises `StoreNotFound`."""
+        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`."""
         segment.unlink(name, path=_absolute(path))
 
     @staticmethod
@@ -281,7 +281,7 @@ class EventStore:
         if not ASYMMETRIC:
             fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
-            self._notify(armed_readers(self._views, everyone=False))
+            self._wake()
         return self._words[PUT]
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
@@ -312,7 +312,7 @@ class EventStore:
                 f"{n} events of {total} bytes can never fit: store {self.name!r} holds {self._views.capacity} events and {limit} bytes; put them in parts"
             )
         if self._checksum:
-            slots = with_checks(blob, slots)
+            slots = with_checks(blob, slots, writer.put + 1)
         if writer.put + n > MAX_SEQUENCE:
             raise BatchTooLarge(f"store {self.name!r} has used up its sequences: create it anew")
         try:
@@ -331,7 +331,7 @@ class EventStore:
         if not ASYMMETRIC:
             fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
-            self._notify(armed_readers(self._views, everyone=False))
+            self._wake()
         return self._words[PUT]
 
     def _resync(self) -> None:
@@ -339,6 +339,12 @@ class EventStore:
             self._writer.resync()
 
     # ------------------------------------------------------------ wake-ups
+
+    def _wake(self) -> None:
+        self._notify(armed_readers(self._views, everyone=False))
+        if self.segment.removed:
+            self._words[ARMED] = 1  # the next put comes here, too
+            raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
 
     def _notify(self, places: list[int]) -> None:
         for place in places:
@@ -351,7 +357,7 @@ class EventStore:
         return condition
 
     def _condition_name(self, place: int) -> str:
-        return f"/{self.segment.objects}@{place}"
+        return f"/{self.segment.semaphores}.{place}"
 
     def wake_producer(self) -> None:
         """Wake the producer that waits for room."""
