@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from shmstore import BatchTooLarge, EventStore, StoreCorrupt, StoreError, StoreFull
+from shmstore import overflow as overflow_module
+from shmstore.overflow import overflows
+from tests.shmstore.samples import contents, leftovers, rows
+
+BIG = bytes(range(256)) * 8
+
+
+def test_no_event_is_refused_for_its_size(make):
+    """An event larger than the arena is stored, read and acked like others, and comes in a batch of its own."""
+    store = make(capacity=4, memory_unit=16)
+    reader = store.subscribe("a")
+    for round_ in range(3):
+        store.put(b"small")
+        with pytest.raises(StoreFull):
+            store.put(BIG, timeout=0)
+        reader.ack(reader.get(timeout=0))
+        assert store.put(BIG, timeout=0) == 3 * round_ + 1
+        with pytest.raises(StoreFull):
+            store.put(b"x", timeout=0)
+        batch = reader.get(timeout=0)
+        assert batch.oversized
+        assert contents(batch) == [BIG]
+        assert batch.ends.tolist() == [len(BIG)]
+        assert batch.slots["size"].tolist() == [len(BIG)]
+        assert contents(batch.copy()) == contents(store.peek(batch.first)) == [BIG]
+        assert store.check() == []
+        reader.ack(batch)
+        assert overflows(store.segment) == []
+        store.put(b"after", timeout=0)
+        reader.ack(reader.get(timeout=0))
+
+
+def test_large_events_decode(make):
+    """A rows event larger than the arena comes back whole."""
+    store = make(capacity=4, memory_unit=16)
+    reader = store.subscribe("a")
+    event = rows(1, count=200)
+    store.put(event)
+    batch = reader.get(timeout=0)
+    assert batch.events == [event]
+    assert batch.position == event.position
+    assert batch.rows == 200
+
+
+def test_a_list_may_not_hide_one(make):
+    """A list that could only fit without its large event raises BatchTooLarge; the large event goes alone."""
+    store = make(capacity=4, memory_unit=16)
+    with pytest.raises(BatchTooLarge):
+        store.put([b"x", BIG])
+    assert (store.newest, overflows(store.segment)) == (-1, [])
+
+
+def test_freed_by_the_last_ack(make):
+    """An overflow segment lives until every subscription has acked it, and no longer."""
+    store = make(capacity=4, memory_unit=16)
+    one, two = store.subscribe("one"), store.subscribe("two")
+    store.put(BIG)
+    one.ack(one.get(timeout=0))
+    batch = two.get(timeout=0)
+    assert contents(batch) == [BIG]
+    assert len(overflows(store.segment)) == 1
+    raw = batch.raw
+    two.ack(batch)
+    assert overflows(store.segment) == []
+    assert bytes(raw) == BIG  # mapped memory stays while somebody looks at it
+
+
+@pytest.mark.parametrize("how", ["clear", "unsubscribe"])
+def test_freed_with_what_holds_it(make, how):
+    """clear and unsubscribe free the overflow segments that nobody wants any more."""
+    store = make(capacity=4, memory_unit=16)
+    store.subscribe("one").close()
+    two = store.subscribe("two")
+    store.put(BIG)
+    two.ack(two.get(timeout=0))
+    two.close()
+    store.clear() if how == "clear" else store.unsubscribe("one")
+    assert overflows(store.segment) == []
+
+
+def test_freed_after_an_eviction(make):
+    """What evicted readers had not acked does not pile up: one overflow segment is left at most."""
+    store = make(capacity=4, memory_unit=16, lag="evict", evict_after=0.0)
+    store.subscribe("slow").close()
+    for _ in range(5):
+        store.put(BIG, timeout=5)
+        assert len(overflows(store.segment)) == 1
+
+
+def test_removed_with_the_store(make, name):
+    """unlink removes overflow segments; nothing is left."""
+    store = make(capacity=4, memory_unit=16)
+    store.put(BIG)
+    assert len(leftovers(name)) >= 2
+    store.close()
+    EventStore.unlink(name)
+    assert leftovers(name) == []
+
+
+def test_a_file_store_keeps_them_beside_its_file(name, tmp_path):
+    """The overflow segments of a file-backed store survive with it: they lie in its directory, and go with it."""
+    path = tmp_path / "store"
+    with EventStore.create(name, path=path, capacity=4, memory_unit=16) as store:
+        store.put(BIG)
+    assert [entry for entry in leftovers(name) if not entry.startswith("sem.")] == []
+    assert len(os.listdir(tmp_path)) == 2
+    with EventStore.attach(name, path=path) as store:
+        assert contents(store.peek(0)) == [BIG]
+    EventStore.unlink(name, path=path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_producer_killed_before_it_published(make, attach, name):
+    """What a killed producer wrote and did not publish is removed by the next, and named by check until then."""
+    store = make(capacity=4, memory_unit=16)
+    store.put(b"first")
+    store.close()
+    pid = os.fork()
+    if pid == 0:
+        store = EventStore.attach(name)
+        store.claim()
+        overflow_module.write(store.segment, 1, BIG)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    store = attach()
+    assert any("next producer removes it" in found for found in store.check())
+
+
+def test_orphans_go_when_the_next_producer_comes(make, attach):
+    """claim removes overflow segments that no event in flight names."""
+    store = make(capacity=4, memory_unit=16)
+    overflow_module.write(store.segment, 0, BIG)
+    overflow_module.write(store.segment, 7, BIG)
+    store.put(BIG)
+    assert [sequence for _, sequence in overflows(store.segment)] == [0]
+    assert contents(store.peek(0)) == [BIG]
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "empty", "link"])
+def test_a_missing_segment_is_an_error(make, damage):
+    """An overflow segment that is gone, or has another size, raises StoreCorrupt; get can be tried again."""
+    store = make(capacity=4, memory_unit=16)
+    reader = store.subscribe("a")
+    store.put(BIG)
+    ((path, _),) = overflows(store.segment)
+    with open(path, "rb") as file:
+        whole = file.read()
+    if damage == "short":
+        os.truncate(path, len(BIG) - 1)
+    elif damage == "empty":
+        os.truncate(path, 0)
+    else:
+        os.unlink(path)
+    if damage == "link":
+        os.symlink("/dev/null", path)
+    with pytest.raises(StoreCorrupt):
+        _ = reader.get(timeout=0).raw
+    with pytest.raises(StoreCorrupt):
+        store.peek(0)
+    if damage == "link":
+        os.unlink(path)
+    with open(path, "wb") as file:
+        file.write(whole)
+    reader.rollback()
+    assert contents(reader.get(timeout=0)) == [BIG]
+
+
+def test_no_memory_for_it(make, monkeypatch):
+    """Where there is no memory for a large event, put says so and stores nothing; the next put works."""
+    store = make(capacity=4, memory_unit=16)
+
+    def full(fd: int, at: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StoreError, match="room"):
+        store.put(BIG)
+    monkeypatch.undo()
+    assert (store.newest, overflows(store.segment)) == (-1, [])
+    assert store.put(BIG) == 0

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shmstore import Position, PositionNotFound
+from tests.shmstore.samples import END, FILE, begin, encoded, end, position, rows
+
+
+@pytest.fixture
+def store(make):
+    """Events 0 to 5 put; 0 and 1 acked by the only subscription, "a"."""
+    store = make(capacity=16, memory_unit=1024)
+    store.claim(start=position(-1))
+    reader = store.subscribe("a")
+    store.put([begin(0), rows(1), end(2, "u:1-1"), begin(3), rows(4), end(5, "u:1-2")])
+    reader.ack(reader.get(limit_events=2, timeout=0))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("where", "sequence"),
+    [(1, 2), (2, 3), (3, 4), (5, 6)],
+)
+def test_find_is_the_first_event_after(store, where, sequence):
+    """find gives the first event that ends after a position; newest + 1 after the last."""
+    assert store.find(position(where)) == sequence
+
+
+def test_find_between_two_events(store):
+    """A position between two events' ends finds the later one."""
+    assert store.find(Position(FILE, position(3).offset - 1)) == 3
+    assert store.find(Position(FILE, position(3).offset + 1)) == 4
+
+
+@pytest.mark.parametrize("where", [-1, 0])
+def test_find_does_not_pretend(store, where):
+    """A position before events that are gone raises PositionNotFound: something would be missing."""
+    with pytest.raises(PositionNotFound, match="keeps"):
+        store.find(position(where))
+
+
+def test_find_at_the_very_start(make):
+    """A store knows where its producer began: from there nothing is missing, before there everything may be."""
+    store = make(capacity=16, memory_unit=1024)
+    with pytest.raises(PositionNotFound):
+        store.find(position(0))
+    store.claim(start=position(4))
+    assert store.find(position(4)) == 0
+    store.put([begin(5), end(6)])
+    assert store.find(position(4)) == 0
+    assert store.find(position(5)) == 1
+    with pytest.raises(PositionNotFound):
+        store.find(position(3))
+
+
+def test_find_without_a_start(make):
+    """Where the producer did not say where it began, the end of the first event is the first position known."""
+    store = make(capacity=16, memory_unit=1024)
+    store.put([begin(5), end(6)])
+    assert store.find(position(5)) == 1
+    with pytest.raises(PositionNotFound):
+        store.find(position(4))
+
+
+def test_files_count_before_offsets(make):
+    """A later file comes after an earlier one whatever the offsets; 999999 before 1000000."""
+    store = make(capacity=16)
+    blob, slots = encoded([b"a", b"b", b"c"])
+    slots["file"], slots["offset"] = [999999, 1000000, 1000000], [2**40, 4, 500]
+    store.put_encoded(blob, slots)
+    assert store.find(Position("b.999999", 2**40)) == 1
+    assert store.find(Position("b.999999", 2**41)) == 1
+    assert store.find(Position("b.1000000", 4)) == 2
+
+
+def test_find_by_gtids(store):
+    """A position of GTIDs alone finds what follows the transaction end that has just this set."""
+    assert store.find(Position("", 0, "u:1-1")) == 3
+    assert store.find(Position("", 0, "u:1-2")) == 6
+    with pytest.raises(PositionNotFound, match="GTID"):
+        store.find(Position("", 0, "u:1-9"))
+
+
+def test_find_after_the_ring_went_round(make):
+    """find looks at what is kept and one event back, however often the ring went round."""
+    store = make(capacity=4, memory_unit=1024)
+    reader = store.subscribe("a")
+    for i in range(0, 2000, 2):
+        store.put([begin(i), end(i + 1)])
+        reader.ack(reader.get(limit_events=1, timeout=0))
+        reader.ack(reader.get(timeout=0)) if i % 4 else None
+    last = store.newest
+    oldest = store.oldest
+    for sequence in range(oldest - 1, last + 1):
+        assert store.find(position(sequence)) == sequence + 1
+    with pytest.raises(PositionNotFound):
+        store.find(position(oldest - 2))
+
+
+def test_the_last_ack_point_survives_its_payload(make):
+    """Inside a transaction that fills the ring a producer still learns where the last one ended, from its slot."""
+    store = make(capacity=8, memory_unit=64)
+    store.claim(start=Position("binlog.000007", 4))
+    reader = store.subscribe("a")
+    store.put_encoded(*encoded([b"x" * 400], flags=[END]))
+    for _ in range(40):
+        reader.ack(reader.get(timeout=0))
+        store.put(b"y" * 400)
+    assert store.last_ack_point() == Position("binlog.000007", 100)
+
+
+def test_lag_counts_from_the_last_ack_point(store):
+    """stat names the last ack point that each subscription has passed."""
+    assert store.stat().subscriptions[0].ack_point is None
+    with store.subscribe("b", start=3):
+        assert {stat.name: stat.ack_point for stat in store.subscriptions()} == {"a": None, "b": 2}
+
+
+def test_peek_by_bytes(make):
+    """peek's byte limit is exact, with one event at least."""
+    store = make(capacity=16)
+    store.put([b"1", b"22", b"333"])
+    sizes = np.cumsum([1, 2, 3]).tolist()
+    for limit in range(8):
+        assert len(store.peek(0, limit_bytes=limit)) == max(1, sum(size <= limit for size in sizes))
