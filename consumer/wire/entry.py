@@ -69,17 +69,14 @@ def varint(number: int) -> str:
     return _varint(number)
 
 
-def _text(value: str) -> str:
-    """UTF-8 of `value`, one character a byte."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("latin-1")
-
-
 def _string(tag: str, value: str) -> str:
     """A string field; nothing where it is empty."""
     if not value:
         return ""
-    text = _text(value)
-    return f"{tag}{varint(len(text))}{text}"
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode("latin-1")
+    length = len(value)
+    return f"{tag}{_SMALL[length] if length < 16384 else _varint(length)}{value}"
 
 
 def _number(tag: str, value: int) -> str:
@@ -88,7 +85,8 @@ def _number(tag: str, value: int) -> str:
 
 
 def _pair(tag: str, key: str, value: str) -> str:
-    pair = _string("\x0a", key) + _string("\x12", value)
+    """A Pair as field `tag`; `key` is ours, and short."""
+    pair = f"\x0a{_SMALL[len(key)]}{key}{_string(_AFTER, value)}"
     return f"{tag}{varint(len(pair))}{pair}"
 
 
@@ -271,11 +269,12 @@ class Encoder:
                 return None
             return self._rows(header, table, body or [None, None, None, None])
         if entry == EntryType.BEGIN:
-            value = _number(_THREAD, _integer(header[14].get("thread_id")))
+            value = _thread(header[14].get("thread_id", ""))
             return _entry(self._header(header, "", "", ""), _BEGIN_TYPE, value), 0
         if entry == EntryType.END:
             props = header[14]
-            value = _string(_AFTER, props.get("xid", "0")) + (_xa(_PROPS, "XA END", props) if "xa" in props else "")
+            xid = props.get("xid", "0")
+            value = f"{_string(_AFTER, xid)}{_xa(_PROPS, 'XA END', props) if 'xa' in props else ''}"
             return _entry(self._header(header, "", "", ""), _END_TYPE, value), 0
         return self._ddl(header, wanted) if entry == EntryType.DDL else None
 
@@ -297,7 +296,7 @@ class Encoder:
             known = transaction and not transaction.startswith(self._prefix)
             self._current = _pair("b", "curtGtid", transaction) if known else ""
         current = self._current
-        if current and more:
+        if current and "curtGtidSn" in more:
             current += _props("b", more, _GTID)
         start = offset - length  # as Canal: where the event starts
         place = f"\x18{varint(start)}" if start else ""
@@ -338,8 +337,9 @@ class Encoder:
         return _entry(self._header(header, names, _type(kind), ""), _ROWS_TYPE, value), 0
 
 
-def _integer(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+@lru_cache(maxsize=1024)
+def _thread(text: str) -> str:
+    return _number(_THREAD, int(text) if text.isdigit() else 0)
 
 
 def _props(tag: str, props: dict[str, str], names: tuple[str, ...]) -> str:
@@ -351,7 +351,8 @@ def _xa(tag: str, kind: str, props: dict[str, str]) -> str:
 
 
 def _entry(header: str, kind: str, value: str) -> bytes:
-    stored = f"\x1a{varint(len(value))}{value}" if value else ""
+    length = len(value)
+    stored = f"\x1a{_SMALL[length] if length < 16384 else varint(length)}{value}" if value else ""
     size = varint(len(header))
     total = 1 + len(size) + len(header) + len(kind) + len(stored)
-    return f"\x12{varint(total)}\x0a{size}{header}{kind}{stored}".encode("latin-1")
+    return f"\x12{_SMALL[total] if total < 16384 else varint(total)}\x0a{size}{header}{kind}{stored}".encode("latin-1")

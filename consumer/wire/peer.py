@@ -128,6 +128,11 @@ class Peer(asyncio.Protocol):
                 return False
         return bool(self._chunks) or not self.lost
 
+    @property
+    def pending(self) -> bool:
+        """True where bytes have come that nobody has taken."""
+        return bool(self._chunks)
+
     def take(self) -> bytes:
         """What came since the last call."""
         data = bytes(self._chunks)

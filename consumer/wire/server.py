@@ -30,6 +30,7 @@ from consumer.wire.messages import PacketType
 from consumer.wire.metrics import ClientMetrics, Metrics
 from consumer.wire.peer import Peer
 from consumer.wire.protocol import Acknowledge, Answer, Client, Connection, Get, Request, Rollback, Subscribe, Unsubscribe
+from consumer.wire.seat import Seat, Turn
 from consumer.wire.session import Session, subscription_name
 from consumer.wire.settings import Settings
 from shmstore import (
@@ -53,55 +54,6 @@ _LARGE: Final = 1 << 20
 _IN_A_ROW: Final = 16
 
 
-class _Seat:
-    """A session and its turns."""
-
-    __slots__ = ("lock", "session", "waiters")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.session: Session | None = None
-        self.waiters = 0
-
-
-class _Turn:
-    """Having a session to oneself: ``async with``. A GET that waits steps aside for others."""
-
-    __slots__ = ("_held", "_seat")
-
-    def __init__(self, seat: _Seat) -> None:
-        self._seat = seat
-        self._held = False
-
-    async def __aenter__(self) -> _Turn:
-        seat = self._seat
-        seat.waiters += 1
-        try:
-            if seat.lock.locked() and seat.session is not None:
-                seat.session.interrupt()
-            self._held = await seat.lock.acquire()
-        finally:
-            seat.waiters -= 1
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._held:
-            self._seat.lock.release()
-
-    async def step_aside(self, patience: float | None) -> bool:
-        """Let those that wait have their turn; False where it did not come back within `patience` seconds."""
-        seat = self._seat
-        if seat.waiters:
-            seat.lock.release()
-            self._held = False
-            try:
-                async with asyncio.timeout(patience):
-                    self._held = await seat.lock.acquire()
-            except TimeoutError:
-                return False
-        return True
-
-
 class Server:
     """A canal server over the stores of this host. `start`, then `close`; `serve` does both."""
 
@@ -111,7 +63,7 @@ class Server:
         self.address: tuple[str, int] = (settings.host, settings.port)
         self._credentials = settings.credentials
         self._state = Path(settings.state) if settings.state is not None else state_directory()
-        self._seats: dict[Client, _Seat] = {}
+        self._seats: dict[Client, Seat] = {}
         self._peers: set[Peer] = set()
         self._pool = ThreadPoolExecutor(max_workers=512, thread_name_prefix="canal")
         self._listener: asyncio.Server | None = None
@@ -139,7 +91,7 @@ class Server:
             peer.abort()
         await asyncio.gather(*(peer.task for peer in peers if peer.task is not None), return_exceptions=True)
         for seat in self._seats.values():
-            async with _Turn(seat):
+            async with Turn(seat):
                 if seat.session is not None:
                     with suppress(ShmStoreError):
                         await self._in_thread(seat.session.close)
@@ -194,6 +146,8 @@ class Server:
                 continue
             kind, request = found
             await self._answer(peer, kind, request)
+            if isinstance(request, Get) and not peer.pending:
+                await self._read_ahead(peer, request)
             served += 1
             if not served % _IN_A_ROW:
                 await asyncio.sleep(0)  # requests that came together are no reason to keep others waiting
@@ -256,7 +210,7 @@ class Server:
         if isinstance(request, Get):
             return await self._get(peer, seat, request)
         if request.batch_id != protocol.NO_BATCH or isinstance(request, Rollback):
-            async with _Turn(seat):
+            async with Turn(seat):
                 session = self._session(seat, request.client)
                 with _Gone(self, seat):
                     if isinstance(request, Acknowledge):
@@ -265,20 +219,20 @@ class Server:
                         session.rollback(request.batch_id)
         return b"", 0.0
 
-    def _session(self, seat: _Seat, client: Client) -> Session:
+    def _session(self, seat: Seat, client: Client) -> Session:
         """The seat's session, which a call that came before may have ended."""
         if seat.session is None:
             raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
         return seat.session
 
-    def drop(self, seat: _Seat) -> None:
+    def drop(self, seat: Seat) -> None:
         """Forget a session whose store is gone, so that the next request finds the store's successor."""
         session, seat.session = seat.session, None
         if session is not None:
             with suppress(ShmStoreError):
                 session.close()
 
-    async def _known(self, client: Client) -> _Seat | None:
+    async def _known(self, client: Client) -> Seat | None:
         """The seat of a client that has subscribed once, in this server's life or before it; None for any other."""
         seat = self._seats.get(client)
         if seat is not None and seat.session is not None:
@@ -292,9 +246,9 @@ class Server:
         if self.settings.stores and destination not in self.settings.stores:
             raise StoreNotFound(f"destination {destination!r} is not served here; there are {', '.join(self.settings.stores)}")
 
-    async def _open(self, client: Client) -> _Seat:
-        seat = self._seats.setdefault(client, _Seat())
-        async with _Turn(seat):
+    async def _open(self, client: Client) -> Seat:
+        seat = self._seats.setdefault(client, Seat())
+        async with Turn(seat):
             if seat.session is None:
                 try:
                     seat.session = await self._in_thread(self._make_session, client)
@@ -326,7 +280,7 @@ class Server:
         client = request.client
         self._allowed(client.destination)
         seat = await self._open(client)
-        async with _Turn(seat):
+        async with Turn(seat):
             with _Gone(self, seat):
                 self._session(seat, client).filter(request.filter)
         return protocol.granted()
@@ -338,7 +292,7 @@ class Server:
             await self._in_thread(_remove, client)
             return protocol.granted()
         if seat is not None:
-            async with _Turn(seat):
+            async with Turn(seat):
                 if seat.session is not None:
                     try:
                         await self._in_thread(seat.session.forget)
@@ -354,11 +308,11 @@ class Server:
             session.absorb(batch)
             await asyncio.sleep(0)
 
-    async def _get(self, peer: Peer, seat: _Seat, request: Get) -> tuple[bytes, float]:
+    async def _get(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()
         deadline = None if request.wait is None else loop.time() + request.wait
         waited = 0.0
-        async with _Turn(seat) as turn:
+        async with Turn(seat) as turn:
             while True:
                 session = self._session(seat, request.client)
                 limit = session.limit(request.size)
@@ -392,13 +346,28 @@ class Server:
         metrics.rows += rows
         return protocol.batch(batch_id, entries), waited
 
+    async def _read_ahead(self, peer: Peer, request: Get) -> None:
+        """Make the client's next batch ready while it is busy with this one; stops as soon as anybody wants anything."""
+        seat = self._seats.get(request.client)
+        if seat is None or seat.lock.locked():
+            return
+        async with Turn(seat):
+            try:
+                while seat.session is not None and not (peer.pending or peer.lost or seat.waiters or self._closing):
+                    taken = seat.session.take(seat.session.limit(request.size))
+                    if taken is None:
+                        return
+                    await self._absorb(seat.session, taken)
+            except ShmStoreError:
+                return  # the next request meets it too, and tells the client
+
 
 class _Gone:
     """Drops the session where what is done in the block finds its store or subscription gone."""
 
     __slots__ = ("_seat", "_server")
 
-    def __init__(self, server: Server, seat: _Seat) -> None:
+    def __init__(self, server: Server, seat: Seat) -> None:
         self._server, self._seat = server, seat
 
     def __enter__(self) -> None:
