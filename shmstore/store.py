@@ -383,6 +383,7 @@ class EventStore:
         saved = checkpoint.load() if checkpoint is not None else None
         if saved is not None:
             start = saved.sequence + 1 if saved.epoch == self.epoch else saved.position
+        before = slowest_ack(self._views)
         place, owner = self._table.take(name, start)
         subscription = Subscription(
             self,
@@ -394,8 +395,9 @@ class EventStore:
             checkpoint_interval,
         )
         self._subscriptions.add(subscription)
+        self.free_oversized(before)  # place 0 may have been what held them, and the producer, up
         if self._words[ROOM_WANTED] != DISARMED:
-            self.wake_producer()  # place 0 may have been what held it up
+            self.wake_producer()
         return subscription
 
     def disown(self, subscription: Subscription) -> None:

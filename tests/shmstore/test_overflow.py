@@ -73,6 +73,14 @@ def test_freed_by_the_last_ack(make):
     assert bytes(raw) == BIG  # mapped memory stays while somebody looks at it
 
 
+def test_freed_when_nobody_wanted_it(make):
+    """What was kept for the first subscriber is freed when that one wants only what comes later."""
+    store = make(capacity=4, memory_unit=16)
+    store.put(BIG)
+    store.subscribe("a", start="latest")
+    assert overflows(store.segment) == []
+
+
 @pytest.mark.parametrize("how", ["clear", "unsubscribe"])
 def test_freed_with_what_holds_it(make, how):
     """clear and unsubscribe free the overflow segments that nobody wants any more."""
