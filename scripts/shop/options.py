@@ -31,7 +31,7 @@ examples
   scripts/demo --rows 2000 --rate 0         a short one, as fast as the server goes
   scripts/demo --server mysql               MySQL instead of MariaDB
   scripts/demo --readers sqlite,tail        without Spark (no Java needed)
-  scripts/demo --readers replicate          Spark by the library's one call, replicate(), alone
+  scripts/demo --readers sqlite,replicate   Spark again, by the library's one call: replicate()
   scripts/demo --rows 5000 --rate 0 --capacity 1024
                                             a small ring: the producer waits for the slowest reader, and nothing is lost
   scripts/demo --keep                       leave all running at the end, to look around with mysql, sqlite3, shmstore stat ...
@@ -80,7 +80,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
         type=_readers,
         default=READERS,
         metavar="LIST",
-        help=f"which readers, comma separated (default {','.join(READERS)})",
+        help=f"which of {', '.join(ALL_READERS)} (default {','.join(READERS)})",
     )
     parser.add_argument(
         "--capacity",

@@ -201,7 +201,6 @@ def session(work: Path) -> SparkSession:
     os.environ["SPARK_LOCAL_DIRS"] = str(work / "local")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:-UsePerfData"  # else the launcher leaves /tmp/hsperfdata_USER
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # the JVM looks here; else its workers are whatever python3 is on the PATH
     settings = session_settings() | {
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
