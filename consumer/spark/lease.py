@@ -18,7 +18,18 @@ from consumer.spark.network import EventServer
 from consumer.spark.offset import Offset
 from consumer.spark.options import Options, Start
 from consumer.spark.partition import read_store
-from shmstore import Batch, CheckpointFile, EventStore, Position, PositionNotFound, StoreNotFound, Subscription, SubscriptionInUse
+from shmstore import (
+    Batch,
+    Checkpoint,
+    CheckpointFile,
+    EventStore,
+    Position,
+    PositionNotFound,
+    StoreNotFound,
+    Subscription,
+    SubscriptionInUse,
+)
+from shmstore.codec import decode_stored
 from shmstore.layout import SlotFlag
 
 _STALL = 3.0
@@ -39,6 +50,7 @@ class Lease:
         self._store: EventStore | None = None
         self._subscription: Subscription | None = None
         self._server: EventServer | None = None
+        self._noted = False
         self._stall = (-1, -1, 0.0)
 
     # ---------------------------------------------------------------- store and subscription
@@ -63,9 +75,12 @@ class Lease:
             where = self._first_event(options.start) if start is None else self._after(start)
             try:
                 self._subscription = store.subscribe(options.subscription, start=where, checkpoint=checkpoint)
-            except PositionNotFound:
-                if start is None:
-                    raise
+            except PositionNotFound as error:
+                if start is None and options.fail_on_data_loss:
+                    raise PositionNotFound(
+                        f"subscription {options.subscription!r} cannot begin: {error}. Where it was is known from its checkpoint {checkpoint.path}, "
+                        "else from startingOffsets: remove the one or change the other, or set failOnDataLoss=false to begin at the oldest event"
+                    ) from error
                 # A re-created store that is still empty, or one with a gap: `locate` tells them apart, batch by batch.
                 store.subscribe(options.subscription, start="earliest").close()
                 self._subscription = store.subscribe(options.subscription, checkpoint=checkpoint)
@@ -125,9 +140,22 @@ class Lease:
         if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
             return saved.position
         try:
-            return position_at(self.store, sequence)
+            return position_at(self.store, sequence) or start_of(self.store, sequence + 1)
         except PositionNotFound:
-            return None
+            return start_of(self.store, sequence + 1)
+
+    def note_start(self, base: int) -> None:
+        """Make durable where a query began that has not acked yet, before its first batch is planned.
+
+        Until the first ack only the store knows; were it lost, batch 0 would begin at whatever its successor begins with.
+        """
+        if self._noted:
+            return
+        self._noted = True
+        checkpoint = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription)
+        position = self._position_of_acked(base)
+        if position is not None and checkpoint.load() is None:
+            checkpoint.save(Checkpoint(position, self.store.epoch, base))
 
     def locate(self, offset: Offset) -> int | None:
         """Return the sequence that `offset` has in this life of the store; None while the producer has not come to it.
@@ -245,6 +273,19 @@ def position_at(store: EventStore, sequence: int) -> Position | None:
     if sequence < 0:
         return None
     return store.peek(sequence, limit_events=1).position
+
+
+def start_of(store: EventStore, sequence: int) -> Position | None:
+    """Return where an event begins in the binlog: the place after which it is the first. None where that cannot be told."""
+    try:
+        batch = store.peek(sequence, limit_events=1)
+    except PositionNotFound:
+        return None
+    for payload in batch.payloads():
+        header = decode_stored(payload)[0]
+        if header[4]:
+            return Position(header[2], header[3] - header[4])
+    return None
 
 
 def first_at(store: EventStore, time_ms: int) -> int:

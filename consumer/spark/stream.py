@@ -56,7 +56,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._lease.done(base)
         end = self._lease.end_after(base, self._limit(limit), self._end())
-        return start if end == base else self._lease.offset_at(end).to_dict()
+        if end == base:
+            return start
+        self._lease.note_start(base)
+        return self._lease.offset_at(end).to_dict()
 
     def _limit(self, limit: ReadLimit) -> Limit:
         if isinstance(limit, ReadAllAvailable):

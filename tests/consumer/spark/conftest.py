@@ -47,15 +47,18 @@ def store(store_name: str) -> Iterator[EventStore]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One local Spark with two threads for all tests: starting one takes seconds. It finds the format by itself."""
     from pyspark.sql import SparkSession
 
     from consumer.spark import session_settings
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SHMSTORE_STATE"] = str(tmp_path_factory.mktemp("state"))  # Spark's processes keep the environment of its start
     # as in site-packages of an installation: Spark looks along the path for packages named pyspark_*
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")])
+    )
     session = (
         SparkSession.builder.master("local[2]")
         .appName("shmstore tests")

@@ -99,6 +99,7 @@ def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, bin
         store.put([event for events in transactions[:4] for event in events])
         query = make().start()
         query.await_rows(4)
+        query.await_that(lambda: store.subscriptions()[0].lag_events == 0)
         query.stop()
     EventStore.unlink(store_name)
     with EventStore.create(store_name, capacity=1024) as store:
@@ -121,6 +122,26 @@ def test_a_store_recreated_under_a_running_query(make: Make, store_name: str, bi
         thread.join(30)
 
 
+def test_a_gap_before_the_first_commit_is_seen(make: Make, store_name: str, binlog: Binlog) -> None:
+    """When the store is lost before batch 0 was committed, its successor must reach back to where the query began."""
+    transactions = [binlog.insert(order_row(n)) for n in range(4)]
+    with EventStore.create(store_name, capacity=1024) as store:
+        store.put([event for events in transactions[:2] for event in events])
+        query = make()
+        query.fail_at = 0
+        assert "the sink failed" in query.start().await_error()
+    EventStore.unlink(store_name)
+    with EventStore.create(store_name, capacity=1024) as store:
+        store.put([event for events in transactions[1:] for event in events])
+        assert "binlog.000001:4 " in query.start().await_error()
+    EventStore.unlink(store_name)
+    with EventStore.create(store_name, capacity=1024) as store:
+        store.claim(start=transactions[0][0].position._replace(offset=4))
+        store.put([event for events in transactions for event in events])
+        query.start()
+        assert keys(query.await_rows(4)) == expected(0, 1, 2, 3)
+
+
 def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog: Binlog) -> None:
     """Events that are lost between two offsets are an error that says from where; failOnDataLoss=false goes on behind them."""
     transactions = [binlog.insert(order_row(n)) for n in range(6)]
@@ -128,6 +149,7 @@ def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog:
         store.put(transactions[0])
         query = make().start()
         query.await_rows(1)
+        query.await_that(lambda: store.subscriptions()[0].lag_events == 0)
         query.stop()
     EventStore.unlink(store_name)
     with EventStore.create(store_name, capacity=1024) as store:
