@@ -70,7 +70,12 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         "The store is made when it is not there. Started again, it goes on after the last transaction in the store.",
         store=False,
     )
-    command("run", "produce from every source of a configuration file", "  shmstore run --config shmstore.toml", store=False)
+    command(
+        "run",
+        "produce from every source of a configuration file (shmstore.toml)",
+        "  shmstore run --config shmstore.toml",
+        store=False,
+    )
     command(
         "doctor",
         "check a server and an account before use, with the SQL that mends what is wrong; exit 1 when something must be mended",

@@ -40,6 +40,7 @@ EXTRAS = {
     "pandas": "spark",
     "google": "server",
 }
+CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -63,6 +64,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except (ShmStoreError, ValueError, OSError) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
+        if isinstance(error, OSError) and not isinstance(error, ShmStoreError) and error.filename and error.strerror:
+            return fail(f"{error.filename}: {error.strerror}")
         return fail(str(error) or type(error).__name__)
 
 
@@ -126,7 +129,9 @@ def run(options: argparse.Namespace) -> int:
     """`shmstore run`: every source of a configuration."""
     import producer
 
-    settings = producer.load_all(flags=vars(options), config=options.config)
+    if options.config is None and not os.path.exists(CONFIG):
+        raise ValueError(f"there is no {CONFIG} here: give --config FILE, with a [source.NAME] for each source")
+    settings = producer.load_all(flags=vars(options), config=options.config or CONFIG)
     show_log()
     stop = threading.Event()
     with on_signal(stop.set) as came:
@@ -203,24 +208,38 @@ def serve(options: argparse.Namespace) -> int:
     from consumer.wire import Settings
     from consumer.wire import serve as run_server
 
-    run_server(
-        Settings(
-            host=options.listen[0],
-            port=options.listen[1],
-            stores=tuple(options.stores),
-            user=options.user,
-            password=secret(options.password_file, "SHMSTORE_SERVE_PASSWORD"),
-            values=options.values,
-            start=options.start,
-            filter=options.filter,
-            tls_cert=options.tls_cert,
-            tls_key=options.tls_key,
-            max_connections=options.max_connections,
-            idle_timeout=options.idle_timeout,
-            metrics_port=options.metrics_port,
-            ready=lambda address: print(f"shmstore: listening on {address[0]}:{address[1]}", file=sys.stderr, flush=True),
+    password = secret(options.password_file, "SHMSTORE_SERVE_PASSWORD")
+    if options.user and not password:
+        raise ValueError(
+            f"--user {options.user} without a password lets everybody in: give --password-file or SHMSTORE_SERVE_PASSWORD"
         )
+    for file in (options.tls_cert, options.tls_key):
+        if file is not None:
+            os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
+    settings = Settings(
+        host=options.listen[0],
+        port=options.listen[1],
+        stores=tuple(options.stores),
+        user=options.user,
+        password=password,
+        values=options.values,
+        start=options.start,
+        filter=options.filter,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        max_connections=options.max_connections,
+        idle_timeout=options.idle_timeout,
+        metrics_port=options.metrics_port,
+        ready=lambda address: print(f"shmstore: listening on {address[0]}:{address[1]}", file=sys.stderr, flush=True),
     )
+    try:
+        run_server(settings)
+    except OSError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise ShmStoreError(
+            f"cannot serve on {settings.host}:{settings.port}: {error.strerror}; choose another address with --listen"
+        ) from error
     return 0
 
 
