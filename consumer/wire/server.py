@@ -31,8 +31,9 @@ from consumer.wire.metrics import ClientMetrics, Metrics
 from consumer.wire.peer import Peer
 from consumer.wire.protocol import Acknowledge, Answer, Client, Connection, Get, Request, Rollback, Subscribe, Unsubscribe
 from consumer.wire.seat import Seat, Turn
-from consumer.wire.session import Session, subscription_name
+from consumer.wire.session import LARGE, Session, subscription_name
 from consumer.wire.settings import Settings
+from consumer.wire.shelf import Shelf
 from shmstore import (
     Batch,
     EventStore,
@@ -50,8 +51,8 @@ _log = logging.getLogger("shmstore.serve")
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
 _WAIT_EMPTY: Final = 30.0
 _WAIT_PARTIAL: Final = 0.1
-_LARGE: Final = 1 << 20
 _IN_A_ROW: Final = 16
+_SHELF_BYTES: Final = 32 << 20
 
 
 class Server:
@@ -64,6 +65,7 @@ class Server:
         self._credentials = settings.credentials
         self._state = Path(settings.state) if settings.state is not None else state_directory()
         self._seats: dict[Client, Seat] = {}
+        self._shelves: dict[str, Shelf] = {}
         self._peers: set[Peer] = set()
         self._pool = ThreadPoolExecutor(max_workers=512, thread_name_prefix="canal")
         self._listener: asyncio.Server | None = None
@@ -258,6 +260,13 @@ class Server:
                     raise
         return seat
 
+    def _shelf(self, store: EventStore) -> Shelf:
+        """The shelf of this life of `store`."""
+        shelf = self._shelves.get(store.name)
+        if shelf is None or shelf.epoch != store.epoch:
+            shelf = self._shelves[store.name] = Shelf(store.epoch, _SHELF_BYTES)
+        return shelf
+
     def _make_session(self, client: Client) -> Session:
         settings = self.settings
         store = _attach(client.destination)
@@ -266,6 +275,7 @@ class Server:
                 store,
                 client,
                 Encoder(Values(settings.values)),
+                self._shelf(store),
                 state=self._state,
                 start=settings.start,
                 filter=settings.filter,
@@ -302,7 +312,7 @@ class Server:
 
     async def _absorb(self, session: Session, batch: Batch) -> None:
         """Encode a batch, and let others have the loop: a large one (a single event can be) goes to a thread."""
-        if batch and len(batch.raw) > _LARGE:
+        if batch and len(batch.raw) > LARGE:
             await self._in_thread(session.absorb, batch)
         else:
             session.absorb(batch)

@@ -18,12 +18,15 @@ from consumer.wire.entry import Encoder
 from consumer.wire.filter import Wanted, compile_filter
 from consumer.wire.ledger import MOST_BATCHES, Given, Ledger
 from consumer.wire.protocol import Client
+from consumer.wire.shelf import MISSING, Shelf
 from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, StoreError, Subscription
 from shmstore.event import EntryType
 from shmstore.layout import DISARMED, header_word
 
 _STEP_EVENTS: Final = 512
 _STEP_BYTES: Final = 256 * 1024
+#: Bytes of a batch (a single event can be so large) from which on it is encoded in a thread, and not shared.
+LARGE: Final = 1 << 20
 _ROOM_WANTED: Final = header_word("room_wanted")
 
 
@@ -53,6 +56,7 @@ class Session:
         store: EventStore,
         client: Client,
         encoder: Encoder,
+        shelf: Shelf,
         *,
         state: Path,
         start: str,
@@ -68,6 +72,7 @@ class Session:
         self.store = store
         self.closed = False
         self._encoder = encoder
+        self._shelf = shelf
         self._max_outstanding = min(max_outstanding, MOST_BATCHES)
         self._max_reply = max_reply
         self._default_filter = filter
@@ -85,6 +90,7 @@ class Session:
             raise
         self._wanted: Wanted | None = None
         self.filter(self._ledger.record.filter)
+        shelf.readers.add(self)
 
     def _subscribe(self, name: str, start: str, checkpoint: CheckpointFile) -> Subscription:
         record = self._ledger.record
@@ -172,13 +178,16 @@ class Session:
 
     def absorb(self, batch: Batch) -> None:
         """Encode `batch` and keep it ready."""
-        encode, wanted = self._encoder.encode, self._wanted
+        wanted = self._wanted
         items: list[_Item] = []
-        sequence = batch.first
-        for payload in batch.payloads():
-            data, rows = encode(payload, wanted) or _NOTHING
-            items.append((sequence, data, rows, False))
-            sequence += 1
+        if wanted is None and len(self._shelf.readers) > 1 and len(batch.raw) <= LARGE:
+            items = self._shared(batch)
+        else:
+            encode, sequence = self._encoder.encode, batch.first
+            for payload in batch.payloads():
+                data, rows = encode(payload, wanted) or _NOTHING
+                items.append((sequence, data, rows, False))
+                sequence += 1
         if wanted is not None or self._isolates:
             kinds = batch.slots["entry"].tolist()
             if self._isolates:
@@ -190,6 +199,19 @@ class Session:
         self._bytes += sum(sizes)
         self._ready.extend(items)
         self._pass_dropped()
+
+    def _shared(self, batch: Batch) -> list[_Item]:
+        """The items of `batch`, encoded by whichever client came first."""
+        shelf, encode = self._shelf, self._encoder.encode
+        items: list[_Item] = []
+        for sequence, payload in enumerate(batch.payloads(), batch.first):
+            found = shelf.find(sequence)
+            if found is MISSING:
+                found = encode(payload)
+                shelf.keep(sequence, found)
+            data, rows = found or _NOTHING
+            items.append((sequence, data, rows, False))
+        return items
 
     def _pass_dropped(self) -> None:
         """Ack what the filter dropped at the front, so that a client that wants little holds up nobody."""
@@ -283,6 +305,7 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        self._shelf.readers.discard(self)
         try:
             self.subscription.close()
         finally:
@@ -294,6 +317,7 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        self._shelf.readers.discard(self)
         acked = self.subscription.ack_cursor.sequence
         try:
             self.subscription.close()

@@ -14,6 +14,7 @@ from consumer.wire.entry import Encoder
 from consumer.wire.ledger import Given
 from consumer.wire.protocol import Client
 from consumer.wire.session import Limit, Session
+from consumer.wire.shelf import Shelf
 from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Position, ProtocolError
 from tests.consumer.wire.harness import OTHER, events, ids
 
@@ -26,10 +27,9 @@ def open_session(tmp_path: Path) -> Iterator[Make]:
 
     def make(store: EventStore, client_id: int = 1, **options: Any) -> Session:
         options = {"start": "earliest", "filter": "", "max_outstanding": 100, "max_reply": 1 << 20} | options
+        encoder, shelf = Encoder(Values.CANAL), Shelf(store.epoch, 1 << 20)
         made.append(
-            Session(
-                EventStore.attach(store.name), Client(store.name, client_id), Encoder(Values.CANAL), state=tmp_path, **options
-            )
+            Session(EventStore.attach(store.name), Client(store.name, client_id), encoder, shelf, state=tmp_path, **options)
         )
         return made[-1]
 
