@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from producer import events
 from producer.compression import payload_events, uncompress_query
@@ -20,14 +19,15 @@ from producer.errors import TransactionBroken
 from producer.events import ARTIFICIAL_FLAG, IGNORABLE_FLAG, EventCode, RawEvent
 from producer.filter import TableFilter
 from producer.gtid import ExecutedSet
+from producer.history import CurrentTables
+from producer.program import COMPILED
 from producer.rows import ROWS_EVENTS, RowsDecoder
+from producer.schema import SchemaHistory
 from producer.statement import Kind, Statement, classify
+from producer.stream import Stream, known_table
 from producer.transaction import TransactionBuffer
 from producer.writer import NO_PROPS, EventWriter, Tail
 from shmstore import EntryType, Position, SchemaUnknown, SlotFlag, UnsupportedEvent
-
-if TYPE_CHECKING:
-    from producer.schema import SchemaHistory
 
 _HARMLESS = frozenset(
     {
@@ -63,14 +63,14 @@ class EventDecoder:
         buffer: TransactionBuffer,
         table_filter: TableFilter,
         *,
-        schemas: SchemaHistory | None = None,
         rows_query: bool = False,
         pass_statements: bool = False,
         skip_errors: bool = False,
         log: logging.Logger | None = None,
     ) -> None:
-        self._writer, self._filter, self._schemas = EventWriter(buffer), table_filter, schemas
-        self._rows_decoder = RowsDecoder(schemas=schemas)
+        self.writer, self.filter = EventWriter(buffer), table_filter
+        self._schemas: SchemaHistory | CurrentTables | None = None
+        self.rows_decoder = RowsDecoder()
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
         self.skipped = 0  # events, with skip_errors
@@ -97,42 +97,57 @@ class EventDecoder:
         take.update(dict.fromkeys(ROWS_EVENTS, self._rows))
         take.update(dict.fromkeys(_HARMLESS, lambda raw: None))
         self._take = take
+        self._stream = Stream(self) if COMPILED and not isinstance(buffer, TransactionBuffer) else None
 
     # ------------------------------------------------------------ the stream
 
     def start(self, position: Position, executed: ExecutedSet | None, tail: Tail | None = None) -> None:
         """Begin at `position`, with `executed` seen before it; `tail`: where the store ends inside the next transaction."""
-        writer = self._writer
+        writer = self.writer
         writer.buffer.reset()
-        self._rows_decoder.clear()
+        self.rows_decoder.clear()
+        if self._stream is not None:
+            self._stream.forget_tables()
         writer.move(position.file, position.offset)
         writer.tail = tail
         self._set_executed(executed.copy() if executed is not None else None)
         self._forget_transaction()
 
+    def use(self, schemas: SchemaHistory | CurrentTables | None) -> None:
+        """From the next `start` on, ask `schemas` for what the log does not say."""
+        if schemas is not self._schemas:
+            self._schemas, self.rows_decoder = schemas, RowsDecoder(schemas=schemas)
+
     def _forget_transaction(self) -> None:
-        self._open = False
-        self._gtid_name = ""
-        self._events = self._row_count = 0  # that passed
-        self._marks: dict[str, tuple[int, int]] = {}  # savepoint -> the two before it
-        self._row_props = NO_PROPS
-        self._xa = ""
-        self._writer.forget()
+        self.open = False
+        self.gtid_name = ""
+        self.event_count = self.row_count = 0  # that passed
+        self.marks: dict[str, tuple[int, int]] = {}  # savepoint -> the two before it
+        self.row_props = NO_PROPS
+        self.xa = ""
+        self.writer.forget()
 
     @property
     def position(self) -> Position:
         """How far the stream has been read."""
-        return Position(self._writer.file, self._writer.offset, self._writer.gtids)
+        return Position(self.writer.file, self.writer.offset, self.writer.gtids)
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, or its GTID was read."""
-        return self._writer.begun is not None
+        return self.writer.begun is not None
 
     def feed(self, raw: RawEvent) -> None:
-        """Take one event. Raises `UnsupportedEvent` or `SchemaUnknown`, naming the place, unless told to skip."""
+        """Take one event, or a compiled splitter's run of events.
+
+        Raises `UnsupportedEvent` or `SchemaUnknown`, naming the place, unless told to skip.
+        """
+        if not isinstance(raw, RawEvent):
+            assert self._stream is not None
+            self._stream.run(raw)
+            return
         if raw.end and not raw.flags & ARTIFICIAL_FLAG and raw.code != EventCode.HEARTBEAT:
-            self._writer.advance(raw.end)
+            self.writer.advance(raw.end)
         self._dispatch(raw)
 
     def _dispatch(self, raw: RawEvent) -> None:
@@ -144,29 +159,34 @@ class EventDecoder:
                 mend = _MENDS.get(raw.code, "a newer shmstore may know it")
                 raise UnsupportedEvent(f"{events.name_of(raw.code)} is not understood: {mend}")
         except (UnsupportedEvent, SchemaUnknown) as error:
-            where = f"{self._writer.file}:{self._writer.offset}: {error}"
+            where = f"{self.writer.file}:{self.writer.offset}: {error}"
             if not self._skip_errors or isinstance(error, TransactionBroken):
                 raise type(error)(where) from error
             self.skipped += 1
             self._log.error("skipped %s", where)
 
+    def known_table(self, body: bytes) -> tuple[Any, ...] | None:
+        """Return what the compiled stream may know of the table map just taken."""
+        return known_table(self.rows_decoder, self.filter, body)
+
     def _rotate(self, raw: RawEvent) -> None:
         file, offset = events.rotate(raw.body)
-        if file != self._writer.file:
+        if file != self.writer.file:
             self._abandon("a new binlog file begins")
-            self._rows_decoder.clear()  # a restarted server counts its table ids from the beginning
-        self._writer.move(file, offset)
+            self.rows_decoder.clear()  # a restarted server counts its table ids from the beginning
+        self.writer.move(file, offset)
 
     def _format(self, raw: RawEvent) -> None:
         self._abandon("a new binlog file begins")
-        self._rows_decoder.clear()
+        self.rows_decoder.clear()
+        self.rows_decoder.mariadb = "mariadb" in events.format_version(raw.body).lower()
 
     def _abandon(self, reason: str) -> None:
         """Forget the open transaction: the server did not finish it."""
-        writer = self._writer
+        writer = self.writer
         if not self.in_transaction:
             return
-        if self._open and writer.part_is_out:
+        if self.open and writer.part_is_out:
             raise TransactionBroken(f"{reason} inside transaction {writer.transaction}, parts of which are already in the store")
         self._log.warning(
             "%s:%d: %s inside transaction %s: never committed", writer.file, writer.offset, reason, writer.transaction
@@ -183,7 +203,7 @@ class EventDecoder:
 
     def _set_executed(self, executed: ExecutedSet | None) -> None:
         self.executed = executed
-        self._writer.gtids = "" if executed is None else str(executed)
+        self.writer.gtids = "" if executed is None else str(executed)
 
     def _previous_gtids(self, raw: RawEvent) -> None:
         if not self.executed:
@@ -195,9 +215,9 @@ class EventDecoder:
 
     def _gtid(self, raw: RawEvent, gtid: str) -> None:
         self._abandon("another transaction begins")
-        writer = self._writer
+        writer = self.writer
         writer.name(gtid, raw.length)
-        self._gtid_name = gtid
+        self.gtid_name = gtid
         if writer.tail is not None and writer.tail.transaction != writer.transaction:
             raise TransactionBroken(
                 f"the store ends inside transaction {writer.tail.transaction}, but the server goes on with {writer.transaction}: "
@@ -208,35 +228,35 @@ class EventDecoder:
         gtid = events.mariadb_gtid(raw.body)
         self._gtid(raw, f"{gtid.domain}-{raw.server_id}-{gtid.number}")
         if not gtid.standalone:
-            self._xa = str(gtid.xid) if gtid.xid and gtid.prepared_xa else ""
+            self.xa = str(gtid.xid) if gtid.xid and gtid.prepared_xa else ""
             self._begin(raw, NO_PROPS)
 
     def _commit_gtid(self) -> None:
-        if self._gtid_name and self.executed is not None:
-            self.executed.add(self._gtid_name)
-            self._writer.gtids = str(self.executed)
+        if self.gtid_name and self.executed is not None:
+            self.executed.add(self.gtid_name)
+            self.writer.gtids = str(self.executed)
 
     # ------------------------------------------------------------ transactions
 
     def _begin(self, raw: RawEvent, props: dict[str, str], microsecond: int = 0) -> None:
         if not self.in_transaction:
             self._gtid(raw, "")  # before MySQL 5.7 nothing comes before BEGIN
-        self._open = True
-        self._writer.write(raw, EntryType.BEGIN, props=props, microsecond=microsecond)
+        self.open = True
+        self.writer.write(raw, EntryType.BEGIN, props=props, microsecond=microsecond)
 
     def _end(self, raw: RawEvent, props: dict[str, str]) -> None:
         self._commit_gtid()
-        props = {**props, "events": str(self._events), "rows": str(self._row_count)}
-        if self._xa:
-            props |= {"xa": "prepare", "xa_xid": self._xa}
-        writer = self._writer
+        props = {**props, "events": str(self.event_count), "rows": str(self.row_count)}
+        if self.xa:
+            props |= {"xa": "prepare", "xa_xid": self.xa}
+        writer = self.writer
         writer.order += 1
         writer.write(raw, EntryType.END, props=props, gtids=writer.gtids)
-        writer.end(SlotFlag.TRANSACTION_END, empty=not self._events)
+        writer.end(SlotFlag.TRANSACTION_END, empty=not self.event_count)
         self._forget_transaction()
 
     def _require_open(self, what: str) -> None:
-        if not self._open:
+        if not self.open:
             raise TransactionBroken(f"{what} came outside of a transaction: the start position is not at the end of one")
 
     def _xid(self, raw: RawEvent) -> None:
@@ -246,32 +266,32 @@ class EventDecoder:
     def _xa_prepare(self, raw: RawEvent) -> None:
         one_phase, xid = events.xa_prepare(raw.body)
         self._require_open("XA PREPARE")
-        self._xa = "" if one_phase else str(xid)
+        self.xa = "" if one_phase else str(xid)
         self._end(raw, {})
 
     def _rollback(self, raw: RawEvent) -> None:
         """The transaction did not happen; what was not transactional in it was logged before, as its own transaction."""
-        writer, gtid = self._writer, self._gtid_name
+        writer, gtid = self.writer, self.gtid_name
         if writer.part_is_out:
             raise TransactionBroken(f"transaction {writer.transaction} was rolled back, parts of it are already in the store")
         begun = writer.begun or 0
         writer.discard()
         self._forget_transaction()
         writer.name(gtid, writer.offset - begun)
-        self._gtid_name = gtid
+        self.gtid_name = gtid
         self._begin(raw, NO_PROPS)
         self._end(raw, {"rollback": "1"})
 
     def _savepoint(self, statement: Statement) -> None:
         if statement.kind is Kind.SAVEPOINT:
-            self._writer.buffer.mark(statement.name)
-            self._marks[statement.name] = (self._events, self._row_count)
+            self.writer.buffer.mark(statement.name)
+            self.marks[statement.name] = (self.event_count, self.row_count)
         elif statement.kind is Kind.ROLLBACK_TO:
-            if not self._writer.buffer.rollback_to(statement.name):
+            if not self.writer.buffer.rollback_to(statement.name):
                 raise TransactionBroken(
                     f"ROLLBACK TO {statement.name}: what came after it is already in the store, or it was never set"
                 )
-            self._events, self._row_count = self._marks[statement.name]
+            self.event_count, self.row_count = self.marks[statement.name]
 
     # ------------------------------------------------------------ statements
 
@@ -279,9 +299,9 @@ class EventDecoder:
         query = events.query(raw.body)
         statement = classify(query.sql, query.database)
         kind = statement.kind
-        if not self._open:
+        if not self.open:
             if kind in (Kind.BEGIN, Kind.XA_START):
-                self._xa = statement.name if kind is Kind.XA_START else ""
+                self.xa = statement.name if kind is Kind.XA_START else ""
                 self._begin(raw, {"thread_id": str(query.thread_id)}, query.microsecond)
             elif kind in (Kind.COMMIT, Kind.ROLLBACK):
                 self._commit_gtid()  # of nothing
@@ -299,7 +319,7 @@ class EventDecoder:
 
     def _alone(self, raw: RawEvent, query: events.Query, statement: Statement) -> None:
         """A statement outside of BEGIN and COMMIT: a DDL, or what counts as one. It commits its GTID."""
-        writer = self._writer
+        writer = self.writer
         if not self.in_transaction:
             self._gtid(raw, "")
         self._commit_gtid()
@@ -314,10 +334,10 @@ class EventDecoder:
 
     def _within(self, raw: RawEvent, query: events.Query, statement: Statement) -> None:
         """A statement inside a transaction: CREATE TABLE ... SELECT, or a change in statement format."""
-        self._writer.order += 1
+        self.writer.order += 1
         self._follow(query, statement)
         if self._passes(statement, query):
-            self._events += 1
+            self.event_count += 1
             if statement.kind in _OPERATION:
                 self._write_statement(raw, EntryType.DDL, query, statement, {"in_transaction": "1"})
             else:
@@ -337,13 +357,13 @@ class EventDecoder:
     def _passes(self, statement: Statement, query: events.Query) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             return True  # rows that were put before wait for it
-        if _OPERATION.get(statement.kind, "query") not in self._filter.operations:
+        if _OPERATION.get(statement.kind, "query") not in self.filter.operations:
             return False
         names = statement.tables + statement.targets
         if not names:
             database = statement.name or query.database
-            return not database or self._filter.passes(database, "")
-        return any(self._filter.passes(database, table) for database, table in names)
+            return not database or self.filter.passes(database, "")
+        return any(self.filter.passes(database, table) for database, table in names)
 
     def _write_statement(
         self, raw: RawEvent, entry: EntryType, query: events.Query, statement: Statement, more: dict[str, str], gtids: str = ""
@@ -362,7 +382,7 @@ class EventDecoder:
             props["tables"] = ",".join(f"{database}.{table}" for database, table in statement.tables)
         if statement.targets:
             props["to_table"] = ",".join(f"{database}.{table}" for database, table in statement.targets)
-        self._writer.write(
+        self.writer.write(
             raw,
             entry,
             statement.type,
@@ -376,30 +396,30 @@ class EventDecoder:
     # ------------------------------------------------------------ rows
 
     def _table_map(self, raw: RawEvent) -> None:
-        self._rows_decoder.table_map(raw.body)
+        self.rows_decoder.table_map(raw.body)
 
     def _rows_query(self, raw: RawEvent) -> None:
         if self._keep_rows_query:
             read = events.rows_query if raw.code == EventCode.ROWS_QUERY else events.annotate_rows
-            self._row_props = {"rows_query": read(raw.body)}
+            self.row_props = {"rows_query": read(raw.body)}
 
     def _rows(self, raw: RawEvent) -> None:
-        if not self._open:
+        if not self.open:
             self._require_open("rows")
-        self._writer.order += 1
-        table = self._rows_decoder.table_of(raw.body)
-        if not self._filter.passes(table.database, table.table):
+        self.writer.order += 1
+        table = self.rows_decoder.table_of(raw.body)
+        if not self.filter.passes(table.database, table.table):
             return
-        decoded = self._rows_decoder.rows(raw.code, raw.body)
-        if not decoded.count or decoded.type not in self._filter.row_types:
+        decoded = self.rows_decoder.rows(raw.code, raw.body)
+        if not decoded.count or decoded.type not in self.filter.row_types:
             return
         body, blob = decoded.body, table.schema_blob
-        plan = self._filter.plan(table.schema, blob)
+        plan = self.filter.plan(table.schema, blob)
         if plan.blob is not None:
-            body, blob = self._filter.apply(plan, body, len(table.schema.columns)), plan.blob
-        self._events += 1
-        self._row_count += decoded.count
-        self._writer.write(
+            body, blob = self.filter.apply(plan, body, len(table.schema.columns)), plan.blob
+        self.event_count += 1
+        self.row_count += decoded.count
+        self.writer.write(
             raw,
             EntryType.ROWS,
             decoded.type,
@@ -407,5 +427,5 @@ class EventDecoder:
             body=body,
             rows=decoded.count,
             database=table.database,
-            props=self._row_props,
+            props=self.row_props,
         )

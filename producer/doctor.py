@@ -55,7 +55,7 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
     findings.append(_is(server, "binlog_format", "ROW", "SET GLOBAL binlog_format = ROW;", missing="ROW"))
     image = "fail" if settings.row_image == "full" else "warn"
     findings.append(_is(server, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL;", state=image, missing="FULL"))
-    metadata = "warn" if settings.schema_history else "fail"
+    metadata = "warn" if settings.schema_history == "on" else "fail"
     findings.append(_is(server, "binlog_row_metadata", "FULL", "SET GLOBAL binlog_row_metadata = FULL;", state=metadata))
     findings.append(_is(server, "binlog_checksum", "CRC32", "SET GLOBAL binlog_checksum = CRC32;", state="warn"))
     if server.mariadb:

@@ -22,10 +22,13 @@ from producer.binlog_file import BinlogFiles, find_place, find_time, list_files
 from producer.decoder import EventDecoder
 from producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable
 from producer.events import RawEvent
+from producer.history import open_history, require_covered, take_snapshot
+from producer.schema import SchemaHistory
 from producer.server import read_server, require_binlog
 from producer.settings import Settings
-from producer.start import Resume, Start, choose_start, parse_place, parse_time, resume_point
-from producer.transaction import Flush, TransactionBuffer
+from producer.start import Resume, Start, choose_start, has_resume, parse_place, parse_time, resume_point
+from producer.stream import new_buffer
+from producer.transaction import Flush
 from shmstore import BatchMode, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound, UnsupportedEvent
 from shmstore.codec import decode, encode_batch
 
@@ -113,7 +116,7 @@ class Replicator:
         self._settings, self._store, self._stop = settings, store, stop
         self._before, self._after = before, after
         self._log = log or logging.getLogger("producer")
-        self._buffer = TransactionBuffer(
+        self._buffer = new_buffer(
             events=max(1, min(settings.transaction_events, store.capacity // 2)),
             size=max(1, min(settings.transaction_bytes, store.limit_bytes // 2)),
             empty_events=settings.empty_events,
@@ -214,7 +217,16 @@ class Replicator:
             server = read_server(session)
             require_binlog(server, settings)
             newest, resume = store.newest, self._resume()
-            start = choose_start(settings, session, server, resume, self._log)
+            fresh = not has_resume(settings, resume)
+            schemas = open_history(settings, session, server, self._log, anew=fresh and settings.start == "latest")
+            latest = None
+            if isinstance(schemas, SchemaHistory) and schemas.first is None:
+                latest = take_snapshot(schemas, session, server)
+            start = choose_start(settings, session, server, resume, self._log, latest=latest)
+            if isinstance(schemas, SchemaHistory):
+                schemas.seek(start.position)
+                if fresh:
+                    require_covered(schemas, start.position)
             store.claim(start=start.position)
             if store.newest != newest:  # the former producer was not quite gone
                 return self._connect_to(endpoint)
@@ -230,6 +242,7 @@ class Replicator:
             session.close()
         self._first = self._first or start
         self._source = settings.name or server.source
+        self._decoder.use(schemas)
         self._decoder.start(start.position, start.executed, start.tail)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
         self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from producer.columns import charset_of_collation, column_of_type
-from producer.ddl import Catalog, Change, Table, Unreadable
+from producer.ddl import Catalog, Change, Table, Unreadable, versioned
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
 
@@ -35,7 +35,8 @@ _TABLES = (
     "WHERE table_type NOT LIKE '%VIEW' AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')"
 )
 _COLUMNS = (
-    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable FROM information_schema.columns "
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, generation_expression "
+    "FROM information_schema.columns "
     "WHERE table_schema NOT IN ('information_schema', 'performance_schema', 'sys') ORDER BY table_schema, table_name, ordinal_position"
 )
 _KEYS = (
@@ -73,6 +74,11 @@ class SchemaHistory:
     def first(self) -> Position | None:
         """Position of the oldest snapshot: nothing before it can be told."""
         return self._records[0].position if self._records else None
+
+    @property
+    def last(self) -> Position | None:
+        """Position of the newest snapshot or DDL: what came behind it is known only to who followed the log from there."""
+        return self._records[-1].position if self._records else None
 
     # ------------------------------------------------------------ reading
 
@@ -128,7 +134,10 @@ class SchemaHistory:
             if database is None or name == database:
                 change[(name, "")] = _standard(default)
         columns: dict[tuple[str, str], list[Column]] = {}
-        for schema, table, name, type_, charset, nullable in query(_COLUMNS):
+        ends: dict[tuple[str, str], str] = {}  # the column that ends the period of a system-versioned row, where it has a name
+        for schema, table, name, type_, charset, nullable, generated in query(_COLUMNS):
+            if generated == "ROW END":
+                ends[(schema, table)] = name
             column = column_of_type(name, type_)._replace(charset=_standard(charset or ""), nullable=nullable == "YES")
             columns.setdefault((schema, table), []).append(column)
         keys: dict[tuple[str, str], list[str]] = {}
@@ -138,7 +147,8 @@ class SchemaHistory:
             if database is None or schema == database:
                 own = columns.get((schema, table), [])
                 charset = charset_of_collation(collation or "") or server[0]
-                change[(schema, table)] = _table(own, keys.get((schema, table), []), charset, kind)
+                found = Table(tuple(own), tuple(keys.get((schema, table), [])), charset)
+                change[(schema, table)] = versioned(found, ends.get((schema, table), "")) if kind == "SYSTEM VERSIONED" else found
         self._add(_Record(position, "snapshot", change, "", database, server))
 
     def follow(self, position: Position, database: str, sql: str) -> bool:
@@ -236,13 +246,6 @@ class SchemaHistory:
 
 def _standard(charset: str) -> str:
     return "utf8mb3" if charset == "utf8" else charset
-
-
-def _table(columns: list[Column], key: list[str], charset: str, kind: str) -> Table:
-    if kind == "SYSTEM VERSIONED" and not any(column.name == "row_end" for column in columns):
-        period = (Column("row_start", "timestamp", scale=6), Column("row_end", "timestamp", scale=6))
-        return Table((*columns, *period), tuple(key), charset, versioned=True)
-    return Table(tuple(columns), tuple(key), charset)
 
 
 def _line(value: Any) -> bytes:

@@ -84,8 +84,8 @@ def require_binlog(server: Server, settings: Settings) -> None:
         mend = "SET GLOBAL binlog_row_image = FULL; or take partial rows with row_image = any"
         raise BinlogDisabled(f"{where} has binlog_row_image = {image}, which leaves columns out: {mend}")
     metadata = have.get("binlog_row_metadata", "missing")
-    if metadata != "FULL" and not settings.schema_history:
-        mend = "SET GLOBAL binlog_row_metadata = FULL; or follow DDLs with schema_history = true"
+    if metadata != "FULL" and settings.schema_history != "on":
+        mend = "SET GLOBAL binlog_row_metadata = FULL; or follow DDLs with schema_history = on"
         raise BinlogDisabled(f"{where} has binlog_row_metadata = {metadata}, which leaves out column names: {mend}")
 
 

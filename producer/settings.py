@@ -87,7 +87,11 @@ class Settings:
     empty_seconds: float = _option(5.0, "or one in this many seconds", low=0)
     # ---- files
     state: str = _option("", "folder of checkpoints and schema histories; default: $SHMSTORE_STATE or the XDG state folder")
-    schema_history: bool = _option(False, "follow DDLs in a durable schema history, for binlog_row_metadata other than FULL")
+    schema_history: str = _option(
+        "auto",
+        "on: follow DDLs in a durable history, for binlog_row_metadata other than FULL; auto: only ask MariaDB for its UUID and INET columns",
+        choices=("auto", "on", "off"),
+    )
     # ---- the store, when it is created
     capacity: int = _option(16384, "events the new store holds, a power of two", low=2)
     memory_unit: int = _option(1024, "bytes an event is meant to take; capacity times this bounds the new store", low=1)

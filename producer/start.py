@@ -61,6 +61,11 @@ def resume_point(store: EventStore) -> Resume | None:
     return None
 
 
+def has_resume(settings: Settings, resume: Resume | None) -> bool:
+    """Whether the stream goes on from where it was before: the store's tail, or a checkpoint."""
+    return resume is not None or bool(checkpoints(settings.store, settings.state or None))
+
+
 def lowest(positions: Iterable[Position]) -> Position | None:
     """Return the position that all others have passed; None of none. Of GTID sets that have neither, what they share."""
     return reduce(_lower, positions, None)
@@ -80,8 +85,16 @@ def _lower(a: Position | None, b: Position) -> Position:
     return min(a, b, key=lambda position: position.order)
 
 
-def choose_start(settings: Settings, session: Session, server: Server, resume: Resume | None, log: logging.Logger) -> Start:
-    """Return where to start on `server`. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`."""
+def choose_start(
+    settings: Settings,
+    session: Session,
+    server: Server,
+    resume: Resume | None,
+    log: logging.Logger,
+    *,
+    latest: Position | None = None,
+) -> Start:
+    """Return where to start on `server`; `latest` is what start = latest means, by default now. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`."""
     try:
         if resume is not None:
             return _at(settings, session, server, resume.position)._replace(tail=resume.tail)
@@ -90,7 +103,7 @@ def choose_start(settings: Settings, session: Session, server: Server, resume: R
         if position is not None:
             log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
             return _at(settings, session, server, position)
-        return configured(settings, session, server)
+        return configured(settings, session, server, latest)
     except BinlogPurged as error:
         if settings.on_purged == "fail":
             raise
@@ -98,11 +111,11 @@ def choose_start(settings: Settings, session: Session, server: Server, resume: R
         return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
 
 
-def configured(settings: Settings, session: Session, server: Server) -> Start:
+def configured(settings: Settings, session: Session, server: Server, latest: Position | None = None) -> Start:
     """Return the start that the option `start` names."""
     start = settings.start
     if start == "latest":
-        return _latest(session, server, settings)
+        return _latest(session, server, settings, latest)
     if start == "earliest":
         return _earliest(session, server)
     if start.startswith("gtid:"):
@@ -139,8 +152,8 @@ def parse_time(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _latest(session: Session, server: Server, settings: Settings) -> Start:
-    position = current_position(session, server)
+def _latest(session: Session, server: Server, settings: Settings, position: Position | None = None) -> Start:
+    position = position or current_position(session, server)
     executed = server.executed(position.gtids) if server.gtids else None
     return Start(position, executed, by_gtid=bool(executed) and settings.gtid == "auto")
 

@@ -292,7 +292,8 @@ def _fields(
     mariadb: bool | None,
 ) -> list[Field]:
     """Combine the types with the optional metadata, and with the history where the log is silent."""
-    names = _names(wires, tags, history)
+    # a schema without a table name is today's: it tells types apart, but not the names of columns of another time
+    names = _names(wires, tags, history if history is not None and history.table else None)
     visible = len(names)
     while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
         visible -= 1

@@ -1,0 +1,139 @@
+"""Which schema history a stream uses, and how it begins: a snapshot of the tables at a known place of the binlog."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from producer.binlog import Session, connect
+from producer.schema import SchemaHistory
+from producer.server import Server, current_position, gtid_at
+from producer.settings import Settings
+from shmstore import Column, Position, PositionNotFound, SchemaUnknown, SourceError, TableSchema, state_directory
+
+ATTEMPTS = 20
+_LIKE_BINARY = "('uuid', 'inet4', 'inet6')"
+
+
+class CurrentTables:
+    """A MariaDB's UUID, INET4 and INET6 columns as they are now: in the binlog they look like BINARY.
+
+    Asked once a table, and again after a DDL. Where nothing can be asked, they stay BINARY.
+    """
+
+    def __init__(self, settings: Settings, endpoint: tuple[str, int], log: logging.Logger) -> None:
+        self._settings, self._endpoint, self._log = settings, endpoint, log
+        self._tables: dict[tuple[str, str], TableSchema | None] = {}
+
+    def find(self, database: str, table: str) -> TableSchema | None:
+        """Return a schema of only those columns, without a table name; None where there are none."""
+        key = (database, table)
+        if key not in self._tables:
+            self._tables[key] = self._ask(database, table)
+        return self._tables[key]
+
+    def follow(self, position: Position, database: str, sql: str) -> bool:
+        """Forget what was asked: a DDL may have changed it."""
+        self._tables.clear()
+        return True
+
+    def seek(self, position: Position) -> None:
+        """Now is now."""
+
+    def _ask(self, database: str, table: str) -> TableSchema | None:
+        try:
+            session = connect(self._settings, self._endpoint)
+            try:
+                rows = session.query(
+                    "SELECT column_name, data_type FROM information_schema.columns "
+                    f"WHERE table_schema = %s AND table_name = %s AND data_type IN {_LIKE_BINARY}",
+                    (database, table),
+                )
+            finally:
+                session.close()
+        except SourceError as error:
+            self._log.warning("types of %s.%s were not told: %s", database, table, error)
+            return None
+        return TableSchema(database, "", tuple(Column(str(name), str(type_)) for name, type_ in rows)) if rows else None
+
+
+def open_history(
+    settings: Settings, session: Session, server: Server, log: logging.Logger, *, anew: bool
+) -> SchemaHistory | CurrentTables | None:
+    """Return the history that the options and the server ask for; `anew`: an empty one, the old file is put aside.
+
+    Raises `SchemaUnknown` where the file is another server's.
+    """
+    if settings.schema_history == "on":
+        identity = server.identity.replace("=", "-").replace("/", "-")
+        folder = (Path(settings.state) if settings.state else state_directory()) / settings.store
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"schemas-{identity}.jsonl"
+        if anew and path.exists():  # DDLs since then were seen by nobody
+            path.replace(path.with_suffix(".old"))
+        history = SchemaHistory(path)
+        if history.first is not None:
+            _require_same_server(session, server, history.first, path)
+        return history
+    if settings.schema_history == "auto" and server.mariadb:
+        return CurrentTables(settings, session.endpoint, log)
+    return None
+
+
+def require_covered(history: SchemaHistory, position: Position) -> None:
+    """Raise `SchemaUnknown` when `position`, which no producer has reached, is behind all that the history has seen."""
+    if history.last is not None and position.order > history.last.order:
+        raise SchemaUnknown(
+            f"the schema history ends at {history.last.file}:{history.last.offset}, before the start position {position.file}:"
+            f"{position.offset}: DDLs between are unknown; start there or earlier, or with start = latest"
+        )
+
+
+def take_snapshot(history: SchemaHistory, session: Session, server: Server) -> Position:
+    """Put the tables as they are into `history`, at a position where they were so; return it.
+
+    The tables are read before and after the position is: where both are the same, they were so at the position.
+    """
+    before = _read(session)
+    for _ in range(ATTEMPTS):
+        position = current_position(session, server)
+        after = _read(session)
+        if before == after:
+            history.snapshot(after.__getitem__, position)
+            return position
+        before = after
+    raise SchemaUnknown(f"the tables changed {ATTEMPTS} times while their schema was read: try again when fewer DDLs run")
+
+
+class _Recorder(dict[str, Sequence[tuple[Any, ...]]]):
+    """Answers to queries, asked when first wanted."""
+
+    def __init__(self, query: Callable[[str], Sequence[tuple[Any, ...]]]) -> None:
+        super().__init__()
+        self._query = query
+
+    def __missing__(self, sql: str) -> Sequence[tuple[Any, ...]]:
+        self[sql] = self._query(sql)
+        return self[sql]
+
+
+def _read(session: Session) -> dict[str, Sequence[tuple[Any, ...]]]:
+    recorder = _Recorder(session.query)
+    SchemaHistory().snapshot(recorder.__getitem__, Position("binlog.000001", 4))
+    return dict(recorder)
+
+
+def _require_same_server(session: Session, server: Server, first: Position, path: Path) -> None:
+    """MySQL's UUID is in the file's name; a MariaDB is known by what it logged at the history's beginning."""
+    if not server.mariadb:
+        return
+    try:
+        if gtid_at(session, first.file, first.offset) == first.gtids:
+            return
+    except PositionNotFound:
+        files = {str(row[0]) for row in session.query("SHOW BINARY LOGS")}
+        if first.file not in files:
+            return  # purged
+    raise SchemaUnknown(f"{path} is the schema history of another server: move it away, and start anew with start = latest")
