@@ -94,6 +94,12 @@ class Monitor:
             self._out.write(self._line(now) + "\n")
         self._out.flush()
 
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        self._out.write(text + "\n")
+        self._lines = 0  # the next page comes below it
+        self._out.flush()
+
     def _page(self, now: float) -> list[str]:
         load, put = self.stages["load"].rows, self.stages["put"].rows
         events = self.store.newest + 1

@@ -34,6 +34,7 @@ examples
   scripts/demo --readers sqlite,replicate   Spark again, by the library's one call: replicate()
   scripts/demo --rows 5000 --rate 0 --capacity 1024
                                             a small ring: the producer waits for the slowest reader, and nothing is lost
+  scripts/demo --kill 5                     kill -9 parts in mid-load and start them again: nothing lost, nothing twice
   scripts/demo --keep                       leave all running at the end, to look around with mysql, sqlite3, shmstore stat ...
 
 exit codes
@@ -55,6 +56,7 @@ class Options(NamedTuple):
     seed: int
     patience: float
     keep: bool
+    kill: int = 0
 
 
 def parse(words: Sequence[str] | None = None) -> Options:
@@ -100,12 +102,25 @@ def parse(words: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--keep", action="store_true", help="at the end leave all running until Ctrl-C, then keep the files and the store"
     )
+    parser.add_argument(
+        "--kill",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="kill -9 the producer or a reader N times in mid-load, and start it again (default 0)",
+    )
     return Options(**vars(parser.parse_args(words)))
 
 
 def _rows(text: str) -> int:
     if not text.replace("_", "").isdigit() or int(text) < 200:
         raise argparse.ArgumentTypeError(f"{text} is not a number of at least 200")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 up")
     return int(text)
 
 

@@ -68,6 +68,12 @@ class Child:
             self._asked = True
             self.process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Kill -9 it and all that it started."""
+        for pid in session_members(self.pid):
+            _kill(pid)
+        self.stop()
+
     def stop(self, timeout: float = 15.0) -> int:
         """SIGTERM, wait, then SIGKILL what is left of its session. Returns the exit code."""
         self.terminate()

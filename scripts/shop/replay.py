@@ -19,9 +19,14 @@ _BYTES: Final = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longb
 
 
 class Replay:
-    """The tables as the file's lines leave them. `rows` counts the row changes."""
+    """The tables as the file's lines leave them. `rows` counts the row changes.
 
-    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+    With `redelivered` the writer was killed in between: what it had written but not acked comes again and is skipped by its
+    place, and the line that it left torn too.
+    """
+
+    def __init__(self, layouts: Mapping[str, Layout], *, redelivered: bool = False) -> None:
+        self._redelivered = redelivered
         self._bytes = {table: {name for name, type_ in layout.columns if type_ in _BYTES} for table, layout in layouts.items()}
         self._keys = {table: layout.key for table, layout in layouts.items()}
         self.content: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in layouts}
@@ -40,9 +45,13 @@ class Replay:
                 document = json.loads(line)
                 place = (document["seq"], document.get("row", -1))
             except (ValueError, KeyError) as error:
+                if self._redelivered:
+                    continue
                 raise ValueError(
                     f"line {number} of the tail file is not one of its documents: {error}: {line[:120]!r}"
                 ) from error
+            if place <= self._last and self._redelivered:
+                continue
             if place <= self._last:
                 raise ValueError(f"line {number} of the tail file: event {place} after {self._last}")
             self._last = place
