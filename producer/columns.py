@@ -48,7 +48,7 @@ class ColumnDefinition(NamedTuple):
     column: Column
     primary: bool  # PRIMARY KEY among its attributes
     place: str | None  # None: at the end, "": first, else the name of the column before it
-    period: str = ""  # "start" | "end" of a system-versioned row's period
+    ends_period: bool = False  # AS ROW END: the end of a system-versioned row's period
 
 
 def is_text(column: Column) -> bool:
@@ -83,6 +83,8 @@ def define_column(name: str, tokens: Tokens, *, mariadb: bool) -> ColumnDefiniti
             members = tuple([_member(part) for part in arguments])
         elif type_ in ("datetime", "timestamp", "time"):
             scale = int(arguments[0][0].text)
+        elif type_ == "float" and len(arguments) == 1 and int(arguments[0][0].text) > 24:
+            type_ = "double"
         elif type_ == "decimal" and len(arguments) > 1:
             scale = int(arguments[1][0].text)
     if type_ == "json" and mariadb:
@@ -130,7 +132,7 @@ _BINARY_TYPES["longtext"] = "longblob"
 
 def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
     """Read what stands behind the type, down to FIRST or AFTER."""
-    primary, place, period = False, None, ""
+    primary, place, ends_period = False, None, False
     while tokens.left:
         if tokens.peek() == "(":
             tokens.skip_parentheses()
@@ -145,10 +147,8 @@ def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
                 tokens.take()
         elif tokens.accept("REFERENCES"):
             tokens.table_name("")
-        elif tokens.accept("AS", "ROW", "START"):
-            period = "start"
         elif tokens.accept("AS", "ROW", "END"):
-            period = "end"
+            ends_period = True
         elif tokens.accept("FIRST"):
             place = ""
         elif tokens.accept("AFTER"):
@@ -164,7 +164,7 @@ def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
             column = _flag(column, tokens.take().upper)
     if column.charset == "binary":
         column = column._replace(type=_BINARY_TYPES.get(column.type, column.type))
-    return ColumnDefinition(column if is_text(column) else column._replace(charset=""), primary, place, period)
+    return ColumnDefinition(column if is_text(column) else column._replace(charset=""), primary, place, ends_period)
 
 
 def _flag(column: Column, word: str) -> Column:

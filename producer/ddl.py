@@ -13,7 +13,7 @@ from producer.columns import ColumnDefinition, charset_of_collation, define_colu
 from producer.tokens import Token, Tokens, tokenize
 from shmstore.event import Column
 
-__all__ = ["Catalog", "Change", "Table", "Unreadable"]
+__all__ = ["Catalog", "Change", "Table", "Unreadable", "versioned"]
 
 
 class Table(NamedTuple):
@@ -41,6 +41,16 @@ _SEQUENCE = tuple(
 _NOT_COLUMNS = {"PRIMARY", "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK", "PERIOD", "VECTOR"}
 # Words behind ALTER TABLE's ADD and DROP that begin no column; a column of such a name must be quoted or follow COLUMN.
 _NOT_ADDED = _NOT_COLUMNS | {"PARTITION", "SYSTEM"}
+
+
+def versioned(table: Table, end: str = "") -> Table:
+    """Return MariaDB's `table` WITH SYSTEM VERSIONING: the `end` of the row's period is in the primary key.
+
+    Where the table does not name the period's columns it has two that no SELECT * shows.
+    """
+    end_name = end or "row_end"
+    key = (*table.key, end_name) if table.key and end_name not in table.key else table.key
+    return table._replace(key=key) if end else table._replace(columns=table.columns + _ROW_PERIOD, key=key, versioned=True)
 
 
 class Catalog:
@@ -124,7 +134,6 @@ class _Statement:
                 return {Tokens(part).table_name(self.database): None for part in tokens.parts()}
         elif verb == "RENAME":
             if tokens.accept("TABLE") or tokens.accept("TABLES"):
-                self._if_exists()
                 return self._rename()
         elif verb == "ALTER":
             return self._alter()
@@ -183,30 +192,26 @@ class _Statement:
         if any(token.upper == "SELECT" for token in rest):
             raise ValueError("CREATE TABLE ... SELECT")
         table = Table((), (), charset)
-        explicit = False
+        end = ""
         for part in definitions:
-            table, period = self._defined(table, part)
-            explicit = explicit or period
+            table, period_end = self._defined(table, part)
+            end = end or period_end
         words = [token.upper for token in rest]
-        versioned = any(words[i : i + 3] == ["WITH", "SYSTEM", "VERSIONING"] for i in range(len(words)))
-        versioned = versioned or any(
+        wanted = any(words[i : i + 3] == ["WITH", "SYSTEM", "VERSIONING"] for i in range(len(words)))
+        wanted = wanted or any(
             "VERSIONING" in [t.upper for t in part] and "WITH" in [t.upper for t in part] for part in definitions
         )
-        return {name: self._versioned(table) if versioned and not explicit else table}
+        return {name: versioned(table, end) if wanted else table}
 
-    def _versioned(self, table: Table) -> Table:
-        key = (*table.key, "row_end") if table.key else ()
-        return table._replace(columns=table.columns + _ROW_PERIOD, key=key, versioned=True)
-
-    def _defined(self, table: Table, part: list[Token]) -> tuple[Table, bool]:
-        """`table` with one more definition; and whether that was a column of the period."""
+    def _defined(self, table: Table, part: list[Token]) -> tuple[Table, str]:
+        """`table` with one more definition; and its name where it ends the row's period."""
         tokens = Tokens(part)
         if not part:
             raise ValueError("an empty definition")
         if part[0].kind == "word" and part[0].upper in _NOT_COLUMNS and not self._is_column(part):
-            return self._keyed(table, tokens), False
+            return self._keyed(table, tokens), ""
         definition = define_column(tokens.name(), tokens, mariadb=self.catalog.mariadb)
-        return self._placed(table, definition), bool(definition.period)
+        return self._placed(table, definition), definition.column.name if definition.ends_period else ""
 
     def _is_column(self, part: list[Token]) -> bool:
         """PERIOD and VECTOR are keywords that may also be names: a type follows then."""
@@ -246,6 +251,8 @@ class _Statement:
 
     def _rename(self) -> Change:
         change: Change = {}
+        maybe = self.tokens.peek() == "IF"
+        self._if_exists()
         for part in self.tokens.parts():
             tokens = Tokens(part)
             old = tokens.table_name(self.database)
@@ -254,6 +261,8 @@ class _Statement:
             tokens.accept("TO")
             new = tokens.table_name(self.database)
             known = change[old] if old in change else self.catalog.find(*old)
+            if known is None and maybe:
+                continue
             change[old] = None
             change[new] = known if known is not None else Unreadable("it was renamed from a table that is not known")
         return change
@@ -346,6 +355,8 @@ class _Alteration:
             self.now = self.now._replace(charset=charset)
             for column in self.now.columns:
                 if is_text(column):
+                    if column.charset != charset and not "".join(column.members).isascii():
+                        raise ValueError("CONVERT TO of a column whose members are not ASCII: servers garble them")
                     self._exchange(column, column._replace(charset=charset))
         elif spec.peek() not in ("ALTER", "PARTITION", "ORDER", "RENAME"):  # table options, or what changes no column
             self.now = self.now._replace(charset=_Statement(statement.catalog, "", spec)._charset_option(self.now.charset))
@@ -368,7 +379,8 @@ class _Alteration:
         columns = list(self.now.columns)
         at = next(i for i, one in enumerate(columns) if one is column)
         columns[at] = new
-        key = tuple([new.name if name == column.name and id(column) in self.keys else name for name in self.now.key])
+        in_key = self.keys.get(id(column), True)  # of two columns that change names only one may be meant by the key's name
+        key = tuple([new.name if in_key and name == column.name else name for name in self.now.key])
         if id(column) in self.old:
             self.old[id(new)] = self.old.pop(id(column))
             self.keys[id(new)] = self.keys.pop(id(column))
@@ -395,7 +407,7 @@ class _Alteration:
         explicit = spec.accept("COLUMN")
         if spec.accept("SYSTEM", "VERSIONING"):
             if not any(c.name == "row_end" for c in self.now.columns):
-                self.now = statement._versioned(self.now)
+                self.now = versioned(self.now)
             return
         skip = spec.peek() == "IF"
         _ = spec.accept("IF", "NOT", "EXISTS")

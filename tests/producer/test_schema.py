@@ -1,0 +1,490 @@
+"""The schema history: DDLs followed against information_schema, and logs without names read with the columns of their time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producer.columns import column_of_type
+from producer.ddl import Catalog, Table, Unreadable
+from producer.schema import SchemaHistory
+from shmstore.errors import SchemaUnknown
+from shmstore.event import Column, Position, TableSchema
+from tests.producer.decoding import Log, database_of, reference, run
+from tests.servers.server import Server, start_server
+
+# ---------------------------------------------------------------- every DDL against information_schema
+
+BOTH = [
+    "CREATE TABLE t (id int unsigned NOT NULL AUTO_INCREMENT PRIMARY KEY, `weird ``name` varchar(10), n decimal(5,2) UNSIGNED ZEROFILL)",
+    "ALTER TABLE t ADD COLUMN a int FIRST, ADD b bigint unsigned AFTER id, ADD c enum('x','it''s','a,b','\\\\','u ') CHARACTER SET latin1",
+    "ALTER TABLE t ADD (d set('1','2') NOT NULL DEFAULT '1', e char(3) CHARACTER SET ucs2 COLLATE ucs2_bin, KEY (a))",
+    "ALTER TABLE t CHANGE a z tinyint unsigned COMMENT 'AFTER unsigned, (', MODIFY b int",
+    "ALTER TABLE t MODIFY COLUMN z smallint unsigned DEFAULT 5 AFTER c, DROP d, DROP COLUMN e",
+    "ALTER TABLE t DROP PRIMARY KEY, MODIFY id int, ADD CONSTRAINT pk PRIMARY KEY USING BTREE (z, id)",
+    "ALTER TABLE t ADD UNIQUE KEY u (b), ADD INDEX (n), ADD CONSTRAINT ch CHECK (b > 0 OR 'DROP n' = 'x')",
+    "ALTER TABLE t ALTER COLUMN b SET DEFAULT 7, ALTER n DROP DEFAULT",
+    "ALTER TABLE t DROP CONSTRAINT ch",
+    "ALTER TABLE t RENAME COLUMN b TO bb",
+    "ALTER TABLE t ADD `select` text, ADD `order` text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, ADD COLUMN status int",
+    "ALTER TABLE t CONVERT TO CHARACTER SET gbk",
+    "ALTER TABLE t ADD after_convert varchar(9), ADD bin1 char(4) CHARACTER SET binary, ADD asc1 char(3) ASCII",
+    "ALTER TABLE t DEFAULT CHARACTER SET = latin2, COMMENT = 'CHARSET=utf8mb4'",
+    "ALTER TABLE t ADD in_latin2 longtext, ADD nat NATIONAL VARCHAR(9), ADD nch NCHAR(4), ADD lng LONG VARCHAR, ADD lvb LONG VARBINARY",
+    "ALTER TABLE t ENGINE = InnoDB, COLLATE utf8mb4_bin",
+    "ALTER TABLE t ADD in_mb4 varchar(5)",
+    "ALTER TABLE t RENAME TO t2",
+    "ALTER TABLE t2 RENAME AS t, ADD last int",
+    "CREATE TABLE other LIKE t",
+    "RENAME TABLE t TO tmp, other TO t, tmp TO other",
+    "CREATE TABLE parts (id int, k int, PRIMARY KEY (k, id)) CHARSET koi8r PARTITION BY HASH(k) PARTITIONS 2",
+    "ALTER TABLE parts ADD PARTITION PARTITIONS 1",
+    "ALTER TABLE parts ADD x varchar(3) REMOVE PARTITIONING",
+    "ALTER TABLE parts ADD y varchar(3), COMMENT 'x' PARTITION BY RANGE (k) (PARTITION p VALUES LESS THAN MAXVALUE)",
+    "CREATE TABLE synonyms (a BOOL, b INT4, c INTEGER UNSIGNED, d DEC(5), e NUMERIC(6,1), f FIXED, g REAL, h DOUBLE PRECISION, i FLOAT(30), "
+    "j CHARACTER VARYING(5), k CHARACTER(5), l MIDDLEINT, m INT1, n SERIAL, o FLOAT4, p FLOAT8, q VARCHARACTER(4), r CHAR BYTE)",
+    "CREATE TABLE kinds (a year, b date, c datetime(3), d timestamp(6) NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), e time(2), "
+    "f bit(7), g json, h geometry, i point, j binary(3), k varbinary(3), l blob, m tinytext, n mediumblob, o longtext CHARACTER SET utf16)",
+    "CREATE TABLE gen (a int, b int GENERATED ALWAYS AS (a + 1) VIRTUAL, c varchar(9) AS (concat('x,(', a)) STORED, UNIQUE (b))",
+    "CREATE TABLE refs (id int PRIMARY KEY, g int, FOREIGN KEY (g) REFERENCES other2 (id) ON DELETE SET NULL ON UPDATE CASCADE)",
+    "CREATE TABLE /* a comment, ( */ `co``mm` (a int /*! unsigned */, -- end, )\n b int # more, (\n)",
+    "CREATE TABLE IF NOT EXISTS kinds (different int)",
+    "CREATE TABLE case_names (Id int, ID2 int)",
+    "ALTER TABLE case_names CHANGE iD iD int unsigned, ADD x int AFTER ID",
+    "ALTER TABLE case_names RENAME COLUMN id TO id2, RENAME COLUMN id2 TO id",
+    "CREATE TABLE swap (a int, b varchar(3), PRIMARY KEY (a))",
+    "ALTER TABLE swap RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+    "CREATE TABLE defaults (a varchar(9) DEFAULT 'unsigned' COLLATE latin1_bin, b int DEFAULT -1 COMMENT 'PRIMARY KEY', c enum('CHARSET','(') DEFAULT '(')",
+    "DROP TABLE IF EXISTS nothing_here, swap",
+    "CREATE TABLE charsets (a char(1), b char(1) CHARSET utf8, c text COLLATE latin1_german2_ci, d tinytext UNICODE) DEFAULT CHARSET=cp1251 COLLATE=cp1251_bin",
+    "CREATE TABLE keys1 (a int KEY, b int UNIQUE KEY, c int UNIQUE)",
+    "CREATE TABLE keys2 (a varchar(99), b int, `primary` int, PRIMARY KEY (a(10), b), KEY `k` (b), FULLTEXT KEY ft (a))",
+    "ALTER TABLE keys2 DROP INDEX k, DROP COLUMN `primary`, ADD COLUMN `key` int",
+    "ALTER DATABASE CHARACTER SET latin5",
+    "CREATE TABLE in_latin5 (a varchar(3), e enum('ş'))",
+    "TRUNCATE TABLE in_latin5",
+    "CREATE INDEX i ON in_latin5 (a)",
+    "CREATE VIEW v AS SELECT 1 AS x",
+    "DROP VIEW v",
+]
+ONLY = {
+    "mariadb": [
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS last varchar(5), DROP COLUMN IF EXISTS nope, ADD COLUMN IF NOT EXISTS new1 int unsigned",
+        "ALTER TABLE t MODIFY COLUMN IF EXISTS nope int, CHANGE COLUMN IF EXISTS new1 new2 int, RENAME COLUMN IF EXISTS nope TO x",
+        "ALTER ONLINE TABLE IF EXISTS t WAIT 5 DROP new2",
+        "CREATE OR REPLACE TABLE kinds (u uuid, i inet6, j inet4, k varchar(20) COMPRESSED, c json CHECK (json_valid(c)))",
+        "CREATE TABLE versioned (id int PRIMARY KEY, x int) WITH SYSTEM VERSIONING",
+        "ALTER TABLE versioned ADD y int",
+        "ALTER TABLE versioned DROP SYSTEM VERSIONING",
+        "ALTER TABLE versioned ADD SYSTEM VERSIONING",
+        "CREATE TABLE period (id int PRIMARY KEY, s timestamp(6) GENERATED ALWAYS AS ROW START, e timestamp(6) GENERATED ALWAYS AS ROW END, "
+        "PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING",
+        "CREATE SEQUENCE seq START 5",
+        "DROP SEQUENCE seq",
+        "CREATE TABLE period2 (id int, f date, u date, PERIOD FOR app (f, u))",
+        "RENAME TABLE IF EXISTS nope TO nope2, parts TO parts2",
+    ],
+    "mysql": [
+        "CREATE TABLE invisible (a int INVISIBLE, b int, c varchar(3) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_as_cs)",
+        "CREATE TABLE funcs (a int, b json, KEY f ((a + 1)), c int DEFAULT (1 + (2 * 3)), v vector(3), g point SRID 4326)",
+        "ALTER TABLE funcs ADD KEY g ((abs(a))), ADD d varchar(9) DEFAULT (concat('a', ')')), ALGORITHM = INSTANT"[:-len(", ALGORITHM = INSTANT")],
+        "CREATE TABLE sub (a int, b int) PARTITION BY RANGE (a) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)",
+    ],
+}  # fmt: skip
+
+
+def query_of(connection: Any) -> Callable[[str], Sequence[Sequence[Any]]]:
+    return lambda sql: run(connection, sql)
+
+
+def essence(schema: TableSchema) -> tuple[list[tuple[Any, ...]], tuple[int, ...]]:
+    """What a history is for: nullability and sizes are in the log."""
+    return [(c.name, c.type, c.unsigned, c.charset, c.members, c.scale) for c in schema.columns], schema.primary_key
+
+
+def tables_of(history: SchemaHistory, database: str) -> dict[str, Any]:
+    found = {}
+    for (schema, table), now in history._catalog.tables.items():
+        if schema == database:
+            known = None if isinstance(now, Unreadable) else history.find(schema, table)
+            found[table] = essence(known) if known is not None else now
+    return found
+
+
+@pytest.fixture(scope="module")
+def newer() -> Iterator[Server]:
+    with start_server("mariadb118") as server:
+        yield server
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["mariadb", "mysql", "newer"])
+def test_every_ddl_is_followed_as_the_server_does_it(request: pytest.FixtureRequest, kind: str) -> None:
+    """After each statement the followed tables are those that a new snapshot of information_schema shows."""
+    server: Server = request.getfixturevalue(kind)
+    with database_of(server, "ddl") as (connection, _):
+        run(connection, "SET SESSION foreign_key_checks = 0, sql_mode = ''")
+        if server.flavor == "mariadb":
+            run(connection, "SET SESSION system_versioning_alter_history = KEEP")
+        followed = SchemaHistory()
+        followed.snapshot(query_of(connection), Position("binlog.000001", 1))
+        for i, sql in enumerate(BOTH + ONLY[server.flavor]):
+            run(connection, sql)
+            followed.follow(Position("binlog.000001", 100 + i), "ddl", sql)
+            fresh = SchemaHistory()
+            fresh.snapshot(query_of(connection), Position("binlog.000001", 1), database="ddl")
+            expected = tables_of(fresh, "ddl")
+            got = tables_of(followed, "ddl")
+            assert sorted(got) == sorted(expected), sql
+            for table, wanted in expected.items():
+                assert list(got[table]) == list(wanted), f"{sql}: {table}: {set(got[table][0]) ^ set(wanted[0])}"
+
+
+# ---------------------------------------------------------------- rows
+
+
+def feed(history: SchemaHistory, connection: Any, log: Log, sql: str) -> None:
+    """Run a DDL and follow it at the place where it stands in the log."""
+    run(connection, "SET SESSION sql_mode = ''", sql)
+    file, offset = log._place()
+    assert history.follow(Position(file, offset), "old_log", sql)
+
+
+MODES = {"mysql": "SET GLOBAL binlog_row_metadata = MINIMAL", "mariadb": "SET GLOBAL binlog_row_metadata = NO_LOG"}
+TABLE = (
+    "CREATE TABLE t (id int unsigned primary key, b bigint unsigned, e enum('x','ü') character set latin1, s set('p','q'), "
+    "v varchar(20) character set gbk, w varbinary(5), x text, y blob, z year, d decimal(8,2) unsigned)"
+)
+ROW = "INSERT INTO t (id, b, e, s, v, w, x, y, z, d) VALUES (4294967295, 18446744073709551615, 'ü', 'p,q', '世', x'ff00', 'ü', x'80', 2024, 1.5)"
+
+
+@pytest.mark.server
+def test_rows_without_metadata_are_those_of_full_metadata(any_server: Server) -> None:
+    """MINIMAL on MySQL, NO_LOG on MariaDB: with a history the rows and the schema are the same as with FULL."""
+    with database_of(any_server, "bare") as (connection, log):
+        run(connection, TABLE)
+        log.skip()
+        run(connection, ROW)
+        (full,) = log.seen()
+        run(connection, "DELETE FROM t", MODES[any_server.flavor])
+        try:
+            history = SchemaHistory()
+            history.snapshot(query_of(connection), Position(*log._place()))
+            log.decoder = reference(history)
+            log.skip()
+            run(connection, ROW)
+            (bare,) = log.seen()
+            assert bare == full
+            log.decoder = reference()
+            run(connection, "UPDATE t SET z = 1999")
+            with pytest.raises(SchemaUnknown, match="binlog_row_metadata=FULL"):
+                log.seen()
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+@pytest.mark.server
+def test_an_old_log_is_read_with_the_columns_of_its_time(any_server: Server, tmp_path: Path) -> None:
+    """Events before, between and after ALTERs, read again from the start by a new process with the file of the first."""
+    path = tmp_path / "history"
+    with database_of(any_server, "old_log") as (connection, log):
+        try:
+            run(connection, MODES[any_server.flavor], "CREATE TABLE t (id int, a bigint unsigned, b enum('x','y'))")
+            log.skip()
+            start = Position(log.file, log.position)
+            history = SchemaHistory(path)
+            history.snapshot(query_of(connection), start)
+            run(connection, "INSERT INTO t VALUES (1, 18446744073709551615, 'x')")
+            feed(history, connection, log, "ALTER TABLE t CHANGE a renamed bigint, MODIFY b enum('y','x','z')")
+            run(connection, "INSERT INTO t VALUES (2, -1, 'z')")
+            feed(history, connection, log, "ALTER TABLE t ADD first_one varchar(9) FIRST, DROP renamed, RENAME TO u")
+            run(connection, "INSERT INTO u VALUES ('new', 3, 'y')")
+            feed(history, connection, log, "DROP TABLE u")
+            end = log._place()
+            for again in (history, SchemaHistory(path)):
+                again.seek(start)
+                log.file, log.position = start.file, start.offset
+                log.decoder = reference(again)
+                records = iter(again._records[1:])
+                found = []
+                for event in read_slowly(log, again, records):
+                    found.append((event.schema.table, event.schema.names, event.rows[0].after))
+                assert found == [
+                    ("t", ("id", "a", "b"), (1, 2**64 - 1, "x")),
+                    ("t", ("id", "renamed", "b"), (2, -1, "z")),
+                    ("u", ("first_one", "id", "b"), ("new", 3, "y")),
+                ]
+            assert again.find("old_log", "u") is None
+            again.seek(Position(*end))
+            assert again.find("old_log", "t") is None
+            with pytest.raises(SchemaUnknown, match="begins at"):
+                again.seek(Position(start.file, start.offset - 1))
+            with pytest.raises(SchemaUnknown, match="another server"):
+                again.seek(Position("mysql-bin.000001", 4))
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+def read_slowly(log: Log, history: SchemaHistory, records: Iterator[Any]) -> Iterator[Any]:
+    """Read the log from log.position on as the producer does: each DDL is followed where it stands."""
+    data = (Path(log.server.directory) / "data" / log.file).read_bytes()
+    at = log.position
+    for record in [*records, None]:
+        until = record.position.offset if record else len(data)
+        log.position, place = at, log._place
+        log._place = lambda until=until: (log.file, until)  # type: ignore[method-assign]
+        piece = list(log_events(data, at, until))
+        yield from decode(log, piece)
+        log._place = place  # type: ignore[method-assign]
+        at = until
+        if record:
+            assert history.follow(record.position, "old_log", record.sql)
+
+
+def log_events(data: bytes, start: int, end: int) -> list[tuple[int, bytes]]:
+    from tests.producer.decoding import raw_events
+
+    checksum_of_file = data[:200]
+    assert checksum_of_file[:4] == b"\xfebin"
+    return list(raw_events(data[:end], start))
+
+
+def decode(log: Log, events: list[tuple[int, bytes]]) -> Iterator[Any]:
+    log.events = lambda: events  # type: ignore[method-assign]
+    try:
+        yield from log.seen()
+    finally:
+        del log.events
+
+
+# ---------------------------------------------------------------- the file
+
+
+class Server9:
+    """information_schema of one table."""
+
+    def __init__(self, *columns: tuple[str, str], database: str = "d", mariadb: bool = False) -> None:
+        self.columns = columns
+        self.database = database
+        self.mariadb = mariadb
+
+    def __call__(self, sql: str) -> Sequence[Sequence[Any]]:
+        if "VERSION()" in sql:
+            return [("utf8mb4", "0", "10.11.1-MariaDB" if self.mariadb else "9.7.4")]
+        if "schemata" in sql:
+            return [(self.database, "utf8mb4")]
+        if ".columns" in sql:
+            return [(self.database, "t", name, type_, None, "YES", "") for name, type_ in self.columns]
+        if "statistics" in sql:
+            return [(self.database, "t", self.columns[0][0])]
+        return [(self.database, "t", "utf8mb4_bin", "BASE TABLE")]
+
+
+def at(offset: int, file: str = "binlog.000007") -> Position:
+    return Position(file, offset)
+
+
+def test_nothing_is_known_before_a_snapshot() -> None:
+    """An empty history finds nothing, follows nothing and refuses nothing."""
+    history = SchemaHistory()
+    assert history.find("d", "t") is None
+    assert history.follow(at(5), "d", "CREATE TABLE t (a int)") is False
+    history.seek(at(9))
+    assert history.first is None
+
+
+def test_the_file_gives_everything_back(tmp_path: Path) -> None:
+    """A second process has the same tables at each position, in whatever order the records came."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int unsigned"), ("e", "enum('x','y''z')")), at(100))
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b varchar(9) CHARACTER SET latin1")
+    assert history.follow(at(300, "binlog.000010"), "d", "ALTER TABLE t DROP a")
+    history.snapshot(Server9(("only", "int")), at(400, "binlog.000010"))
+    again = SchemaHistory(path)
+    for position, names in (
+        (at(100), "ae"),
+        (at(200), "aeb"),
+        (at(299, "binlog.000010"), "aeb"),
+        (at(300, "binlog.000010"), "eb"),
+    ):
+        for one in (history, again):
+            one.seek(position)
+            schema = one.find("d", "t")
+            assert schema is not None
+            assert "".join(schema.names) == names
+    again.seek(at(400, "binlog.000010"))
+    assert again.find("d", "t") == TableSchema("d", "t", (Column("only", "int"),), (0,))
+
+
+def test_follow_is_idempotent(tmp_path: Path) -> None:
+    """The same DDL at the same position, or one from before the snapshot, changes nothing and writes nothing."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int")), at(100))
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    size = path.stat().st_size
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b int")  # it did change a table there
+    assert not history.follow(at(100), "d", "ALTER TABLE t ADD c int")
+    assert not history.follow(at(50), "d", "DROP TABLE t")
+    assert not history.follow(at(300), "d", "TRUNCATE t")
+    assert path.stat().st_size == size
+    assert history.find("d", "t").names == ("a", "b")
+
+
+def test_a_ddl_read_late_takes_its_place_before_a_later_snapshot() -> None:
+    """A stream that is behind the newest snapshot still follows DDLs where they stand."""
+    history = SchemaHistory()
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.snapshot(Server9(("a", "int"), ("b", "int"), ("c", "int")), at(500))
+    history.seek(at(100))
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    assert history.find("d", "t").names == ("a", "b")
+    assert history.follow(at(300), "d", "ALTER TABLE t ADD c int")
+    history.seek(at(250))
+    assert history.find("d", "t").names == ("a", "b")
+    history.seek(at(600))
+    assert history.find("d", "t").names == ("a", "b", "c")
+
+
+def test_a_snapshot_of_one_database_replaces_only_it() -> None:
+    """Other databases stay as they were."""
+    history = SchemaHistory()
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.snapshot(Server9(("x", "int"), database="other"), at(200), database="other")
+    history.seek(at(200))
+    assert history.find("d", "t").names == ("a",)
+    assert history.find("other", "t").names == ("x",)
+    history.seek(at(100))
+    assert history.find("other", "t") is None
+
+
+def test_a_line_cut_by_a_crash_does_not_count(tmp_path: Path) -> None:
+    """The file ends where its last whole line ends, and goes on from there."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int")), at(100))
+    whole = path.read_bytes()
+    history.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    for cut in range(len(whole), path.stat().st_size, 7):
+        torn = tmp_path / "torn"
+        torn.write_bytes(path.read_bytes()[:cut])
+        again = SchemaHistory(torn)
+        assert again.find("d", "t").names == ("a",)
+        again.follow(at(200), "d", "ALTER TABLE t ADD b int")
+        assert SchemaHistory(torn).find("d", "t").names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "content", ["hello\n", '{"shmstore_schema_history":2}\n', '{"shmstore_schema_history":1}\n{"kind":1}\n', "[]\n"]
+)
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path, content: str) -> None:
+    """The error names the file and what to do; the file stays as it was."""
+    path = tmp_path / "history"
+    path.write_text(content)
+    with pytest.raises(SchemaUnknown, match="no schema history"):
+        SchemaHistory(path)
+    assert path.read_text() == content
+
+
+def test_the_file_is_lines_of_json(tmp_path: Path) -> None:
+    """It can be read and repaired by hand; a DDL's text is in it."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.follow(at(200), "d", "DROP TABLE t")
+    first, second, third = (json.loads(line) for line in path.read_text().splitlines())
+    assert first == {"shmstore_schema_history": 1}
+    assert second["kind"] == "snapshot"
+    assert third["sql"] == "DROP TABLE t"
+    assert third["change"] == [["d", "t", None]]
+
+
+# ---------------------------------------------------------------- what cannot be followed
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE t AS SELECT 1 AS a",
+        "CREATE TABLE t (b int) SELECT 1 AS a",
+        "CREATE TABLE t LIKE unknown_table",
+        "ALTER TABLE t CHANGE nope x int",
+        "ALTER TABLE t ADD x",
+        "ALTER TABLE t MODIFY a int AFTER nope",
+        "CREATE TABLE t (a int",
+        "RENAME TABLE unknown_table TO t",
+        "ALTER TABLE t ADD e enum('ü') CHARACTER SET latin1, CONVERT TO CHARACTER SET utf8mb4",
+    ],
+)
+def test_a_ddl_that_cannot_be_followed_makes_its_table_unknown(sql: str) -> None:
+    """Never a guess: asking for the table is an error with the reason, until a snapshot or a DROP."""
+    history = SchemaHistory()
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.follow(at(200), "d", sql)
+    with pytest.raises(SchemaUnknown, match=r"table d\.t: .*new snapshot"):
+        history.find("d", "t")
+    history.follow(at(300), "d", "ALTER TABLE t ADD z int")
+    with pytest.raises(SchemaUnknown):
+        history.find("d", "t")
+    history.follow(at(400), "d", "DROP TABLE t")
+    history.follow(at(500), "d", "CREATE TABLE t (fresh int)")
+    assert history.find("d", "t").names == ("fresh",)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["", "(", "GRANT ALL ON *.* TO x", "CREATE TEMPORARY TABLE t (x int)", "DROP TEMPORARY TABLE t", "BEGIN", "'", "`", "CREATE"],
+)
+def test_other_statements_change_nothing(sql: str) -> None:
+    """Temporary tables, privileges, and text that is no statement at all."""
+    catalog = Catalog()
+    catalog.take({("d", "t"): Table((Column("a", "int"),))})
+    assert catalog.read(sql, "d") == {}
+
+
+def test_a_dropped_database_takes_its_tables_along() -> None:
+    """And one created again starts empty, with its own character set."""
+    catalog = Catalog(charset="latin1")
+    for sql in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (a text)",
+        "DROP DATABASE d",
+        "CREATE SCHEMA d DEFAULT CHARSET gbk",
+        "CREATE TABLE d.u (a text)",
+    ):
+        catalog.take(catalog.read(sql, "x"))
+    assert catalog.find("d", "t") is None
+    assert catalog.find("d", "u").columns[0].charset == "gbk"
+
+
+def test_names_that_differ_in_case_only() -> None:
+    """With lower_case_table_names they are one table, else two."""
+    for fold in (True, False):
+        catalog = Catalog(fold_case=fold)
+        catalog.take(catalog.read("CREATE TABLE Shop (a int)", "D"))
+        assert (catalog.find("d", "shop") is not None) is fold
+        assert catalog.find("D", "Shop") is not None
+
+
+@pytest.mark.parametrize(
+    ("column_type", "column"),
+    [
+        ("int(10) unsigned", Column("c", "int", True)),
+        ("decimal(5,2) unsigned zerofill", Column("c", "decimal", True, scale=2)),
+        (
+            "enum('it''s','\\\\','a,b',' x','nl\\n','ü','x''y\\\\''z')",
+            Column("c", "enum", members=("it's", "\\", "a,b", " x", "nl\n", "ü", "x'y\\'z")),
+        ),
+        ("datetime(3)", Column("c", "datetime", scale=3)),
+        ("varchar(20) /*M!100301 COMPRESSED*/", Column("c", "varchar")),
+        ("uuid", Column("c", "uuid")),
+    ],
+)
+def test_column_types_of_information_schema(column_type: str, column: Column) -> None:
+    """COLUMN_TYPE as the servers write it."""
+    assert column_of_type("c", column_type) == column
