@@ -147,7 +147,7 @@ def _tail(sub: Parser) -> None:
         type=place,
         default="earliest",
         metavar="WHERE",
-        help="earliest (default), latest, a sequence, or FILE:OFFSET; a subscription that is known goes on at its ack",
+        help="earliest (default), latest, a sequence, FILE:OFFSET or gtid:SET; a subscription that is known goes on at its ack",
     )
     sub.add_argument("--tables", metavar="PATTERNS", help="only these, comma separated: shop.orders, shop.*, *.orders")
     sub.add_argument("--count", type=whole, metavar="N", help="stop after N printed events")
@@ -243,12 +243,14 @@ def address(text: str) -> tuple[str, int]:
 
 
 def place(text: str) -> str | int | Position:
-    """Return the start that `text` names: earliest, latest, a sequence, or FILE:OFFSET in the binlog."""
+    """Return the start that `text` names: earliest, latest, a sequence, FILE:OFFSET in the binlog, or gtid:SET."""
     if text in ("earliest", "latest"):
         return text
+    if text.startswith("gtid:") and len(text) > 5:
+        return Position("", 0, text[5:])
     file, colon, offset = text.rpartition(":")
     if offset.isascii() and offset.isdigit() and bool(file) == bool(colon):
         return Position(file, int(offset)) if colon else int(offset)
     raise argparse.ArgumentTypeError(
-        f"{text} is not earliest, latest, a sequence such as 4711, or a binlog position such as binlog.000003:1520"
+        f"{text} is not earliest, latest, a sequence such as 4711, a binlog position such as binlog.000003:1520, or gtid:SET"
     )

@@ -356,8 +356,6 @@ def rm(options: argparse.Namespace) -> int:
             with attach(options) as store:
                 users = report.users(store.stat())
         except LayoutMismatch:
-            if options.path is not None:
-                raise  # a file that is no store is somebody's file
             users = []
         if users:
             in_use = f"store {options.store!r} is in use by {', '.join(users)}"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from consumer import Consumer
+from consumer.local import IDLE_SECONDS
 from shmstore import CheckpointFile, EventStore, PositionNotFound, StoreClosed, StoreNotFound, SubscriptionInUse
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 
@@ -205,7 +206,7 @@ def test_stop_from_a_thread_ends_a_wait(store: EventStore) -> None:
 
         def stop() -> None:
             waiting.wait(10)
-            time.sleep(0.2)  # by then the loop waits; were it still on its way, stop() would end it all the same
+            time.sleep(IDLE_SECONDS + 0.3)  # by then the loop is in its long wait, which nothing else ends
             consumer.stop()
 
         thread = threading.Thread(target=stop)

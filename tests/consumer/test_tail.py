@@ -36,8 +36,8 @@ def store() -> Iterator[EventStore]:
     EventStore.unlink(name)
 
 
-def reader(store: EventStore) -> Consumer:
-    return Consumer(store, "out", timeout=0, limit_events=2, checkpoint=False)
+def reader(store: EventStore, limit: int = 2) -> Consumer:
+    return Consumer(store, "out", timeout=0, limit_events=limit, checkpoint=False)
 
 
 def ack(store: EventStore) -> int:
@@ -81,7 +81,7 @@ def test_count_counts_what_is_printed(store: EventStore) -> None:
     begin = Event(EntryType.BEGIN, EventType.NONE, Position("binlog.000001", 1), 0)
     store.put([begin, change(1), begin, change(3), change(4)])
     out = io.BytesIO()
-    with reader(store) as consumer:
+    with reader(store, limit=5) as consumer:
         tail(consumer, out, format="maxwell", count=2)
     assert [json.loads(line)["data"]["id"] for line in out.getvalue().splitlines()] == [1, 3]
     assert ack(store) == 3

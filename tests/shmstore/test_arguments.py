@@ -26,6 +26,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
         (place, "4711", 4711),
         (place, "binlog.000003:1520", Position("binlog.000003", 1520)),
         (place, "with:colon.000003:4", Position("with:colon.000003", 4)),
+        (place, "gtid:0-1-7,1-1-4", Position("", 0, "0-1-7,1-1-4")),
         (address, "0.0.0.0:11111", ("0.0.0.0", 11111)),
         (address, "[::1]:0", ("::1", 0)),
         (mode, "0660", 0o660),
@@ -41,7 +42,7 @@ def test_values(read: Callable[[str], Any], text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("read", "texts"),
     [
-        (place, ["", ":4", "file:", "file:x", "-1", "binlog.000003:-4", "٤"]),
+        (place, ["", "gtid:", ":4", "file:", "file:x", "-1", "binlog.000003:-4", "٤"]),
         (address, ["", "11111", ":11111", "host:", "host:x", "host:65536", "host:-1"]),
         (mode, ["rw", "9"]),
         (seconds, ["0", "-1", "inf", "nan", "x"]),

@@ -33,7 +33,7 @@ def insert(number: int, table: str = "orders") -> Event:
 
 
 def end(number: int) -> Event:
-    return Event(EntryType.END, EventType.NONE, Position("binlog.000001", 100 * (number + 1)), 1000 * number)
+    return Event(EntryType.END, EventType.NONE, Position("binlog.000001", 100 * (number + 1), f"0-1-{number}"), 1000 * number)
 
 
 @pytest.fixture(autouse=True)
@@ -273,6 +273,7 @@ def test_tail_peeks_by_default(store: EventStore) -> None:
     assert ids(run("tail", store.name, "--no-follow", "--tables", "*.log,x.y", "--count", "2")) == [0, 1]
     assert ids(run("tail", store.name, "--no-follow", "--tables", "*.*", "--from", "6")) == [2, 2]
     assert ids(run("tail", store.name, "--no-follow", "--tables", "shop.log", "--from", "binlog.000001:200")) == [2]
+    assert ids(run("tail", store.name, "--no-follow", "--tables", "shop.log", "--from", "gtid:0-1-0")) == [1, 2]
     assert run("tail", store.name, "--no-follow", "--from", "latest") == ""
     assert store.subscriptions() == ()
 
