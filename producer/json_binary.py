@@ -4,8 +4,9 @@ Plan. A value is a type byte and its bytes. Objects and arrays begin with the nu
 the entries: (key offset, key length) for each key, (type, value or offset) for each value; offsets count from the container's
 start. Small containers use 2 bytes for each of these numbers, large ones 4. Values of up to 2 (4) bytes stand in the entry.
 
-A document is read into a tree only as deep as needed: containers become dict and list, everything else the text that it
-prints as, since nothing but printing and replacing is ever done with it. Keys keep MySQL's order (shorter first, then by bytes).
+A document that is only printed goes straight to text (`_Reader.text`). One that diffs are applied to becomes a tree first
+(`_Reader.value`): containers are dict and list, everything else is the text that it prints as, since nothing but printing and
+replacing is ever done with it. Keys keep MySQL's order (shorter first, then by bytes).
 
 Damaged bytes cannot make this run long: elements and text are counted against the size of the document, which they cannot
 exceed in a real one, and depth against MySQL's own limit of 100.
@@ -16,10 +17,12 @@ from __future__ import annotations
 import re
 import struct
 from base64 import b64encode
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from producer.packed import packed
-from producer.values import decimal_size, decimals
+from producer.values import Table, decimal_size, decimals
 
 __all__ = ["double_text", "json_text", "patched_text", "quoted"]
 
@@ -28,6 +31,10 @@ _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 5
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _NUMBERS = {_INT16: "<h", _UINT16: "<H", _INT32: "<i", _UINT32: "<I", _INT64: "<q", _UINT64: "<Q"}
 _DEEPEST = 101
+_SMALL_HEAD, _LARGE_HEAD = struct.Struct("<HH").unpack_from, struct.Struct("<II").unpack_from  # elements, bytes
+# By kind of container: bytes of a value's entry, types of values that stand in it.
+_SMALL_ENTRY, _LARGE_ENTRY = (3, {_INT16, _UINT16, _LITERAL}), (5, {_INT16, _UINT16, _LITERAL, _INT32, _UINT32})
+_ENTRY = {0: _SMALL_ENTRY, 1: _LARGE_ENTRY, 2: _SMALL_ENTRY, 3: _LARGE_ENTRY}
 _ESCAPES = {c: f"\\u{c:04x}" for c in range(32)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _ESCAPED = re.compile('[\x00-\x1f"\\\\]')
@@ -36,7 +43,9 @@ _DECIMAL, _DATE, _TIME, _DATETIMES = 246, 10, 11, (7, 12)
 
 def json_text(document: bytes) -> str:
     """Return the JSON column value `document` as MySQL prints it. Raises ValueError, IndexError or struct.error if damaged."""
-    return _printed(_Reader(document).document())
+    if not document:  # what INSERT IGNORE of NULL leaves: JSON null
+        return "null"
+    return _Reader(document).text(document[0], 1, 0)
 
 
 def patched_text(document: bytes | None, diffs: bytes) -> str:
@@ -72,6 +81,14 @@ def patched_text(document: bytes | None, diffs: bytes) -> str:
 # ---------------------------------------------------------------- reading
 
 
+@lru_cache(maxsize=1024)
+def _entries(kind: int, count: int) -> tuple[Callable[..., tuple[int, ...]], Callable[..., tuple[int, ...]], int]:
+    """(reader of the keys' entries, reader of the values', bytes of the first) for a container of `count` elements."""
+    number = "I" if kind & 1 else "H"
+    keys = struct.Struct("<" + f"{number}H" * (count if kind <= _LARGE_OBJECT else 0))
+    return keys.unpack_from, struct.Struct("<" + f"B{number}" * count).unpack_from, keys.size
+
+
 class _Reader:
     """Reads one document; `left` is what elements and text may still take."""
 
@@ -93,8 +110,6 @@ class _Reader:
             length, at = self.length(at)
             return quoted(self.take(at, length).decode())
         if kind <= _LARGE_ARRAY:
-            if depth >= _DEEPEST:
-                raise ValueError(f"JSON deeper than {_DEEPEST - 1} levels")
             return self.container(kind, at, depth + 1)
         if kind in _NUMBERS:
             return str(struct.unpack_from(_NUMBERS[kind], data, at)[0])
@@ -108,26 +123,70 @@ class _Reader:
         raise ValueError(f"JSON type {kind}")
 
     def container(self, kind: int, at: int, depth: int) -> Any:
-        large = kind in (_LARGE_OBJECT, _LARGE_ARRAY)
-        number, width = ("I", 4) if large else ("H", 2)
-        count, size = struct.unpack_from(f"<2{number}", self.data, at)
-        if at + size > len(self.data):
-            raise ValueError(f"a JSON container of {size} bytes in {len(self.data) - at}")
-        self.spend(count)
-        entry = at + 2 * width
-        keys: list[str] = []
-        if kind <= _LARGE_OBJECT:
-            pairs = struct.unpack_from("<" + f"{number}H" * count, self.data, entry)
-            keys = [self.take(at + pairs[i], pairs[i + 1]).decode() for i in range(0, 2 * count, 2)]
-            entry += count * (width + 2)
-        inline = (_INT16, _UINT16, _LITERAL, _INT32, _UINT32) if large else (_INT16, _UINT16, _LITERAL)
-        entries = struct.unpack_from("<" + f"B{number}" * count, self.data, entry)
+        keys, entries, entry = self.open(kind, at, depth)
+        step, inline = _ENTRY[kind]
         values = []
-        for i in range(count):
-            type_, offset = entries[2 * i], entries[2 * i + 1]
-            where = entry + i * (width + 1) + 1 if type_ in inline else at + offset
+        for i in range(0, len(entries), 2):
+            type_, offset = entries[i], entries[i + 1]
+            where = entry + i // 2 * step + 1 if type_ in inline else at + offset
             values.append(self.value(type_, where, depth))
-        return dict(zip(keys, values, strict=True)) if kind <= _LARGE_OBJECT else values
+        names = [self.take(at + keys[i], keys[i + 1]).decode() for i in range(0, len(keys), 2)]
+        return dict(zip(names, values, strict=True)) if kind <= _LARGE_OBJECT else values
+
+    def open(self, kind: int, at: int, depth: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Read a container's entries: (offset, length) of each key, (type, offset or value) of each value, where these begin."""
+        if depth > _DEEPEST:
+            raise ValueError(f"JSON deeper than {_DEEPEST - 1} levels")
+        data = self.data
+        if kind & 1:  # large
+            count, size = _LARGE_HEAD(data, at)
+            entry = at + 8
+        else:
+            count, size = _SMALL_HEAD(data, at)
+            entry = at + 4
+        if at + size > len(data) or count * 3 > size:
+            raise ValueError(f"a JSON container of {count} elements in {size} of {len(data) - at} bytes")
+        self.spend(count)
+        keys, values, width = _entries(kind, count)
+        return keys(data, entry), values(data, entry + width), entry + width
+
+    def text(self, kind: int, at: int, depth: int) -> str:
+        """What the value prints as."""
+        if kind > _LARGE_ARRAY:
+            return str(self.value(kind, at, depth))
+        data = self.data
+        keys, entries, _ = self.open(kind, at, depth + 1)
+        parts: list[str] = []
+        for i in range(0, len(entries), 2):
+            type_, offset = entries[i], entries[i + 1]
+            if type_ == _STRING and data[at + offset] < 0x80:  # the common one: text whose length takes a byte
+                length = data[at + offset]
+                start = at + offset + 1
+                raw = data[start : start + length]
+                self.left -= length
+                if len(raw) != length:
+                    raise ValueError("JSON text is cut off")
+                string = raw.decode()
+                part = f'"{string}"' if _ESCAPED.search(string) is None else quoted(string)
+            elif type_ == _INT16:  # stands in the entry
+                part = str((offset & 0xFFFF ^ 0x8000) - 0x8000)
+            elif type_ == _UINT16:
+                part = str(offset & 0xFFFF)
+            elif type_ == _LITERAL:
+                part = self.literal(offset & 0xFF)
+            elif type_ == _INT32 and kind & 1:
+                part = str((offset ^ 0x80000000) - 0x80000000)
+            elif type_ == _UINT32 and kind & 1:
+                part = str(offset)
+            else:
+                part = self.text(type_, at + offset, depth + 1)
+            if keys:
+                start = at + keys[i]
+                part = _KEYS[self.take(start, keys[i + 1])] + part
+            parts.append(part)
+        if self.left < 0:
+            raise ValueError("JSON elements overlap")
+        return f"{{{', '.join(parts)}}}" if kind <= _LARGE_OBJECT else f"[{', '.join(parts)}]"
 
     def literal(self, byte: int) -> str:
         if byte not in _LITERALS:
@@ -251,6 +310,8 @@ def _shortest(value: float) -> tuple[str, str, int]:
     point -= len(digits) - len(stripped)
     return sign, stripped.rstrip("0") or "0", point
 
+
+_KEYS = Table(lambda raw: quoted(raw.decode()) + ": ", 1 << 12)  # a key's bytes -> what it prints as
 
 # ---------------------------------------------------------------- partial updates
 
