@@ -8,32 +8,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shmstore import EventStore
-from shmstore.cli import main
-from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.layout import VERSION, header_word
+from shmstore.event import Position
+from tests.shmstore.commands import end, ids, insert, left, run, started, until
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "shmstore.cli"]
 _numbers = itertools.count(1)
-
-
-def insert(number: int, table: str = "orders") -> Event:
-    schema = TableSchema("shop", table, (Column("id", "bigint", nullable=False), Column("note", "varchar")), (0,))
-    rows = (Row(None, (number, f"nöte {number}")),)
-    return Event(
-        EntryType.ROWS, EventType.INSERT, Position("binlog.000001", 100 * (number + 1)), 1000 * number, table=schema, rows=rows
-    )
-
-
-def end(number: int) -> Event:
-    return Event(EntryType.END, EventType.NONE, Position("binlog.000001", 100 * (number + 1), f"0-1-{number}"), 1000 * number)
 
 
 @pytest.fixture(autouse=True)
@@ -58,37 +43,6 @@ def name() -> Iterator[str]:
 def store(name: str) -> Iterator[EventStore]:
     with EventStore.create(name, capacity=64) as made:
         yield made
-
-
-def left(name: str) -> list[str]:
-    return [entry for entry in os.listdir("/dev/shm") if name in entry]
-
-
-def run(*words: str, code: int = 0) -> str:
-    """Run the command, want its exit code, return what it wrote: stdout, or stderr where an error was wanted."""
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, encoding="utf-8")
-    assert done.returncode == code, f"exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}"
-    if code == 2:
-        assert done.stdout == ""
-        assert done.stderr.count("\n") == 1, f"more than one line:\n{done.stderr}"
-        return done.stderr
-    assert done.stderr == ""
-    return done.stdout
-
-
-def started(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def ids(output: str) -> list[int]:
-    return [json.loads(line)["after"]["id"] for line in output.splitlines()]
 
 
 # ---------------------------------------------------------------- create, ls, stat, check, metrics, rm
@@ -359,123 +313,7 @@ def test_tail_formats(store: EventStore, format: str) -> None:
     assert {"canal": "data", "debezium": "after", "maxwell": "data"}[format] in document
 
 
-# ---------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize(
-    ("words", "mend"),
-    [
-        ("tail NAME", "shmstore ls"),
-        ("stat NAME", "shmstore ls"),
-        ("check NAME", "shmstore ls"),
-        ("rm NAME", "shmstore ls"),
-        ("rm NAME --force", "shmstore ls"),
-        ("unsubscribe NAME audit", "shmstore ls"),
-        ("metrics NAME", "shmstore ls"),
-        ("create shop/orders", "no slash"),
-        ("tail ../etc/passwd", "no slash"),
-        ("create .hidden", "not starting with"),
-        (f"create {'x' * 200}", "1 to 100"),
-        ("create NAME --capacity 1000", "power of two"),
-        ("create NAME --memory-unit 0", "give 1 to"),
-        ("create NAME --permissions 0777", "0o600"),
-        ("create NAME --permissions 99", "invalid mode value"),
-        ("create NAME --group no_such_group", "no_such_group"),
-        ("create NAME --path /no/such/folder/orders", "must exist"),
-        ("create NAME --capacity 67108864 --memory-unit 65536", "smaller"),
-        ("tail NAME --from yesterday", "binlog.000003:1520"),
-        ("tail NAME --format xml", "debezium"),
-        ("tail NAME --tables orders", "*.orders"),
-        ("tail NAME --peek --subscription audit", "not allowed with"),
-        ("tail NAME --subscriptoin audit", "did you mean --subscription?"),
-        ("tail NAME --count 0", "from 1 up"),
-        ("stat NAME --watch 0", "above 0"),
-        ("serve --listen 11111", "HOST:PORT"),
-        ("serve NAME --listen no.such.host.invalid:0", "another address with --listen"),
-        ("serve NAME --tls-cert /no/cert --tls-key /no/key", "/no/cert: No such file"),
-        ("serve NAME --user canal", "--password-file"),
-        ("serve NAME --password-file /no/such/file", "/no/such/file"),
-        ("serve NAME --listen 127.0.0.1:0 --tls-cert LICENSE", "tls_key"),
-        ("produce --store NAME --prot 1", "did you mean --port?"),
-        ("run --config /no/such/file.toml", "/no/such/file.toml"),
-        ("run", "--config FILE"),
-        ("tale NAME", "choose from"),
-        ("tail", "STORE"),
-        ("", "COMMAND"),
-    ],
-)
-def test_bad_input(name: str, words: str, mend: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Bad input is one line on stderr that names the mend, exit code 2, nothing left behind."""
-    try:
-        code = main(words.replace("NAME", name).split())
-    except SystemExit as error:  # argparse ends the process
-        code = error.code  # type: ignore[assignment]
-    out, complaint = capfd.readouterr()
-    assert (code, out, complaint.count("\n")) == (2, "", 1), complaint
-    assert mend in complaint
-    assert complaint.startswith("shmstore")
-    assert left(name) == []
-
-
-def test_create_of_a_store_that_is_there(store: EventStore) -> None:
-    """`create` of a name that is taken names the ways out, and leaves the store as it was."""
-    store.put([insert(0), end(0)])
-    assert f"shmstore rm {store.name}" in run("create", store.name, code=2)
-    assert store.newest == 1
-
-
-def test_second_reader_of_a_subscription(store: EventStore) -> None:
-    """A subscription that a living process reads is refused, with that process's id."""
-    with store.subscribe("audit"):
-        assert f"pid {os.getpid()}" in run("tail", store.name, "--subscription", "audit", code=2)
-
-
-def test_other_layout_version(store: EventStore) -> None:
-    """A store of another layout version is refused with both versions and the way out, listed as such, and may be removed."""
-    store.segment.words[header_word("version")] = VERSION + 41
-    for words in (["tail", store.name], ["stat", store.name], ["check", store.name]):
-        complaint = run(*words, code=2)
-        assert f"layout version {VERSION + 41}" in complaint
-        assert f"version {VERSION}:" in complaint
-    assert f"layout version {VERSION + 41}" in run("ls")
-    run("rm", store.name)
-
-
-def test_lost_subscription(name: str) -> None:
-    """An evicted subscription is told so with the way out; after `unsubscribe` the name can be used again."""
-    with EventStore.create(name, capacity=4, lag="evict", evict_after=0.01) as store:
-        store.put([insert(0), end(0)])
-        run("tail", name, "--subscription", "slow", "--count", "1")
-        for number in range(1, 6):
-            store.put([insert(number), end(number)])
-        complaint = run("tail", name, "--subscription", "slow", "--no-follow", code=2)
-        assert f"shmstore unsubscribe {name} slow" in complaint
-        run("unsubscribe", name, "slow")
-        assert run("tail", name, "--subscription", "slow", "--no-follow") != ""
-
-
-def test_missing_extra(name: str, tmp_path: Path) -> None:
-    """A command whose extra is not installed says which one to install."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Blocked:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('pymysql', 'pymysqlreplication', 'google', 'pyspark'):\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Blocked())\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for words, extra in (
-        (["produce", "--store", name], "mysql"),
-        (["doctor"], "mysql"),
-        (["serve", "--listen", "127.0.0.1:0"], "server"),
-    ):
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, env=environment)
-        assert done.returncode == 2
-        assert done.stderr.endswith(f"pip install 'shmstore[{extra}]'\n")
-        assert done.stderr.count("\n") == 1
-    done = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=60, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
+# ---------------------------------------------------------------- the command itself
 
 
 def test_help_and_version() -> None:

@@ -1,0 +1,57 @@
+"""What the tests of the `shmstore` command share: running it in a process of its own, and events to put."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
+
+COMMAND = [sys.executable, "-m", "shmstore.cli"]
+
+
+def insert(number: int, table: str = "orders") -> Event:
+    schema = TableSchema("shop", table, (Column("id", "bigint", nullable=False), Column("note", "varchar")), (0,))
+    rows = (Row(None, (number, f"nöte {number}")),)
+    return Event(
+        EntryType.ROWS, EventType.INSERT, Position("binlog.000001", 100 * (number + 1)), 1000 * number, table=schema, rows=rows
+    )
+
+
+def end(number: int) -> Event:
+    return Event(EntryType.END, EventType.NONE, Position("binlog.000001", 100 * (number + 1), f"0-1-{number}"), 1000 * number)
+
+
+def left(name: str) -> list[str]:
+    return [entry for entry in os.listdir("/dev/shm") if name in entry]
+
+
+def run(*words: str, code: int = 0) -> str:
+    """Run the command, want its exit code, return what it wrote: stdout, or stderr where an error was wanted."""
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, encoding="utf-8")
+    assert done.returncode == code, f"exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}"
+    if code == 2:
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1, f"more than one line:\n{done.stderr}"
+        return done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ids(output: str) -> list[int]:
+    return [json.loads(line)["after"]["id"] for line in output.splitlines()]
