@@ -23,6 +23,8 @@ class CurrentTables:
     Asked once a table, and again after a DDL. Where nothing can be asked, they stay BINARY.
     """
 
+    settled = True  # a DDL gives a table a new id, so what was said of one id stays true
+
     def __init__(self, settings: Settings, endpoint: tuple[str, int], log: logging.Logger) -> None:
         self._settings, self._endpoint, self._log = settings, endpoint, log
         self._tables: dict[tuple[str, str], TableSchema | None] = {}

@@ -107,6 +107,7 @@ def _reader(settings: Settings, session: Session, file: str) -> BinlogReader:
 
 def _events(reader: BinlogReader) -> Iterator[RawEvent]:
     while True:
-        for raw in reader.read():
-            if raw.code not in (EventCode.HEARTBEAT, EventCode.HEARTBEAT_V2):
-                yield raw
+        for run in reader.read():
+            for raw in (run,) if isinstance(run, RawEvent) else run.raw(RawEvent):
+                if raw.code not in (EventCode.HEARTBEAT, EventCode.HEARTBEAT_V2):
+                    yield raw
