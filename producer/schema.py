@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from producer.columns import charset_of_collation, column_of_type
-from producer.ddl import Catalog, Change, Table, Unreadable, versioned
+from producer.ddl import Catalog, Change, Unreadable
+from producer.draft import Draft, Table
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
 
@@ -147,8 +148,11 @@ class SchemaHistory:
             if database is None or schema == database:
                 own = columns.get((schema, table), [])
                 charset = charset_of_collation(collation or "") or server[0]
-                found = Table(tuple(own), tuple(keys.get((schema, table), [])), charset)
-                change[(schema, table)] = versioned(found, ends.get((schema, table), "")) if kind == "SYSTEM VERSIONED" else found
+                draft = Draft(Table(tuple(own), tuple(keys.get((schema, table), [])), charset))
+                if kind == "SYSTEM VERSIONED":
+                    draft.period_end = ends.get((schema, table), "")
+                    draft.version()
+                change[(schema, table)] = draft.table
         self._add(_Record(position, "snapshot", change, "", database, server))
 
     def follow(self, position: Position, database: str, sql: str) -> bool:

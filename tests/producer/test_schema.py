@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from producer.columns import column_of_type
-from producer.ddl import Catalog, Table, Unreadable
+from producer.ddl import Catalog, Unreadable
+from producer.draft import Table
 from producer.schema import SchemaHistory
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
