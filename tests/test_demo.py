@@ -73,6 +73,16 @@ def test_short_demo_ends_with_identical_tables(folder: Path) -> None:
 
 
 @pytest.mark.server
+def test_parts_killed_in_mid_load_lose_nothing(folder: Path) -> None:
+    """Producer and readers are killed with -9 and started again: every row change counted once, all tables identical."""
+    words = shop_command("--rows", "4000", "--rate", "1500", "--readers", "sqlite,tail", "--kill", "4", "--seed", "3")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("kill -9") == 4
+    assert "identical: 4 tables" in done.stdout
+
+
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("sabotage", "told"),
     [

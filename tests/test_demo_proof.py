@@ -329,6 +329,19 @@ def test_tail_file_with_a_line_lost_doubled_or_torn_is_found() -> None:
             Replay(layouts).read(wrong)
 
 
+def test_tail_file_of_a_writer_that_was_killed_replays_too() -> None:
+    """Lines that came again after a kill are told by their place, and the torn one before them is skipped."""
+    changes = Changes(6)
+    events = through_the_codec(list(changes))
+    lines = [line for sequence, event in enumerate(events) for line in format_event(event, "json", sequence=sequence)]
+    killed = [*lines[:200], lines[200][:30], "", *lines[150:]]
+    replay = Replay(changes.layouts(), redelivered=True).read(killed)
+    assert replay.rows == changes.count
+    assert differences(changes.expected(), {"tail": of_rows(replay.tables, changes.layouts())}) == []
+    with pytest.raises(ValueError, match="line 201"):
+        Replay(changes.layouts()).read(killed)
+
+
 def test_ddl_that_the_readers_do_not_know_stops_them() -> None:
     """The demo's own DDLs are followed; any other is refused instead of guessed."""
     assert follow(LIVE_DDL[0][1]) == AddColumn("customers", "points", "int unsigned", "7")
