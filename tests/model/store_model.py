@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,15 @@ class Stored:
 
 @dataclass(slots=True)
 class Reader:
-    """A subscription: everything up to `ack` is done, up to `get` is out; `batches` are (first, last, valid)."""
+    """A subscription: everything up to `ack` is done, up to `get` is out. `seen` is where put stood when it last looked.
+
+    A reader looks again only when it has got all it knows of, or when it waits.
+    """
 
     ack: int
     get: int
+    seen: int
     open: bool = True
-    batches: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class StoreModel:
@@ -64,7 +67,7 @@ class StoreModel:
     # ------------------------------------------------------------ subscriptions
 
     def subscribe(self, name: str, ack: int) -> None:
-        self.readers[name] = Reader(ack, ack)
+        self.readers[name] = Reader(ack, ack, ack)
 
     def unsubscribe(self, name: str) -> None:
         gone = self.readers.pop(name)
@@ -73,20 +76,23 @@ class StoreModel:
 
     def reopen(self, name: str) -> None:
         reader = self.readers[name]
-        reader.open, reader.get, reader.batches = True, reader.ack, {}
+        reader.open, reader.get, reader.seen = True, reader.ack, reader.ack
 
     def clear(self) -> None:
         self.stand_in = self.newest
         for reader in self.readers.values():
-            reader.ack = reader.get = self.newest
+            reader.ack = reader.get = reader.seen = self.newest
 
     # ------------------------------------------------------------ get
 
-    def takes(self, name: str, limit_events: int | None, limit_bytes: int | None) -> int:
-        """Last sequence of the next batch, all events counted that are there; get itself when nothing is."""
-        get = self.readers[name].get
+    def takes(self, name: str, limit_events: int | None, limit_bytes: int | None, *, looks: bool) -> int:
+        """Last sequence of the next batch; get itself when nothing is there. `looks` when the reader waits first."""
+        reader = self.readers[name]
+        get = reader.get
+        if looks or reader.seen <= get:
+            reader.seen = self.newest
         last, size = get, 0
-        while last < self.newest:
+        while last < reader.seen:
             event = self.at(last + 1)
             size += event.charge
             if last > get:

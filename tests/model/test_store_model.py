@@ -12,16 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from shmstore import (
     SLOT,
@@ -34,6 +25,7 @@ from shmstore import (
     PositionNotFound,
     ProducerInUse,
     SlotFlag,
+    StoreClosed,
     StoreFull,
     Subscription,
     SubscriptionInUse,
@@ -50,23 +42,25 @@ FILE = "binlog.000003"
 class Machine(RuleBasedStateMachine):
     """One store, one model, up to three subscriptions; each batch is remembered with who got it."""
 
-    batches = Bundle("batches")
-
     def __init__(self) -> None:
         super().__init__()
         self.store: EventStore | None = None
         self.name = f"model-{os.getpid()}"
         self.numbers = random.Random(0)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.got: list[tuple[str, Batch, Subscription]] = []
+        self.stale: set[int] = set()
 
     @initialize(
-        power=st.integers(0, 4),
-        unit=st.sampled_from([1, 3, 16, 64]),
+        power=st.sampled_from([0, 1, 2, 3, 3, 4, 4, 5]),
+        unit=st.sampled_from([1, 3, 16, 16, 64]),
         mode=st.sampled_from(BatchMode),
         isolation=st.booleans(),
         checksum=st.booleans(),
+        readers=st.integers(0, 2),
         first=st.sampled_from([0, 0, 1, 2**31 - 5, 2**32 - 5, 2**53 - 5, MAX_SEQUENCE - 2**20]),
     )
-    def create(self, power: int, unit: int, mode: BatchMode, isolation: bool, checksum: bool, first: int) -> None:
+    def create(self, power: int, unit: int, mode: BatchMode, isolation: bool, checksum: bool, readers: int, first: int) -> None:
         capacity = 2**power
         self.options = {
             "capacity": capacity, "memory_unit": unit, "batch_mode": mode, "ddl_isolation": isolation,
@@ -77,10 +71,8 @@ class Machine(RuleBasedStateMachine):
         self.model = StoreModel(capacity, capacity * unit, ddl_isolation=isolation, first=first)
         self.producer = self.store
         self.other = EventStore.attach(self.name)
-        self.subscriptions: dict[str, Subscription] = {}
-        self.offset = 0
-        self.valid: dict[int, bool] = {}
-        self.seen: list[tuple[str, int, Batch]] = []
+        for name in NAMES[:readers]:
+            self.subscribe(name, "earliest", 0)
 
     def teardown(self) -> None:
         if self.store is not None:
@@ -107,19 +99,24 @@ class Machine(RuleBasedStateMachine):
             assert put() == before + len(events)  # type: ignore[operator]
             model.events += events
 
-    @rule(size=st.integers(1, 70))
-    def put_one(self, size: int) -> None:
-        event = self.made(size)
-        self.agree([event], lambda: self.producer.put(event.payload, timeout=0))
+    @rule(
+        how=st.sampled_from(["one", "many", "encoded", "encoded", "oversized"]),
+        plan=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5), st.booleans()), min_size=1, max_size=9),
+    )
+    def put(self, how: str, plan: list[tuple[int, int, bool]]) -> None:
+        if how == "one":
+            event = self.made(plan[0][0])
+            self.agree([event], lambda: self.producer.put(event.payload, timeout=0))
+        elif how == "many":
+            events = [self.made(size) for size, _, _ in plan]
+            self.agree(events, lambda: self.producer.put([event.payload for event in events], timeout=0))
+        elif how == "oversized":
+            size, rows, ddl = plan[0]
+            self.put_encoded([self.made(self.model.limit + size**3, rows, ddl=ddl)])
+        else:
+            self.put_encoded([self.made(size, rows, ddl=ddl) for size, rows, ddl in plan])
 
-    @rule(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=9))
-    def put_many(self, sizes: list[int]) -> None:
-        events = [self.made(size) for size in sizes]
-        self.agree(events, lambda: self.producer.put([event.payload for event in events], timeout=0))
-
-    @rule(plan=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5), st.booleans()), min_size=1, max_size=9))
-    def put_encoded(self, plan: list[tuple[int, int, bool]]) -> None:
-        events = [self.made(size, rows, ddl=ddl) for size, rows, ddl in plan]
+    def put_encoded(self, events: list[Stored]) -> None:
         slots = np.zeros(len(events), SLOT)
         slots["size"] = [len(event.payload) for event in events]
         slots["rows"] = [event.rows for event in events]
@@ -129,14 +126,6 @@ class Machine(RuleBasedStateMachine):
         blob = b"".join(event.payload for event in events)
         self.agree(events, lambda: self.producer.put_encoded(blob, slots, timeout=0))
 
-    @rule(extra=st.integers(1, 5000), ddl=st.booleans())
-    def put_oversized(self, extra: int, ddl: bool) -> None:
-        event = self.made(self.model.limit + extra, 7, ddl=ddl)
-        slots = np.zeros(1, SLOT)
-        slots["size"], slots["rows"], slots["flags"] = len(event.payload), 7, int(SlotFlag.DDL) if ddl else 0
-        self.agree([event], lambda: self.producer.put_encoded(event.payload, slots, timeout=0))
-
-    @rule()
     def put_nothing(self) -> None:
         assert self.producer.put([]) == self.model.newest
         with pytest.raises(ValueError, match="bytes"):
@@ -165,13 +154,30 @@ class Machine(RuleBasedStateMachine):
             name, {"earliest": model.acked, "latest": model.newest}.get(start, 0) if isinstance(wanted, str) else wanted - 1
         )
 
-    @rule(name=st.sampled_from(NAMES))
+    @rule(
+        what=st.sampled_from(["close", "close", "unsubscribe", "unsubscribe", "clear", "reattach", "restart", "nothing"]),
+        name=st.sampled_from(NAMES),
+    )
+    def administer(self, what: str, name: str) -> None:
+        match what:
+            case "close":
+                self.close(name)
+            case "unsubscribe":
+                self.unsubscribe(name)
+            case "clear":
+                self.clear()
+            case "reattach":
+                self.reattach()
+            case "restart":
+                self.restart_producer()
+            case _:
+                self.put_nothing()
+
     def close(self, name: str) -> None:
         if name in self.subscriptions:
             self.subscriptions.pop(name).close()
             self.model.readers[name].open = False
 
-    @rule(name=st.sampled_from(NAMES))
     def unsubscribe(self, name: str) -> None:
         if name in self.subscriptions:
             with pytest.raises(SubscriptionInUse):
@@ -183,7 +189,6 @@ class Machine(RuleBasedStateMachine):
             self.other.unsubscribe(name)
             self.model.unsubscribe(name)
 
-    @rule()
     def clear(self) -> None:
         if self.subscriptions:
             with pytest.raises(SubscriptionInUse):
@@ -192,7 +197,6 @@ class Machine(RuleBasedStateMachine):
             self.other.clear()
             self.model.clear()
 
-    @rule()
     def reattach(self) -> None:
         """All readers' process goes, another comes: subscriptions go on at their acks."""
         names = list(self.subscriptions)
@@ -202,7 +206,6 @@ class Machine(RuleBasedStateMachine):
             self.subscriptions[name] = self.other.subscribe(name)
             self.model.reopen(name)
 
-    @rule()
     def restart_producer(self) -> None:
         if self.producer.stat().producer_alive:
             with EventStore.attach(self.name) as second, pytest.raises(ProducerInUse):
@@ -212,17 +215,18 @@ class Machine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ get
 
+    @precondition(lambda self: self.subscriptions)
     @rule(
-        target=batches,
-        name=st.sampled_from(NAMES),
+        who=st.integers(0, 2),
         limit=st.none() | st.integers(1, 12),
         limit_events=st.none() | st.integers(1, 12),
-        limit_bytes=st.none() | st.integers(1, 200),
+        limit_bytes=st.none() | st.integers(1, 40),
         min_events=st.sampled_from([1, 1, 1, 2, 3]),
     )
-    def get(self, name: str, limit: int | None, limit_events: int | None, limit_bytes: int | None, min_events: int) -> object:
-        if name not in self.subscriptions:
-            return multiple()
+    def get(self, who: int, limit: int | None, limit_events: int | None, limit_bytes: int | None, min_events: int) -> None:
+        self.take(self.reading(who), limit, limit_events, limit_bytes, min_events)
+
+    def take(self, name: str, limit: int | None, limit_events: int | None, limit_bytes: int | None, min_events: int) -> None:
         model, reader = self.model, self.subscriptions[name]
         events, size = limit_events, limit_bytes
         if limit is not None and self.mode is BatchMode.ITEMSIZE:
@@ -232,22 +236,19 @@ class Machine(RuleBasedStateMachine):
         if min_events > min(model.capacity, events if events is not None else model.capacity):
             with pytest.raises(ValueError, match="min_events"):
                 reader.get(limit, limit_events=limit_events, limit_bytes=limit_bytes, min_events=min_events, timeout=0)
-            return multiple()
-        get, most = model.readers[name].get, model.takes(name, events, size)
+            return
+        get = model.readers[name].get
+        last = model.takes(name, events, size, looks=limit is not None or min_events > 1)
         batch = reader.get(limit, limit_events=limit_events, limit_bytes=limit_bytes, min_events=min_events, timeout=0)
-        # A reader may go by what it saw when it last looked: then it gets fewer than there are by now, but some.
-        assert batch.first == get + 1
-        assert get + (most > get) <= batch.last <= most
-        if limit is not None or min_events > 1 or most == get:
-            assert batch.last == most
+        assert (batch.first, batch.last) == (get + 1, last)
         model.readers[name].get = batch.last
         self.same(batch, model.run(batch.first, batch.last))
-        if not batch:
-            return multiple()
-        number = len(self.valid)
-        self.valid[number] = True
-        self.seen.append((name, number, batch))
-        return name, number, batch, reader
+        if batch:
+            self.got.append((name, batch, reader))
+
+    def reading(self, who: int) -> str:
+        names = sorted(self.subscriptions)
+        return names[who % len(names)]
 
     def same(self, batch: Batch, wanted: list[Stored]) -> None:
         assert len(batch) == len(wanted)
@@ -261,88 +262,105 @@ class Machine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ ack, rollback
 
-    def known(self, got: object) -> tuple[str, int, Batch, bool]:
-        """The batch, and whether it may still be acked: its reader is the same, and no rollback took it back."""
-        name, number, batch, reader = got  # type: ignore[misc]
-        valid = self.subscriptions.get(name) is reader and self.valid[number]
-        return name, number, batch, valid
+    @rule(rounds=st.integers(1, 12), sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4))
+    def flow(self, rounds: int, sizes: list[int]) -> None:
+        """Everybody reads, most ack, the producer puts what fits: the ring goes round."""
+        for turn in range(rounds):
+            for name in sorted(self.subscriptions):
+                self.take(name, None, None, None, 1)
+                if turn % 3 < 2 and self.model.readers[name].ack < self.model.readers[name].get:
+                    self.subscriptions[name].ack(self.model.readers[name].get)
+                    self.model.readers[name].ack = self.model.readers[name].get
+            self.put_encoded([self.made(size, size % 3, ddl=size % 5 == 0) for size in sizes])
 
-    @rule(got=batches)
-    def ack_batch(self, got: object) -> None:
-        name, _, batch, valid = self.known(got)
-        if name not in self.subscriptions:
+    def batch(self, which: int) -> tuple[str, Batch, Subscription, bool]:
+        """One of the last batches, and whether it may be acked: no rollback took it back."""
+        name, batch, reader = self.got[-1 - which % min(len(self.got), 8)]
+        return name, batch, reader, id(batch) not in self.stale
+
+    @precondition(lambda self: self.subscriptions)
+    @rule(who=st.integers(0, 2), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4), limit=st.integers(1, 12))
+    def put_and_get_by_bytes(self, who: int, sizes: list[int], limit: int) -> None:
+        self.put_encoded([self.made(size) for size in sizes])
+        self.take(self.reading(who), None, None, limit, 1)
+
+    @precondition(lambda self: self.got)
+    @rule(which=st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7]))
+    def ack(self, which: int) -> None:
+        self.try_ack(which)
+
+    def try_ack(self, which: int) -> None:
+        name, batch, subscription, valid = self.batch(which)
+        if self.subscriptions.get(name) is not subscription:
+            with pytest.raises((StoreClosed, AckError)):
+                subscription.ack(batch)
             return
         reader = self.model.readers[name]
-        if got[3] is not self.subscriptions[name]:  # type: ignore[index]
-            return  # a batch of an earlier life of the reader is an ack by sequence: covered by the next rule
         if valid and reader.ack < batch.last <= reader.get:
-            self.subscriptions[name].ack(batch)
+            subscription.ack(batch)
             reader.ack = batch.last
         else:
             with pytest.raises(AckError):
-                self.subscriptions[name].ack(batch)
+                subscription.ack(batch)
 
-    @rule(name=st.sampled_from(NAMES), offset=st.integers(-3, 20))
-    def ack_sequence(self, name: str, offset: int) -> None:
-        if name not in self.subscriptions:
-            return
-        reader = self.model.readers[name]
+    @precondition(lambda self: self.subscriptions)
+    @rule(who=st.integers(0, 2), offset=st.integers(-3, 9), by_position=st.booleans())
+    def ack_up_to(self, who: int, offset: int, by_position: bool) -> None:
+        name = self.reading(who)
+        reader, model = self.model.readers[name], self.model
         sequence = reader.ack + offset
-        if reader.ack < sequence <= reader.get:
-            self.subscriptions[name].ack(sequence)
+        # Only events put with put_encoded have a position: their number.
+        ends = int(self.other.segment.views.slots["offset"][sequence & (self.other.segment.views.places - 1)])
+        known = not by_position or ends == sequence - model.first + 1
+        what = Position(FILE, sequence - model.first + 1) if by_position else sequence
+        if reader.ack < sequence <= reader.get and known:
+            self.subscriptions[name].ack(what)
             reader.ack = sequence
         else:
             with pytest.raises(AckError):
-                self.subscriptions[name].ack(sequence)
+                self.subscriptions[name].ack(what)
 
-    @rule(name=st.sampled_from(NAMES), sequence=st.integers(0, 60))
-    def ack_position(self, name: str, sequence: int) -> None:
-        """Only events put with put_encoded have a position: it is their number."""
-        if name not in self.subscriptions:
-            return
-        reader, model = self.model.readers[name], self.model
-        wanted = model.first + sequence
-        slots = self.other.segment.views.slots
-        held = [
-            s
-            for s in range(reader.get, reader.ack, -1)
-            if int(slots["offset"][s & (self.other.segment.views.places - 1)]) == sequence + 1
-        ]
-        if held:
-            assert held == [wanted]
-            self.subscriptions[name].ack(Position(FILE, sequence + 1))
-            reader.ack = wanted
-        else:
-            with pytest.raises(AckError):
-                self.subscriptions[name].ack(Position(FILE, sequence + 1))
+    @precondition(lambda self: self.got)
+    @rule(which=st.integers(0, 7), everything=st.booleans())
+    def rollback(self, which: int, everything: bool) -> None:
+        self.try_rollback(which, everything)
 
-    @rule(name=st.sampled_from(NAMES))
-    def rollback(self, name: str) -> None:
-        if name not in self.subscriptions:
-            return
-        reader = self.model.readers[name]
-        self.subscriptions[name].rollback()
-        reader.get = reader.ack
-        self.take_back(name, reader.ack)
+    @precondition(lambda self: self.subscriptions)
+    @rule(
+        who=st.integers(0, 2),
+        gets=st.lists(st.integers(1, 3), min_size=2, max_size=4),
+        back=st.integers(0, 3),
+        everything=st.booleans(),
+        again=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+        order=st.lists(st.integers(0, 7), min_size=2, max_size=5),
+    )
+    def redo(self, who: int, gets: list[int], back: int, everything: bool, again: list[int], order: list[int]) -> None:
+        """Get, roll some of it back, get again, and try to ack the old and the new in any order."""
+        name = self.reading(who)
+        for limit in gets:
+            self.take(name, None, limit, None, 1)
+        if self.got:
+            self.try_rollback(back, everything)
+        for limit in again:
+            self.take(name, None, limit, None, 1)
+        for which in order if self.got else ():
+            self.try_ack(which)
 
-    @rule(got=batches)
-    def rollback_batch(self, got: object) -> None:
-        name, _, batch, valid = self.known(got)
-        if name not in self.subscriptions or got[3] is not self.subscriptions[name]:  # type: ignore[index]
+    def try_rollback(self, which: int, everything: bool) -> None:
+        name, batch, subscription, valid = self.batch(which)
+        if self.subscriptions.get(name) is not subscription:
+            with pytest.raises((StoreClosed, AckError)):
+                subscription.rollback(None if everything else batch)
             return
         reader = self.model.readers[name]
-        if valid and reader.ack <= batch.first - 1 <= reader.get:
-            self.subscriptions[name].rollback(batch)
-            reader.get = batch.first - 1
-            self.take_back(name, batch.first - 1)
+        to = reader.ack if everything else batch.first - 1
+        if everything or (valid and reader.ack <= to <= reader.get):
+            subscription.rollback(None if everything else batch)
+            reader.get = to
+            self.stale |= {id(taken) for whose, taken, _ in self.got if whose == name and taken.last > to}
         else:
             with pytest.raises(AckError):
-                self.subscriptions[name].rollback(batch)
-
-    def take_back(self, name: str, to: int) -> None:
-        for whose, number, batch in self.seen:
-            if whose == name and batch.last > to:
-                self.valid[number] = False
+                subscription.rollback(batch)
 
     # ------------------------------------------------------------ peek
 
