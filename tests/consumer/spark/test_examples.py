@@ -1,0 +1,102 @@
+"""The examples do what they say, on a real Spark, and a query's lag is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from consumer.spark import Lag, LagListener
+from shmstore import Column, EventStore, TableSchema
+from tests.consumer.spark.events import Binlog, order_row
+from tests.consumer.spark.queries import Query
+
+pytestmark = pytest.mark.spark
+CUSTOMERS = TableSchema("shop", "customers", (Column("id", "int", unsigned=True), Column("name", "varchar")), (0,))
+
+
+def example(name: str) -> ModuleType:
+    path = Path(__file__).resolve().parents[3] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_replicate_and_enrich(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """The lake holds the shop as it is, and new orders find their customers in it."""
+    store.subscribe("holder")  # acks nothing
+    store.put([*binlog.insert((7, "Ann"), (8, "Bob"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2, customer=8))])
+    store.put(binlog.update(((7, "Ann"), (7, "Anna")), table=CUSTOMERS))
+    lake, out = str(tmp_path / "lake"), str(tmp_path / "out")
+    example("replicate").run(spark, store_name, lake, once=True)
+    assert sorted(DeltaTable(f"{lake}/shop/customers").to_pyarrow_table().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 7, "name": "Anna"},
+        {"id": 8, "name": "Bob"},
+    ]
+    example("enrich").enrich(spark, store_name, lake, out, once=True).awaitTermination(60)
+    rows = {row["order"]: (row["name"], row["amount"]) for row in pq.read_table(out).to_pylist()}
+    assert rows == {1: ("Anna", Decimal("0.01")), 2: ("Bob", Decimal("0.02"))}
+
+
+def test_revenue(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """Each window comes once, when the watermark has passed it, with the sum of its orders."""
+    minutes = [0, 1, 12, 40, 41]
+    store.put(binlog.insert(*[order_row(60 * minute) for minute in minutes]))
+    frame = example("revenue").revenue(spark, store_name)
+    told: list[Any] = []
+    query = frame.writeStream.outputMode("append").foreachBatch(lambda batch, _: told.extend(batch.collect()))
+    running = query.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="0 seconds").start()
+    until = time.monotonic() + 60
+    while len(told) < 2 and time.monotonic() < until and running.exception() is None:
+        time.sleep(0.1)
+    running.stop()
+    assert sorted((row["window"].start.minute, row.orders, row.revenue) for row in told) == [
+        (0, 2, Decimal("0.60")),
+        (10, 1, Decimal("7.20")),
+    ]
+
+
+def test_history(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """A table is what it was at any moment."""
+    first, second = binlog.insert(order_row(1)), binlog.update((order_row(1), order_row(1, status="paid")))
+    store.put([*first, *second])
+    module = example("history")
+    module.keep(spark, store_name, str(tmp_path), once=True)
+    moments = [datetime.fromtimestamp(events[1].time_ms / 1000, UTC) for events in (first, second)]
+    states = [
+        module.as_of(str(tmp_path), "orders", moment).column("status").to_pylist()
+        for moment in (moments[0] - timedelta(seconds=1), *moments)
+    ]
+    assert states == [[], ["new"], ["paid"]]
+
+
+def test_lag_is_told(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """After each micro-batch the listener hears how many events, bytes and seconds are left."""
+    heard: list[Lag] = []
+    listener = LagListener(heard.append)
+    spark.streams.addListener(listener)
+    try:
+        for n in range(4):
+            store.put(binlog.insert(order_row(n)))
+        query = Query(spark, store_name, tmp_path / "c", maxRowsPerTrigger="1").start(once=True)
+        until = time.monotonic() + 30
+        while len(heard) < 4 and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(listener)
+        query.stop()
+    assert [lag.events for lag in heard[:4]] == [9, 6, 3, 0]
+    assert [lag.size > 0 for lag in heard[:4]] == [True, True, True, False]
+    assert heard[0].seconds == pytest.approx(0.8)  # events are 100 ms apart
+    assert heard[3] == Lag(heard[0].query, store_name, 0, 0, 0.0)
