@@ -1,6 +1,6 @@
 """What a DDL does to the columns of tables: enough of the grammar to follow names, signs, character sets and keys.
 
-Plan. A `Catalog` holds the tables; `apply` reads one statement and returns what it changed. A statement that concerns a
+Plan. A `Catalog` holds the tables; `read` reads one statement and returns what it changed. A statement that concerns a
 table and cannot be read leaves the table `Unreadable` with the reason: asking for it is an error then, never a guess.
 """
 

@@ -12,7 +12,7 @@ _TOKEN = re.compile(
       | `(?P<name>(?:[^`]|``)*)`
       | (?P<string>(?:_\w+\s*)?[nN]?'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
       | (?P<hex>[xX]'[0-9a-fA-F]*' | 0[xX][0-9a-fA-F]+)
-      | (?P<word>[0-9A-Za-z_$@\u0080-\uffff][0-9A-Za-z_$@.\u0080-\uffff]*?(?=[^0-9A-Za-z_$@\u0080-\uffff]|$))
+      | (?P<word>[0-9A-Za-z_$@\u0080-\U0010ffff]+)
       | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from producer.columns import column_of_type
 from producer.ddl import Catalog, Unreadable
@@ -470,6 +472,54 @@ def test_names_that_differ_in_case_only() -> None:
         catalog.take(catalog.read("CREATE TABLE Shop (a int)", "D"))
         assert (catalog.find("d", "shop") is not None) is fold
         assert catalog.find("D", "Shop") is not None
+
+
+# fmt: off
+WORDS = [
+    "CREATE", "ALTER", "DROP", "RENAME", "TABLE", "DATABASE", "IF", "NOT", "EXISTS", "ADD", "COLUMN", "MODIFY", "CHANGE",
+    "CONVERT", "TO", "CHARACTER", "SET", "CHARSET", "COLLATE", "FIRST", "AFTER", "PRIMARY", "KEY", "CONSTRAINT", "CHECK",
+    "PERIOD", "FOR", "SYSTEM", "VERSIONING", "WITH", "LIKE", "SELECT", "int", "enum", "set", "varchar", "text", "unsigned",
+    "DEFAULT", "COMMENT", "REFERENCES", "AS", "ROW", "END", "GENERATED", "(", ")", ",", ".", "=", "`", "'", '"', "/*", "*/",
+    "/*!", "--", "#", ";", "t", "d", "a", "b", "c", "'x'", '"y"', "`z`", "5", "-1", "x'41'", "utf8mb4", "binary", "latin1_bin",
+    "json", "serial", "long", "national", "char", "byte", "decimal(5,2)", "datetime(3)", "enum('a','b')", "(a)", "(a,b)",
+]
+# fmt: on
+
+
+@settings(max_examples=3000, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join) | st.text(max_size=60))
+def test_any_text_is_read_without_another_error(sql: str) -> None:
+    """Nonsense changes nothing or makes its table unreadable; it never raises."""
+    catalog = Catalog()
+    catalog.take(
+        {("d", "t"): Table((Column("a", "int"), Column("b", "enum", charset="latin1", members=("x",))), ("a",), "latin1")}
+    )
+    for text in (sql, f"ALTER TABLE t {sql}", f"CREATE TABLE u ({sql})"):
+        catalog.take(catalog.read(text, "d"))
+    assert all(isinstance(now, (Table, Unreadable)) for now in catalog.tables.values())
+
+
+@pytest.mark.server
+def test_types_that_travel_as_binary_are_told_by_a_real_history(mariadb: Server) -> None:
+    """UUID and INET come as text with FULL metadata too, created before the snapshot or after it."""
+    with database_of(mariadb, "told") as (connection, log):
+        run(connection, "CREATE TABLE t (u uuid, b binary(16))")
+        history = SchemaHistory()
+        history.snapshot(query_of(connection), Position(*log._place()))
+        log.decoder = reference(history)
+        create = "CREATE TABLE told.v (i inet6, j inet4)"
+        run(connection, create)
+        history.follow(Position(*log._place()), "told", create)
+        log.skip()
+        run(
+            connection,
+            "INSERT INTO t VALUES ('123e4567-e89b-12d3-a456-426655440000', 'x')",
+            "INSERT INTO v VALUES ('::1', '1.2.3.4')",
+        )
+        first, second = log.seen()
+        assert first.rows[0].after == ("123e4567-e89b-12d3-a456-426655440000", b"x".ljust(16, b"\0"))
+        assert [column.type for column in first.schema.columns + second.schema.columns] == ["uuid", "binary", "inet6", "inet4"]
+        assert second.rows[0].after == ("::1", "1.2.3.4")
 
 
 @pytest.mark.parametrize(
