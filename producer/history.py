@@ -10,7 +10,7 @@ from typing import Any
 from producer.binlog import Session, connect
 from producer.schema import SchemaHistory
 from producer.server import Server, current_position, gtid_at
-from producer.settings import Settings
+from producer.settings import Settings, SettingsError
 from shmstore import Column, Position, PositionNotFound, SchemaUnknown, SourceError, TableSchema, state_directory
 
 ATTEMPTS = 20
@@ -71,11 +71,16 @@ def open_history(
     if settings.schema_history == "on":
         identity = server.identity.replace("=", "-").replace("/", "-")
         folder = (Path(settings.state) if settings.state else state_directory()) / settings.store
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"schemas-{identity}.jsonl"
-        if anew and path.exists():  # DDLs since then were seen by nobody
-            path.replace(path.with_suffix(".old"))
-        history = SchemaHistory(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if anew and path.exists():  # DDLs since then were seen by nobody
+                path.replace(path.with_suffix(".old"))
+            history = SchemaHistory(path)
+        except OSError as error:
+            raise SettingsError(
+                f"the schema history {path} cannot be kept: {error.strerror}; name another folder with state"
+            ) from error
         if history.first is not None:
             _require_same_server(session, server, history.first, path)
         return history

@@ -73,6 +73,11 @@ class TransactionBuffer:
         self._size += len(payload)
         self._rows += rows
 
+    @property
+    def last(self) -> bytes:
+        """The payload added last."""
+        return self._payloads[-1]
+
     def replace_last(self, payload: bytes) -> None:
         """Replace the last event's payload; its slot record stays, but for the size."""
         fields = list(_SLOT.unpack(self._slots[-1]))
@@ -104,7 +109,9 @@ class TransactionBuffer:
 
     def tick(self) -> None:
         """Let the last empty transaction pass when it was held back for long enough."""
-        if self._held is not None and not self._ready and time.monotonic() - self._passed >= self._empty_seconds:
+        if self._held is None or self._ready or self._payloads:
+            return  # a part of the open transaction may have left: nothing older may follow it
+        if time.monotonic() - self._passed >= self._empty_seconds:
             self._push(self._held)
             self._held, self._dropped, self._passed = None, 0, time.monotonic()
 

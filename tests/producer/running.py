@@ -97,8 +97,8 @@ def wait_for(condition: Any, what: str, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def wait_for_position(server: Server, store: EventStore, seconds: float = 60) -> None:
-    """Wait until the producer has read everything that `server` has logged."""
+def wait_for_position(server: Server, store: EventStore, seconds: float = 60, *, put: bool = False) -> None:
+    """Wait until the producer has read everything that `server` has logged; with `put`, until all of that is in the store."""
     with server.connect() as connection, connection.cursor() as cursor:
         try:
             cursor.execute("SHOW BINARY LOG STATUS")
@@ -107,10 +107,11 @@ def wait_for_position(server: Server, store: EventStore, seconds: float = 60) ->
         file, offset = cursor.fetchone()[:2]
 
     def arrived() -> bool:
-        for position in (store.latest_position, store.stat().source_position):  # the latter is a second old
-            if position is not None and (position.file, position.offset) >= (file, offset):
-                return True
-        return False
+        read = None if put else store.stat().source_position  # a second old, and ahead of the ring while that is full
+        return any(
+            position is not None and (position.file, position.offset) >= (file, offset)
+            for position in (store.latest_position, read)
+        )
 
     wait_for(arrived, f"the producer to reach {file}:{offset}", seconds)
 

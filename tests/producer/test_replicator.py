@@ -210,8 +210,8 @@ def test_stops_while_the_ring_is_full(any_server: Server, database: str) -> None
         follower = Follower(run.settings.store, Mirror(database), "idle")
         run = Running(run.settings)
         with EventStore.attach(run.settings.store) as store:
-            wait_for_position(any_server, store)
-        assert run.stop().blocked_seconds >= 0
+            wait_for_position(any_server, store, put=True)
+        run.stop()
         assert follower.finish().tables["t"] == select_table(any_server, database, "t")
         remove(run.settings.store)
 
@@ -432,3 +432,42 @@ def test_a_second_producer_is_refused(any_server: Server) -> None:
             producer.run(run.settings, lambda: False)
         time.sleep(0.1)
         assert run.alive
+
+
+def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:
+    """A row that is larger than the whole ring passes, alone, in its place in the transaction."""
+    with running(any_server, capacity=64, memory_unit=64, transaction_bytes=2048) as run:
+        follower = Follower(run.settings.store, Mirror(database))
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, b LONGBLOB)")
+        inserts = [f"INSERT INTO t VALUES ({i}, REPEAT('{i}', {size}))" for i, size in enumerate((10, 9000, 10, 300_000, 5))]
+        execute(any_server, database, *inserts, "COMMIT", "INSERT INTO t VALUES (9, '')", "COMMIT", autocommit=False)
+        with EventStore.attach(run.settings.store) as store:
+            wait_for_position(any_server, store, put=True)
+        run.stop()
+        mirror = follower.finish()
+        assert mirror.tables["t"] == select_table(any_server, database, "t")
+        assert mirror.parts >= 3
+        remove(run.settings.store)
+
+
+def test_several_sources(mariadb: Server, mysql: Server) -> None:
+    """run_all replicates each source into its store until told to stop; the first that fails stops the others and is raised."""
+    names = [store_name(), store_name()]
+    both = [producer.Settings(store=name, port=server.port) for name, server in zip(names, (mariadb, mysql), strict=True)]
+    try:
+        stores: list[EventStore] = []
+
+        def read() -> bool:
+            if len(stores) < 2 and all(name in EventStore.names() for name in names):
+                stores.extend(EventStore.attach(name) for name in names)
+            return len(stores) == 2 and all(store.stat().heartbeat_ms for store in stores)
+
+        assert len(producer.run_all(both, read)) == 2
+        for store in stores:
+            store.close()
+        broken = [both[0], producer.Settings(store=names[1], port=1)]
+        with pytest.raises(producer.ServerUnreachable):
+            producer.run_all(broken, lambda: False)
+    finally:
+        for name in names:
+            remove(name)

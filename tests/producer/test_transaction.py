@@ -174,6 +174,22 @@ def test_the_last_empty_transaction_passes_when_it_is_quiet() -> None:
     assert {event.transaction for event in events_of(flush)} == {"uuid:5"}
 
 
+def test_an_empty_transaction_does_not_pass_inside_another() -> None:
+    """One held back stays so while a part of a later transaction has left."""
+    buffer = TransactionBuffer(events=2, size=100_000, empty_events=1000, empty_seconds=0.0)
+    writer = EventWriter(buffer)
+    buffer._empty_seconds = 1000.0
+    write(writer, [], number=0, empty=True)
+    buffer._empty_seconds = 0.0
+    writer.name("uuid:1", 40)
+    for order in range(4):
+        writer.order = order
+        writer.write(RAW, EntryType.ROWS if order else EntryType.BEGIN)
+    assert len(drain(buffer)) == 1
+    buffer.tick()
+    assert buffer.take() is None
+
+
 @pytest.mark.parametrize(("start", "ends"), [(0xFFFFFF00, [0x10, 0x90]), (5 << 32, [4, 900])])
 def test_positions_beyond_4_gib(start: int, ends: list[int]) -> None:
     """A log_pos has 32 bits; in a longer file the position goes on counting."""

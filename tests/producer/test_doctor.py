@@ -1,0 +1,71 @@
+"""The doctor's findings on real servers; each mend it names does mend."""
+
+from __future__ import annotations
+
+import pytest
+
+import producer
+from producer.replicator import replica_id
+from tests.producer.running import running, store_name, wait_for
+from tests.producer.test_replicator import execute
+from tests.servers.server import Server, start_server
+
+pytestmark = pytest.mark.server
+
+
+def findings_of(server: Server, **options: object) -> dict[str, producer.Finding]:
+    settings = producer.Settings(**{"store": store_name(), "port": server.port, **options})
+    return {finding.check: finding for finding in producer.check_server(settings)}
+
+
+def test_a_good_server(any_server: Server) -> None:
+    """A server as the tests start it has nothing to mend; every finding says what was found."""
+    findings = findings_of(any_server)
+    assert {finding.state for finding in findings.values()} == {"ok"}
+    assert all(finding.found and not finding.mend for finding in findings.values())
+    wanted = {
+        "server",
+        "log_bin",
+        "binlog_format",
+        "binlog_row_image",
+        "binlog_row_metadata",
+        "compression",
+        "time_zone",
+        "server_id",
+    }
+    assert wanted | {"privilege to see positions", "privilege to read the binlog", "binlog size", "retention"} <= findings.keys()
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_retention_and_start_position(flavor: str) -> None:
+    """Short retention is a warning with SQL that mends it; the hours until the start position is purged are told."""
+    with start_server(flavor) as server:
+        execute(server, "mysql", "FLUSH BINARY LOGS", "SET GLOBAL binlog_expire_logs_seconds = 7200")
+        findings = findings_of(server, start="binlog.000001:4")
+        assert findings["retention"].state == "warn"
+        assert findings["retention"].found == "2.0 hours"
+        assert findings["start position"].state == "warn"
+        assert findings["start position"].found.startswith(
+            ("binlog.000001:4 is purged in 2.0", "binlog.000001:4 is purged in 1.9")
+        )
+        execute(server, "mysql", findings["retention"].mend)
+        findings = findings_of(server, start="binlog.000001:4")
+        assert findings["retention"].state == findings["start position"].state == "ok"
+        wait_for(lambda: _purged(server), "the file to go, when nobody reads it any more")
+        assert findings_of(server, start="binlog.000001:4")["start position"].state == "fail"
+        assert findings_of(server, start="binlog.000002:4")["start position"].state == "ok"
+
+
+def _purged(server: Server) -> bool:
+    execute(server, "mysql", "PURGE BINARY LOGS TO 'binlog.000002'")
+    return not (server.directory / "data" / "binlog.000001").exists()
+
+
+def test_server_ids(any_server: Server) -> None:
+    """Our server id must be neither the server's own nor that of a replica that is connected."""
+    assert findings_of(any_server, server_id=1)["server_id"].state == "fail"
+    with running(any_server) as run:
+        findings = findings_of(any_server, server_id=replica_id(run.settings))
+        assert findings["server_id"].state == "warn"
+        assert "connected" in findings["server_id"].found
+    assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))
