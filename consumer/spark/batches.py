@@ -114,8 +114,10 @@ class Decoder:
         return table if self.options.wants(table.database, table.table) else None
 
     def _other(self, header: list[Any]) -> _Item | None:
-        """The row of a DDL, a BEGIN or an END, where it is wanted."""
+        """The row of a DDL, a BEGIN or an END, where it is wanted; of a statement logged as such always, since its rows are not."""
         entry = header[0]
+        if entry == EntryType.ROWS:
+            return _Item(header, "statement", None, _NO_IMAGES, 1)
         if entry == EntryType.DDL and self.options.ddl:
             touched = actions(header[13], header[12])
             if touched and not self.options.all_tables and not any(self._touches(a.database, a.table) for a in touched):

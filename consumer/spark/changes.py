@@ -21,7 +21,7 @@ from consumer.spark.offset import seq_prefix, seq_suffix
 from consumer.spark.options import Options
 from consumer.spark.schema import arrow_schema, image_type
 from shmstore.codec import decode_schema, decode_stored
-from shmstore.event import Column, EntryType, Position, TableSchema
+from shmstore.event import Column, EntryType, EventType, Position, TableSchema
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
 _MOMENT = pa.timestamp("us", "UTC")
@@ -267,6 +267,16 @@ def collect(
             table = wanted[blob]
             if table is not None:
                 changes(table.database, table.table).add(table, header, body)
+        elif header[1] == EventType.XAROLLBACK:
+            raise CannotFollow(
+                f"the XA transaction rolled back at {header[2]}:{header[3]} had been written at its XA PREPARE, and its rows are in the copies: "
+                "take a new snapshot of the tables it touched into a new target"
+            )
+        elif header[0] == EntryType.ROWS:
+            raise CannotFollow(
+                f"the statement at {header[2]}:{header[3]} ({header[13]}) changed rows that the binlog does not hold: set binlog_format=ROW, "
+                "and take a new snapshot"
+            )
         elif header[0] == EntryType.DDL:
             for action in actions(header[13], header[12]):
                 _act(action, header, options, lambda name: {*copies(name), *(t for d, t in found if d == name)}, changes)

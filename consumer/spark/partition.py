@@ -135,6 +135,7 @@ def split(batch: Batch, parts: int) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- decode
 
 _RAW_OPS: Any = np.full(256, None, object)
+_RAW_OPS[int(EventType.QUERY)] = "statement"
 _RAW_OPS[[int(type_) for type_ in (EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ)]] = ["c", "u", "d", "r"]
 
 

@@ -16,7 +16,7 @@ from consumer.spark.batches import Decoder, PartialImage, SchemaChanged
 from consumer.spark.columns import ZeroDate
 from consumer.spark.options import Options
 from consumer.spark.schema import typed_schema
-from shmstore import ABSENT, Column, Event, EventType, Row, TableSchema
+from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
 from shmstore.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
@@ -185,6 +185,14 @@ def test_a_changed_table_stops_a_typed_query_or_is_followed(binlog: Binlog) -> N
         rows([*old, *new], ORDERS)
     assert [sorted(row["after"]) for row in rows([*old, *new], ORDERS, schemaChanges="follow")] == [sorted(ORDERS.names)] * 2
     assert [row["after"]["note"] for row in rows([*old, *new], wider, schemaChanges="follow")] == [None, "n"]
+
+
+def test_a_statement_is_never_lost(binlog: Binlog) -> None:
+    """DML that the binlog holds as a statement has no rows: it comes as a row of its own, whatever the options."""
+    (event,) = binlog.ddl("UPDATE orders SET status = 'x'")
+    statement = event._replace(entry=EntryType.ROWS, type=EventType.QUERY)
+    for table in (None, ORDERS):
+        assert [(row["op"], row["ddl"]) for row in rows([statement], table)] == [("statement", "UPDATE orders SET status = 'x'")]
 
 
 def test_types_may_widen_and_not_narrow(binlog: Binlog) -> None:

@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 from consumer.spark.changes import CannotFollow
 from consumer.spark.options import Options
 from consumer.spark.replicate import Replication
-from shmstore import ABSENT, Column, Event, EventType, Row, TableSchema
+from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
 from shmstore.codec import encode
-from tests.consumer.spark.events import ORDERS, order_row
+from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 FORMATS = ["parquet", "delta"]
 
@@ -43,7 +43,7 @@ def rows(copy: Replication, format: str, table: str = "orders") -> dict[Any, tup
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_random_changes_in_random_batches_equal_a_model(tmp_path: Path, binlog: Any, format: str) -> None:
+def test_random_changes_in_random_batches_equal_a_model(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """Whatever the changes and however they are cut into batches, runs and replays, the copy equals the source."""
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -79,7 +79,7 @@ def test_random_changes_in_random_batches_equal_a_model(tmp_path: Path, binlog: 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_replayed_batch_changes_nothing(tmp_path: Path, binlog: Any, format: str) -> None:
+def test_a_replayed_batch_changes_nothing(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """A batch that Spark runs again is recognised by query and number, even when later ones are in."""
     copy = replication(tmp_path, format)
     first, second = binlog.insert(order_row(1)), binlog.delete(order_row(1))
@@ -92,7 +92,7 @@ def test_a_replayed_batch_changes_nothing(tmp_path: Path, binlog: Any, format: s
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_columns_follow_ddl(tmp_path: Path, binlog: Any, format: str) -> None:
+def test_columns_follow_ddl(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """ADD COLUMN gives old rows the default, DROP, RENAME and MODIFY are done to the copy, with no row event needed."""
     copy = replication(tmp_path, format)
     apply(copy, 0, binlog.insert(order_row(1), order_row(2)))
@@ -147,7 +147,7 @@ def test_columns_follow_ddl(tmp_path: Path, binlog: Any, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_ddl_and_rows_of_one_batch_keep_their_order(tmp_path: Path, binlog: Any, format: str) -> None:
+def test_ddl_and_rows_of_one_batch_keep_their_order(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """Rows before an ALTER get the default, rows after it their own value, when all come in one batch."""
     wider = ORDERS._replace(columns=(*ORDERS.columns, Column("flag", "tinyint")))
     copy = replication(tmp_path, format)
@@ -169,7 +169,7 @@ def test_ddl_and_rows_of_one_batch_keep_their_order(tmp_path: Path, binlog: Any,
         "alter table orders truncate partition p0",
     ],
 )
-def test_what_cannot_be_followed_stops_with_the_mend(tmp_path: Path, binlog: Any, sql: str) -> None:
+def test_what_cannot_be_followed_stops_with_the_mend(tmp_path: Path, binlog: Binlog, sql: str) -> None:
     """A DDL whose effect on rows only the server knows raises, names its place and the mend, and changes nothing."""
     copy = replication(tmp_path, "parquet")
     apply(copy, 0, binlog.insert(order_row(1)))
@@ -178,7 +178,7 @@ def test_what_cannot_be_followed_stops_with_the_mend(tmp_path: Path, binlog: Any
     assert set(rows(copy, "parquet")) == {1}
 
 
-def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Any) -> None:
+def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Binlog) -> None:
     """No primary key: refused with the mend; with keys= it works."""
     log = TableSchema("shop", "log", (Column("n", "int"), Column("text", "varchar")))
     events = binlog.insert((1, "a"), (2, "b"), table=log)
@@ -190,7 +190,7 @@ def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Any) -> N
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_key_of_two_columns(tmp_path: Path, binlog: Any, format: str) -> None:
+def test_a_key_of_two_columns(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """Deletes and key changes of a composite key touch that one row."""
     items = TableSchema("shop", "items", (Column("order", "int"), Column("line", "smallint"), Column("n", "int")), (0, 1))
     copy = replication(tmp_path, format)
@@ -201,7 +201,7 @@ def test_a_key_of_two_columns(tmp_path: Path, binlog: Any, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_history_keeps_every_version(tmp_path: Path, binlog: Any, format: str) -> None:
+def test_history_keeps_every_version(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """SCD type 2: each version once, from its change to the next one of its key; replays and TRUNCATE included."""
     copy = replication(tmp_path, format, history=True)
     batches = [
@@ -233,7 +233,7 @@ def test_history_keeps_every_version(tmp_path: Path, binlog: Any, format: str) -
     assert not any(r["_current"] for r in read(copy, format).to_pylist())
 
 
-def test_a_dropped_table_is_empty(tmp_path: Path, binlog: Any) -> None:
+def test_a_dropped_table_is_empty(tmp_path: Path, binlog: Binlog) -> None:
     """DROP TABLE and DROP DATABASE empty the copies, so that a table of the same name begins anew."""
     copy = replication(tmp_path, "parquet")
     apply(copy, 0, binlog.insert(order_row(1)))
@@ -243,7 +243,20 @@ def test_a_dropped_table_is_empty(tmp_path: Path, binlog: Any) -> None:
     assert rows(copy, "parquet") == {}
 
 
-def test_a_partial_row_image_is_refused(tmp_path: Path, binlog: Any) -> None:
+@pytest.mark.parametrize(
+    ("entry", "type_", "says"),
+    [(EntryType.ROWS, EventType.QUERY, "binlog_format=ROW"), (EntryType.DDL, EventType.XAROLLBACK, "XA transaction")],
+)
+def test_changes_that_are_not_in_rows_stop_the_copy(
+    tmp_path: Path, binlog: Binlog, entry: EntryType, type_: EventType, says: str
+) -> None:
+    """A statement without rows, and the rollback of an XA transaction whose rows came before, cannot be followed: said, not skipped."""
+    (event,) = binlog.ddl("UPDATE orders SET status = 'x'")
+    with pytest.raises(CannotFollow, match=says):
+        apply(replication(tmp_path, "parquet"), 0, [event._replace(entry=entry, type=type_)])
+
+
+def test_a_partial_row_image_is_refused(tmp_path: Path, binlog: Binlog) -> None:
     """With binlog_row_image=MINIMAL a copy would lose values: refused, with the mend."""
     minimal = (1, *[ABSENT] * (len(ORDERS.columns) - 1))
     with pytest.raises(ValueError, match="binlog_row_image=FULL"):
