@@ -270,6 +270,63 @@ def test_signals_end_a_wait(store: EventStore, number: signal.Signals, how: str,
         assert list(consumer) == []
 
 
+INTERRUPTED = """
+import random, signal, sys
+from consumer import Consumer
+from shmstore import EventStore
+
+class Tick(Exception):
+    pass
+
+def tick(number, frame):
+    raise Tick
+
+def arm():
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.0006))
+
+signal.signal(signal.SIGALRM, tick)
+seed, name, events = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+random.seed(seed)
+seen, ticks, again = -1, 0, 0
+store = EventStore.attach(name)
+while seen < events - 1:
+    try:
+        with Consumer(store, "audit", limit_events=random.choice([1, 5, 20]), timeout=0, checkpoint=False) as consumer:
+            while seen < events - 1:
+                try:
+                    arm()
+                    for batch in consumer:
+                        assert batch.first <= seen + 1, f"{batch} after {seen}"
+                        assert [int(bytes(payload)) for payload in batch.payloads()] == list(range(batch.first, batch.last + 1))
+                        again += batch.first <= seen
+                        seen = max(seen, batch.last)
+                        arm()
+                except Tick:
+                    ticks += 1
+                    if random.random() < 0.2:
+                        raise
+    except Tick:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(f"seed {seed}: {ticks} interrupts, {again} batches again")
+assert ticks > 3
+"""
+
+
+def test_interrupts_lose_nothing(store: EventStore) -> None:
+    """Exceptions raised by a signal at random instants, in the body, in a get or in an ack, lead to repetition at most, never to a gap."""
+    seed = int.from_bytes(os.urandom(4))
+    events = 4000
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(seed), store.name, str(events)], cwd=ROOT)
+    try:
+        for number in range(events):
+            store.put(b"%d" % number, timeout=30)
+        assert process.wait(60) == 0, f"seed {seed}"
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_checkpoint_outlives_the_store(state: Path) -> None:
     """A subscription resumes after its last acked transaction even when the segment is gone and was filled anew."""
     name = f"consumer{os.getpid()}_{next(_numbers)}"
