@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from shmstore import StoreStat
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def prometheus(stats: Iterable[StoreStat]) -> str:
@@ -54,6 +59,48 @@ def prometheus(stats: Iterable[StoreStat]) -> str:
     for name, (kind, help, samples) in families.items():
         lines += [f"# HELP shmstore_{name} {help}", f"# TYPE shmstore_{name} {kind}", *samples]
     return "".join(f"{line}\n" for line in lines)
+
+
+class Endpoint(ThreadingHTTPServer):
+    """An HTTP server that answers ``GET /metrics`` with what `render` returns at that moment; port 0 takes a free one.
+
+    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], render: Callable[[], str]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Page)
+        self.render = render
+
+    def stop(self) -> None:
+        """End `serve_forever` soon; returns at once."""
+        threading.Thread(target=self.shutdown).start()  # shutdown() waits for the loop, which may be what a signal interrupted
+
+
+class _Page(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_GET(self) -> None:
+        """Answer with the metrics, or with 404 for any other path."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, explain="the metrics are at /metrics")
+            return
+        try:
+            body = self.server.render().encode()
+        except Exception as error:
+            self.send_error(503, explain=str(error))
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: a scrape every few seconds is no news."""
 
 
 def _escaped(label: str) -> str:

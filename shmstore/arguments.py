@@ -117,10 +117,16 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     sub = command(
         "metrics",
         "print stores' figures as Prometheus text",
-        "  shmstore metrics > /var/lib/node_exporter/shmstore.prom",
+        "  shmstore metrics > /var/lib/node_exporter/shmstore.prom\n  shmstore metrics --listen 127.0.0.1:9105",
         store=False,
     )
     sub.add_argument("stores", nargs="*", metavar="STORE", help="default: every store of this host")
+    sub.add_argument(
+        "--listen",
+        type=address,
+        metavar="HOST:PORT",
+        help="serve it at http://HOST:PORT/metrics instead, until SIGTERM or Ctrl-C",
+    )
     command("check", "look for damage in a store; exit 1 when something is wrong", "  shmstore check orders")
 
     _create(command("create", "make an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"))

@@ -237,9 +237,7 @@ def serve(options: argparse.Namespace) -> int:
     except OSError as error:
         if isinstance(error, ShmStoreError):
             raise
-        raise ShmStoreError(
-            f"cannot serve on {settings.host}:{settings.port}: {error.strerror}; choose another address with --listen"
-        ) from error
+        raise cannot_listen(options.listen, error) from error
     return 0
 
 
@@ -328,15 +326,36 @@ def stat(options: argparse.Namespace) -> int:
 
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`."""
-    from consumer.metrics import prometheus
+    from consumer.metrics import Endpoint, prometheus
     from shmstore import EventStore
 
-    stats = []
-    for name in options.stores or EventStore.names():
-        with EventStore.attach(name) as store:
-            stats.append(store.stat())
-    sys.stdout.write(prometheus(stats))
-    return 0
+    def render() -> str:
+        stats = []
+        for name in options.stores or EventStore.names():
+            try:
+                with EventStore.attach(name) as store:
+                    stats.append(store.stat())
+            except StoreError:
+                if options.stores:
+                    raise  # asked for by name; else one that goes or is broken leaves the others readable
+        return prometheus(stats)
+
+    if options.listen is None:
+        sys.stdout.write(render())
+        return 0
+    try:
+        server = Endpoint(options.listen, render)
+    except OSError as error:
+        raise cannot_listen(options.listen, error) from error
+    print(f"shmstore: listening on {options.listen[0]}:{server.server_port}", file=sys.stderr, flush=True)
+    with server, on_signal(server.stop) as came:
+        server.serve_forever()
+    return ended(came)
+
+
+def cannot_listen(address: tuple[str, int], error: OSError) -> ShmStoreError:
+    """Return the error that says which address could not be had."""
+    return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with --listen")
 
 
 def check(options: argparse.Namespace) -> int:

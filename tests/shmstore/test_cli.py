@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +170,26 @@ def test_metrics(store: EventStore) -> None:
     named = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(named) == len(set(named))
     assert {line.partition("{")[0] for line in lines if not line.startswith("#")} == set(named)
+
+
+def test_metrics_endpoint(store: EventStore) -> None:
+    """`metrics --listen` serves the figures of the moment at /metrics alone, and ends in order on a signal."""
+    store.put([insert(0), end(0)])
+    process = started("metrics", store.name, "--listen", "127.0.0.1:0")
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("shmstore: listening on 127.0.0.1:"), line
+    url = f"http://{line.split()[-1]}"
+    for count in (2, 3):
+        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert f'shmstore_put_events_total{{store="{store.name}"}} {count}\n' in answer.read().decode()
+        store.put(insert(1))
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{url}/else", timeout=30)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=30)
+    assert (process.returncode, complaint) == (130, "")
 
 
 def test_rm_refuses_while_used(store: EventStore) -> None:

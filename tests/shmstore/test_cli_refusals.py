@@ -73,6 +73,7 @@ def store(name: str) -> Iterator[EventStore]:
         ("stat NAME --watch 0", "above 0"),
         ("serve --listen 11111", "HOST:PORT"),
         ("serve NAME --listen no.such.host.invalid:0", "another address with --listen"),
+        ("metrics --listen no.such.host.invalid:0", "another address with --listen"),
         ("serve NAME --tls-cert /no/cert --tls-key /no/key", "/no/cert: No such file"),
         ("serve NAME --user canal", "--password-file"),
         ("serve NAME --password-file /no/such/file", "/no/such/file"),
