@@ -20,13 +20,13 @@ from consumer.spark import text
 from consumer.spark.collector import no_collector
 from consumer.spark.columns import column_array
 from consumer.spark.ddl import actions
-from consumer.spark.offset import seq_prefix, seq_suffix
+from consumer.spark.offset import seqs
 from consumer.spark.options import Options
 from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, SOURCE_TYPE, arrow_schema, typed_schema
 from shmstore.codec import decode_schema, decode_stored
 from shmstore.event import EntryType, EventType, Position, TableSchema
 
-ROWS_PER_BATCH = 20_000
+ROWS_PER_BATCH = 4_000  # what is decoded stays in the cache until it is a column: half as fast with 20,000
 _OPS = {
     int(EventType.INSERT): "c",
     int(EventType.UPDATE): "u",
@@ -147,9 +147,9 @@ class Decoder:
         spread = _Spread(counts)
         before, after, key = render(run)
         number = {file: Position(file, 0).file_number for file in set(headers[2])}
-        prefixes = [seq_prefix(number[item.header[2]], item.header[3], item.header[8]) for item in run]
+        files = np.repeat(np.array([number[file] for file in headers[2]]), counts)
         rows = spread.row_numbers + np.repeat(np.array(headers[11], np.int64), counts)
-        suffixes = pa.array([seq_suffix(row) for row in range(int(rows.max()) + 1)]).take(pa.array(rows))
+        seq = seqs(files, np.repeat(np.array(headers[3]), counts), np.repeat(np.array(headers[8]), counts), rows)
         source = pa.StructArray.from_arrays(
             [
                 spread(pa.array(headers[6], pa.int64())),
@@ -159,21 +159,27 @@ class Decoder:
             ],
             fields=list(arrow_schema(SOURCE_TYPE)),
         )
-        databases = [item.table.database if item.table else item.header[12] or None for item in run]
-        tables = [item.table.table if item.table else None for item in run]
+        tables = [item.table for item in run]
+        if len(set(map(id, tables))) == 1 and tables[0] is not None:
+            databases, names = pa.repeat(tables[0].database, len(rows)), pa.repeat(tables[0].table, len(rows))
+        else:
+            names = spread(pa.array([table.table if table else None for table in tables], pa.string()))
+            databases = [item.table.database if item.table else item.header[12] or None for item in run]
+            databases = spread(pa.array(databases, pa.string()))
+        ddl = pa.array([sql or None for sql in headers[13]], pa.string()) if any(headers[13]) else pa.nulls(len(run), pa.string())
         return pa.RecordBatch.from_arrays(
             [
-                pc.binary_join_element_wise(spread(pa.array(prefixes, pa.string())), suffixes, ""),
+                seq,
                 spread(pa.array([item.op for item in run], pa.string())),
-                spread(pa.array(databases, pa.string())),
-                spread(pa.array(tables, pa.string())),
+                databases,
+                names,
                 before,
                 after,
                 spread(pa.array(headers[5], pa.int64())),
                 source,
                 spread(pa.array(headers[7], pa.string())),
                 key,
-                spread(pa.array([sql or None for sql in headers[13]], pa.string())),
+                spread(ddl),
             ],
             schema=self.schema,
         )

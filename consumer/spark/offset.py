@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from shmstore.event import Position
 
 VERSION = 1
@@ -95,3 +98,19 @@ def seq_prefix(file_number: int, offset: int, order: int) -> str:
 def seq_suffix(row: int) -> str:
     """Return the part of a row's `seq` that follows `seq_prefix`."""
     return f"-{row:06x}"
+
+
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+_WIDTH = len(seq_prefix(0, 0, 0) + seq_suffix(0))
+
+
+def seqs(files: Any, offsets: Any, orders: Any, rows: Any) -> pa.StringArray:
+    """Return the `seq` of many rows, from arrays of integers of one length: what `seq_prefix` + `seq_suffix` say, at once."""
+    text = np.full((len(rows), _WIDTH), ord("-"), np.uint8)
+    at = 0
+    for values, digits in ((files, 8), (offsets, 12), (orders, 8), (rows, 6)):
+        raw = np.ascontiguousarray(values, ">u8").view(np.uint8).reshape(-1, 8)[:, 8 - digits // 2 :]
+        text[:, at : at + digits] = _HEX[raw].view(np.uint8).reshape(-1, digits)
+        at += digits + 1
+    ends = np.arange(len(rows) + 1, dtype=np.int32) * _WIDTH
+    return pa.StringArray.from_buffers(len(rows), pa.py_buffer(ends), pa.py_buffer(text))
