@@ -20,7 +20,7 @@ import pymysql
 from pymysql.constants import COMMAND
 from pymysqlreplication import BinLogStreamReader
 
-from producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerIdInUse, ServerUnreachable
+from producer.errors import AnonymousTransactions, LinkLost, LoginRefused, PrivilegeMissing, ServerIdInUse, ServerUnreachable
 from producer.events import RawEvent
 from producer.gtid import ExecutedSet, GtidSet
 from producer.packets import PacketSplitter, ServerRefused
@@ -142,6 +142,11 @@ def _dump_error(text: str, where: str) -> SourceError:
     low = text.lower()
     if "same server_uuid/server_id" in low or "same server_id" in low:
         return ServerIdInUse(f"another replica of {where} has our server id and took the stream over: {text}; set server_id")
+    if "anonymous transaction" in low:
+        return AnonymousTransactions(
+            f"{where}: {text}; gtid_mode became ON before this producer had read what was logged without GTIDs: "
+            "SET GLOBAL gtid_mode = ON_PERMISSIVE until it has"
+        )
     choices = "start anew with start = latest (or earliest) and a new store, or set on_purged"
     if "purged" in low or "could not find first log file" in low:
         return BinlogPurged(f"{where} no longer has the binlog of the start position: {text}; {choices}")

@@ -29,6 +29,10 @@ class ServerBehind(PositionNotFound):
     """The server has not executed what the start position has: it lags behind, was reset, or is another."""
 
 
+class AnonymousTransactions(PositionNotFound):
+    """With gtid_mode = ON a server does not send what it logged without GTIDs."""
+
+
 class ChecksumMismatch(LinkLost):
     """An event arrived damaged. Read again from the last transaction."""
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from producer import gtid
 from producer.binlog import Session
-from producer.errors import PrivilegeMissing, ServerBehind
+from producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from producer.scan import scan_to_offset, scan_to_time
 from producer.server import Server, binlog_files, current_position, gtid_at
@@ -180,7 +180,10 @@ def _at(settings: Settings, session: Session, server: Server, position: Position
         executed = MariadbGtids(gtids)
         return Start(position._replace(gtids=gtids), executed, by_gtid=bool(executed) and settings.gtid == "auto")
     if server.gtids and not position.gtids:
-        return Start(*scan_to_offset(settings, session, server, position))
+        try:
+            return Start(*scan_to_offset(settings, session, server, position))
+        except AnonymousTransactions:  # before the position; the next file says what GTIDs there were
+            return Start(position, None)
     return Start(position, GtidSet(position.gtids) if server.gtids else None)
 
 
