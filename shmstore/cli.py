@@ -45,6 +45,8 @@ CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line `words` (those of the process by default); return the exit code."""
+    if sys.stdout is None:  # started with it closed (>&-)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  open as long as the process
     try:
         options = arguments.parser(COMMANDS, FILLS).parse_args(words)
         code: int = options.run(options)

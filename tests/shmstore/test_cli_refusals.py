@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,14 @@ def test_lost_subscription(name: str) -> None:
         assert f"shmstore unsubscribe {name} slow" in complaint
         run("unsubscribe", name, "slow")
         assert run("tail", name, "--subscription", "slow", "--no-follow") != ""
+
+
+@pytest.mark.parametrize(("words", "output", "code"), [("ls", ">/dev/full", 2), ("ls", ">&-", 0), ("tail NAME", ">&-", 2)])
+def test_output_that_cannot_be_written(name: str, words: str, output: str, code: int) -> None:
+    """A full disk is one line and exit code 2, and output that nobody wants is no error."""
+    line = f"{shlex.join(COMMAND)} {words.replace('NAME', name)} {output}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1 if code else 0), done.stderr
 
 
 def test_missing_extra(name: str, tmp_path: Path) -> None:
