@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class Lease:
         self._subscription: Subscription | None = None
         self._server: EventServer | None = None
         self._noted = False
+        self._seen: tuple[int, np.ndarray[Any, Any]] | None = None
         self._stall = (-1, -1, 0.0)
 
     # ---------------------------------------------------------------- store and subscription
@@ -123,7 +124,7 @@ class Lease:
             self._subscription.close()
         if self._store is not None:
             self._store.close()
-        self._subscription = self._store = None
+        self._subscription = self._store = self._seen = None
 
     # ---------------------------------------------------------------- offsets
 
@@ -222,19 +223,36 @@ class Lease:
         if last <= base:
             return base
         events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
-        window = store.peek(base + 1, limit_events=min(events, last - base), limit_bytes=size)
-        points = np.flatnonzero(window.slots["flags"] & SlotFlag.ACK_POINT) + 1
-        fit = len(window)
+        slots, ends = self._look(base, min(events, last - base), size)
+        points = np.flatnonzero(slots["flags"] & SlotFlag.ACK_POINT) + 1
+        fit = len(slots)
         if limit.rows is not None:
-            fit = min(fit, int(np.searchsorted(np.cumsum(window.slots["rows"], dtype=np.int64), limit.rows, "right")))
+            fit = min(fit, int(np.searchsorted(np.cumsum(slots["rows"], dtype=np.int64), limit.rows, "right")))
         if limit.size is not None:
-            fit = min(fit, int(np.searchsorted(window.ends, limit.size, "right")))
+            fit = min(fit, int(np.searchsorted(ends, limit.size, "right")))
+        self._seen = (base + 1, ends)
         if len(points):
             within = points[points <= fit]
             return base + int(within[-1] if len(within) else points[0])
-        if base + len(window) < last or self._stalled(base, last):
+        if base + len(slots) < last or self._stalled(base, last):
             return base + max(1, fit)
         return base
+
+    def _look(self, base: int, events: int, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return slots and ends of the events after `base`, without a copy of their payloads where that can be had."""
+        subscription = self._subscription
+        if subscription is not None and subscription.ack_cursor.sequence == base and not self.store.ddl_isolation:
+            subscription.rollback()  # get moves along with what is looked at; it is the reader's own business
+            got = subscription.get(limit_events=events, limit_bytes=size, timeout=0)
+            return got.slots, got.ends
+        peeked = self.store.peek(base + 1, limit_events=events, limit_bytes=size)
+        return peeked.slots, peeked.ends
+
+    def ends(self, first: int, last: int) -> np.ndarray[Any, Any]:
+        """Return where each of the events `first` to `last` ends, in bytes after the beginning of `first`."""
+        if self._seen is not None and self._seen[0] == first and len(self._seen[1]) > last - first:
+            return self._seen[1][: last - first + 1]
+        return window(self.store, first, last).ends
 
     def _stalled(self, base: int, last: int) -> bool:
         """True when a transaction's end has not come for a while: its producer may be waiting for us to make room."""

@@ -124,12 +124,11 @@ def attached(events: Range) -> EventStore:
     return store
 
 
-def split(batch: Batch, parts: int) -> list[tuple[int, int]]:
-    """Return up to `parts` ranges (first, last) that cover `batch`, with about the same bytes in each."""
-    ends = batch.ends
+def split(first: int, ends: np.ndarray[Any, Any], parts: int) -> list[tuple[int, int]]:
+    """Return up to `parts` ranges (first, last) of the events from `first` on, which end at `ends`: about the same bytes in each."""
     marks = np.searchsorted(ends, np.arange(1, parts) * (int(ends[-1]) / parts)) + 1
-    cuts = [0, *np.unique(marks).tolist(), len(batch)]
-    return [(batch.first + a, batch.first + b - 1) for a, b in pairwise(cuts) if b > a]
+    cuts = [0, *np.unique(marks).tolist(), len(ends)]
+    return [(first + a, first + b - 1) for a, b in pairwise(cuts) if b > a]
 
 
 # ---------------------------------------------------------------- decode

@@ -92,7 +92,7 @@ class BatchReader(DataSourceReader):
             events = window(store, first, point)
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
-            return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in split(events, parts)]
+            return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in split(first, events.ends, parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""

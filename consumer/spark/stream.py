@@ -100,13 +100,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last <= base:
             return []
         options, store = self._options, self._lease.store
-        events = window(store, base + 1, last)
-        size = int(events.ends[-1])
+        ends = self._lease.ends(base + 1, last)
+        size = int(ends[-1])
         parts = min(options.partitions, 1 + size // options.partition_bytes)
         inline = options.transport == "inline"
         if inline:
             parts = max(parts, -(-size // INLINE_BYTES))
-        ranges = split(events, parts)
+        ranges = split(base + 1, ends, parts)
         if inline:
             return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in ranges]
         given = [Range(store.name, options.store_path, store.epoch, a, b) for a, b in ranges]
