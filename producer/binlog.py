@@ -23,8 +23,9 @@ from pymysqlreplication import BinLogStreamReader
 from producer.errors import AnonymousTransactions, LinkLost, LoginRefused, PrivilegeMissing, ServerIdInUse, ServerUnreachable
 from producer.events import RawEvent
 from producer.gtid import ExecutedSet, GtidSet
-from producer.packets import PacketSplitter, ServerRefused
+from producer.packets import ServerRefused
 from producer.settings import Settings
+from producer.stream import new_splitter
 from shmstore.errors import BinlogPurged, PositionNotFound, SourceError
 
 RECEIVE = 1 << 18
@@ -173,7 +174,7 @@ class BinlogReader:
         """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`."""
         self._endpoint = session.endpoint
         self._silence = settings.read_timeout
-        self._packets = PacketSplitter()
+        self._packets = new_splitter()
         own = str(uuid.uuid5(uuid.NAMESPACE_OID, f"shmstore-{server_id}"))
         tagged = isinstance(gtids, GtidSet) and gtids.tagged
         stream = BinLogStreamReader(
@@ -247,7 +248,8 @@ class BinlogReader:
             raise LinkLost(f"{self._where()} closed the link")
         self._heard = time.monotonic()
         try:
-            return self._packets.feed(chunk)
+            events: list[RawEvent] = self._packets.feed(chunk)
+            return events
         except ServerRefused as error:
             raise self._refused(error) from error
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from producer import events
 from producer.compression import payload_events, uncompress_query
@@ -20,7 +21,6 @@ from producer.events import ARTIFICIAL_FLAG, IGNORABLE_FLAG, EventCode, RawEvent
 from producer.filter import TableFilter
 from producer.gtid import ExecutedSet
 from producer.history import CurrentTables
-from producer.program import COMPILED
 from producer.rows import ROWS_EVENTS, RowsDecoder
 from producer.schema import SchemaHistory
 from producer.statement import Kind, Statement, classify
@@ -70,7 +70,8 @@ class EventDecoder:
     ) -> None:
         self.writer, self.filter = EventWriter(buffer), table_filter
         self._schemas: SchemaHistory | CurrentTables | None = None
-        self.rows_decoder = RowsDecoder()
+        compiled = not isinstance(buffer, TransactionBuffer)  # all of it, or nothing
+        self.rows_decoder = RowsDecoder(compiled=compiled)
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
         self.skipped = 0  # events, with skip_errors
@@ -97,7 +98,7 @@ class EventDecoder:
         take.update(dict.fromkeys(ROWS_EVENTS, self._rows))
         take.update(dict.fromkeys(_HARMLESS, lambda raw: None))
         self._take = take
-        self._stream = Stream(self) if COMPILED and not isinstance(buffer, TransactionBuffer) else None
+        self._stream = Stream(self) if compiled else None
 
     # ------------------------------------------------------------ the stream
 
@@ -143,8 +144,11 @@ class EventDecoder:
         Raises `UnsupportedEvent` or `SchemaUnknown`, naming the place, unless told to skip.
         """
         if not isinstance(raw, RawEvent):
-            assert self._stream is not None
-            self._stream.run(raw)
+            if self._stream is not None:
+                self._stream.run(raw)
+            else:
+                for one in raw.raw(RawEvent):
+                    self.feed(one)
             return
         if raw.end and not raw.flags & ARTIFICIAL_FLAG and raw.code != EventCode.HEARTBEAT:
             self.writer.advance(raw.end)

@@ -144,6 +144,17 @@ class GtidSet:
             for first, last in intervals:
                 yield key, first, last
 
+    def single(self) -> tuple[str, str, int] | None:
+        """(source, text, last number), where the next transaction of the one source makes the set's text: text + its number."""
+        if len(self._intervals) != 1:
+            return None
+        ((uuid, tag), intervals) = next(iter(self._intervals.items()))
+        if tag or not intervals:
+            return None
+        first, last = intervals[-1]
+        text = str(self)
+        return uuid, f"{text}-" if first == last else text.removesuffix(str(last)), last
+
     @property
     def tagged(self) -> bool:
         """Whether any source has a tag: such a set needs MySQL 8.3."""
@@ -219,6 +230,13 @@ class MariadbGtids:
         """Whether each domain of `other` is here, as far or further."""
         mine = self._domains
         return all(domain in mine and mine[domain][1] >= number for domain, (_, number) in other._domains.items())
+
+    def single(self) -> tuple[str, str, int] | None:
+        """(source, text, last number), where the next transaction of the one source makes the set's text: text + its number."""
+        if len(self._domains) != 1:
+            return None
+        ((domain, (server, number)),) = self._domains.items()
+        return f"{domain}-{server}", f"{domain}-{server}-", number
 
     def copy(self) -> MariadbGtids:
         """Return an independent copy."""

@@ -14,6 +14,7 @@ from producer.events import HEADER_SIZE, EventCode, RawEvent, format_checksum
 from shmstore.errors import UnsupportedEvent
 
 FULL_PACKET = 0xFFFFFF
+_FORMAT = int(EventCode.FORMAT)  # an enum's member costs more to look up than the rest of a comparison
 _HEADER = struct.Struct("<IBIIIH")
 
 
@@ -56,13 +57,13 @@ class PacketSplitter:
                     self._need = need
                     break
                 event = b"".join([data[a:b] for a, b in packets])
-                self._check_status(event)
+                self.check_status(event)
                 events.append(take(memoryview(event), 1, len(event)))
                 sequence = sequence + len(packets) & 255
                 at = packets[-1][1]
                 continue
             if size < 1 + HEADER_SIZE or data[at + 4]:
-                self._check_status(data[at + 4 : stop])
+                self.check_status(data[at + 4 : stop])
             sequence = sequence + 1 & 255
             events.append(take(view, at + 5, stop))
             at = stop
@@ -89,7 +90,7 @@ class PacketSplitter:
                 return packets, 0
 
     @staticmethod
-    def _check_status(packet: bytes) -> None:
+    def check_status(packet: bytes) -> None:
         """Raise what a packet means that is not an event."""
         if packet[:1] == b"\xff" and len(packet) >= 3:
             text = packet[9:] if packet[3:4] == b"#" else packet[3:]
@@ -103,8 +104,8 @@ class PacketSplitter:
 class EventSplitter:
     """Cuts one event into header, body and checksum, and verifies the checksum. Knows of it from the FORMAT events."""
 
-    def __init__(self) -> None:
-        self._checksum: bool | None = None  # None until the first FORMAT event
+    def __init__(self, checksum: bool | None = None) -> None:
+        self._checksum = checksum  # None until the first FORMAT event
 
     def take(self, data: memoryview, at: int, stop: int) -> RawEvent:
         """Return the event in ``data[at:stop]``. Raises `ChecksumMismatch`, `UnsupportedEvent`."""
@@ -112,7 +113,7 @@ class EventSplitter:
         if size != stop - at:
             raise UnsupportedEvent(f"an event of type {code} says {size} bytes and has {stop - at}; is the binlog damaged?")
         last = stop
-        if code == EventCode.FORMAT:
+        if code == _FORMAT:
             self._checksum = format_checksum(bytes(data[at + HEADER_SIZE : stop]))
             last -= 4  # always has room for one
         elif self._checksum or (self._checksum is None and _sums_up(data, at, stop)):

@@ -20,10 +20,10 @@ try:
 except ImportError:  # built without a compiler
     compiled = None  # type: ignore[assignment]
 
-__all__ = ["COMPILED", "program", "rows_of", "steps"]
+__all__ = ["COMPILED", "compiled", "program", "rows_of", "steps"]
 
 #: True where rows are decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
-COMPILED = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
+COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 Step = tuple[str, int, int, int, Any]  # name, bytes or bytes of its length, two numbers, what else it takes
 
@@ -83,7 +83,7 @@ def _step(field: Field) -> Step:
         Wire.NEWDATE: "date",
     }
     if code in plain:
-        return (plain[code], size, 0, 0, None)
+        return (plain[code], size, meta if code == Wire.BIT else 0, 0, None)
     timed = {Wire.DATETIME2: "datetime", Wire.TIMESTAMP2: "timestamp", Wire.TIME2: "time"}
     if code in timed and meta <= 6:
         return (timed[code], size, meta, 0, None)
@@ -105,8 +105,20 @@ def _text(code: Wire, size: int, column: Any, source: Source, read: Any) -> Step
             return ("bytes", size, 0, 0, None)
         elif column.type == "binary":
             return ("padded", size, column.size, 0, None)
-    call: Callable[[bytes], Any] = eval(f"lambda raw: {read.expression.format('raw')}", source.names)
-    return ("call_fixed" if read.codes else "call", size, 0, 0, call)
+    if read.first:
+        raise NotImplementedError(f"column type {code} with metadata {size}")
+    return ("call_fixed" if read.codes else "call", size, 0, 0, _expression(read, source))
+
+
+def _expression(read: Any, source: Source) -> Callable[[bytes], Any]:
+    """The reading's expression as a function of the value's bytes."""
+    parts = [f"p{n}" for n in range(len([code for code in read.codes if code.isalpha()]) or 1)]
+    inner = f"lambda {', '.join(parts)}: {read.expression.format(*parts)}"
+    function: Callable[..., Any] = eval(inner, source.names)
+    if not read.codes:
+        return function
+    unpack = struct.Struct("<" + read.codes).unpack
+    return lambda raw: function(*unpack(raw))
 
 
 def _single_bytes(charset: str) -> list[bytes]:

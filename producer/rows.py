@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from producer.compression import uncompress
@@ -155,6 +156,17 @@ class RowsDecoder:
             )
         return table
 
+    @property
+    def follows_schemas(self) -> bool:
+        """Whether a schema history may say something new of a table map seen before, while its table id stays."""
+        return self._schemas is not None and not getattr(self._schemas, "settled", False)
+
+    def compiled_rows(self, table: TableMap, event_type: int, bits: bytes) -> _Compiled | None:
+        """Return the compiled decoder for events of this type with these bits of columns present; None where there is none."""
+        kind = _KINDS[event_type]
+        made = self._decoder(table.layout, kind, bits, (len(table.layout.fields) + 7) // 8)
+        return made if isinstance(made, _Compiled) else None
+
     def clear(self) -> None:
         """Forget the table ids, at a rotation or on a new connection. What was compiled stays."""
         self._tables.clear()
@@ -193,8 +205,10 @@ class RowsDecoder:
 
     def _decoder(self, layout: Layout, kind: _Kind, bits: bytes, width: int) -> _Generated | _Compiled:
         images = [_present(bits[i : i + width], len(layout.fields)) for i in range(0, len(bits), width)] if width else [[]]
-        hidden = any(field.hidden for field in layout.fields)
-        return (_Compiled if self._compiled and not kind.partial and not hidden else _Generated)(layout, kind, images)
+        if self._compiled and not kind.partial and not any(field.hidden for field in layout.fields):
+            with suppress(NotImplementedError):
+                return _Compiled(layout, kind, images)
+        return _Generated(layout, kind, images)
 
 
 class _Generated:
@@ -235,10 +249,11 @@ class _Generated:
 class _Compiled:
     """The same by compiled code: rows come as MessagePack, no value becomes a Python object."""
 
-    __slots__ = ("after", "before", "names", "programs")
+    __slots__ = ("after", "before", "names", "programs", "type")
 
     def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
         self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
+        self.type = kind.type
         programs = [program(layout.fields, present) for present in images]
         self.names = [[layout.fields[i].column.name for i in present] for present in images]
         self.programs = (
@@ -251,7 +266,8 @@ class _Compiled:
 
     def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
         """Decode the rows in data[at:]."""
-        count, before, after = rows_of(*self.programs, data, at)
+        before_images, after_images = self.programs
+        count, before, after = rows_of(before_images, after_images, data, at)
         body = [
             self.before,
             None if before is None else Packed(before),
@@ -265,7 +281,7 @@ class _Compiled:
         used = [one for one in self.programs if one is not None]
         for one, names in zip(used, self.names, strict=True):
             if one.failed >= 0:
-                column = names[one.failed]
+                column: str = names[one.failed]
                 one.forget()
                 return column
         return ""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from producer.events import RawEvent
 from producer.transaction import TransactionBuffer
 from shmstore import EntryType, EventType, Position, SlotFlag
-from shmstore.codec import encode_stored
+from shmstore.codec import decode_stored, encode_stored
 
 NO_PROPS: dict[str, str] = {}
 _PART, _PROPS = 9, 14  # places in the header that codec's plan draws
@@ -30,11 +30,11 @@ class Tail(NamedTuple):
 class EventWriter:
     """Where the stream stands, and the transaction being written."""
 
-    __slots__ = ("_before", "_file_number", "_last", "begun", "buffer", "file", "gtids", "offset", "order", "tail", "transaction")
+    __slots__ = ("before", "begun", "buffer", "file", "file_number", "gtids", "offset", "order", "tail", "transaction")
 
     def __init__(self, buffer: TransactionBuffer) -> None:
         self.buffer = buffer
-        self.file, self.offset, self._file_number = "", 0, 0
+        self.file, self.offset, self.file_number = "", 0, 0
         self.gtids = ""  # the executed set as text, as of the last commit
         self.tail: Tail | None = None  # where the store ends inside the transaction that is read again
         self.forget()
@@ -44,13 +44,12 @@ class EventWriter:
         self.transaction = ""
         self.begun: int | None = None  # offset where its first event begins; None: there is no transaction
         self.order = 0
-        self._before = self.gtids
-        self._last: tuple[list[Any], bytes | None, Any] | None = None
+        self.before = self.gtids
 
     def move(self, file: str, offset: int) -> None:
         """Go to another place."""
         if file != self.file:
-            self.file, self._file_number = file, Position(file, 0).file_number
+            self.file, self.file_number = file, Position(file, 0).file_number
         self.offset = offset
 
     def advance(self, end: int) -> None:
@@ -62,7 +61,7 @@ class EventWriter:
         """A transaction begins, with an event of `length` bytes that ends here."""
         self.begun = self.offset - length
         self.transaction = gtid or f"{self.file}:{self.begun}"
-        self._before = self.gtids
+        self.before = self.gtids
 
     @property
     def part_is_out(self) -> bool:
@@ -110,17 +109,15 @@ class EventWriter:
         ]
         payload = encode_stored(header, schema, body)
         if buffer.overflows(len(payload)):
-            self._cut()
+            self.cut()
             header[_PART] = buffer.part
             payload = encode_stored(header, schema, body)
-        buffer.add(payload, (time_ms, self.offset, self._file_number, rows, int(entry) | int(type_) << 8))
-        self._last = (header, schema, body)
+        buffer.add(payload, (time_ms, self.offset, self.file_number, rows, int(entry) | int(type_) << 8))
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
-        assert self._last is not None  # an empty part does not overflow
-        header, schema, body = self._last
-        header[_PROPS] = {**header[_PROPS], "resume": f"{self.file}:{self.begun} {self._before}".rstrip()}
+        header, schema, body = decode_stored(self.buffer.last)
+        header[_PROPS] = {**header[_PROPS], "resume": f"{self.file}:{self.begun} {self.before}".rstrip()}
         self.buffer.replace_last(encode_stored(header, schema, body))
         self.buffer.cut()
 

@@ -46,7 +46,7 @@ FORMAT = 1
 #: Bytes that are MessagePack already: in a body's place of rows they are copied as they are.
 Packed = msgspec.Raw
 
-_pack = msgspec.msgpack.Encoder().encode
+pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
@@ -132,7 +132,7 @@ def _conversions(table: TableSchema) -> tuple[tuple[tuple[int, Any], ...], tuple
 @lru_cache(maxsize=4096)
 def encode_schema(table: TableSchema) -> bytes:
     """Return the schema's bytes. The same schema always gives the same bytes, so they serve as its identity."""
-    return _pack([table.database, table.table, table.columns, table.primary_key])
+    return pack([table.database, table.table, table.columns, table.primary_key])
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +151,7 @@ def decode_schema(blob: bytes) -> TableSchema:
 def encode(event: Event) -> bytes:
     """Return `event` as MessagePack bytes."""
     table = event.table
-    return _pack(
+    return pack(
         (
             FORMAT,
             header_of(event),
@@ -185,7 +185,7 @@ def header_of(event: Event) -> tuple[Any, ...]:
 
 def encode_stored(header: tuple[Any, ...] | list[Any], schema: bytes | None, body: Sequence[Any] | None) -> bytes:
     """Return the bytes of an event whose values are already in stored form: the producer's way in."""
-    return _pack((FORMAT, header, schema, body))
+    return pack((FORMAT, header, schema, body))
 
 
 def decode(payload: bytes | memoryview) -> Event:

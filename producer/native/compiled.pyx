@@ -6,6 +6,9 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     pack.pxi    a growing buffer, and MessagePack written into it
     values.pxi  bytes of one value -> MessagePack of its stored form
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
+    crc32.pxi   the events' checksum
+    buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
+    stream.pxi  Splitter: packets to events; Stream: the usual events of a transaction, all else handed to Python
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
 the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
@@ -23,3 +26,6 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 include "pack.pxi"
 include "values.pxi"
 include "image.pxi"
+include "crc32.pxi"
+include "buffer.pxi"
+include "stream.pxi"

@@ -8,7 +8,7 @@ cdef enum Step:
 cdef struct Column:
     Step step
     int size      # bytes, or bytes of the length for what has one
-    int a         # precision, digits of the fraction, or width to pad to
+    int a         # precision, digits of the fraction, bits, or width to pad to
     int b         # scale
 
 
@@ -106,6 +106,8 @@ cdef class Program:
         if step == YEAR:
             return put_unsigned(out, p[0] + 1900 if p[0] else 0)
         if step == BIT:
+            if column.a < 64 and big(p, <int>size) >> column.a:
+                raise ValueError(f"BIT({column.a}) {big(p, <int>size):#x}")
             return put_unsigned(out, big(p, <int>size))
         if step == SET:
             return self.members(out, i, little(p, <int>size))

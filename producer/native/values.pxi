@@ -57,6 +57,8 @@ cdef int put_date(Buffer* out, const uint8_t* at) except -1:
     cdef int packed = <int>little(at, 3)
     cdef int64_t days
     cdef char text[32]
+    if packed >> 9 > 9999 or packed >> 5 & 15 > 12:
+        raise ValueError(f"DATE {packed >> 9}-{packed >> 5 & 15}-{packed & 31}")
     if days_since_1970(packed >> 9, packed >> 5 & 15, packed & 31, &days):
         return put_signed(out, days)
     cdef int size = snprintf(text, 32, b"%04d-%02d-%02d", packed >> 9, packed >> 5 & 15, packed & 31)
@@ -74,13 +76,15 @@ cdef int _fraction_text(char* text, int size, int64_t microseconds, int digits) 
 
 cdef int put_datetime(Buffer* out, const uint8_t* at, int digits) except -1:
     cdef int64_t packed = <int64_t>big(at, 5) - <int64_t>0x8000000000
-    if packed < 0:
-        raise ValueError(f"DATETIME begins with 0x{at[0]:02x}{at[1]:02x}{at[2]:02x}")
+    if not 0 <= packed >> 22 <= 9999 * 13 + 12:
+        raise ValueError(f"DATETIME that begins with 0x{at[0]:02x}{at[1]:02x}{at[2]:02x}")
     cdef int64_t months = packed >> 22, day = packed >> 17 & 31, hour = packed >> 12 & 31
     cdef int64_t minute = packed >> 6 & 63, second = packed & 63, days
     cdef int64_t microseconds = fraction(at + 5, digits)
     cdef char text[64]
     cdef int size
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(f"DATETIME of {hour}:{minute}:{second} o'clock")
     if days_since_1970(months // 13, months % 13, day, &days):
         return put_signed(out, (days * 86400 + hour * 3600 + minute * 60 + second) * SECOND + microseconds)
     size = snprintf(
@@ -104,6 +108,8 @@ cdef int put_time(Buffer* out, const uint8_t* at, int digits) except -1:
     cdef int64_t size = -packed if packed < 0 else packed
     cdef int64_t clock = size >> bits, part = size & ((<int64_t>1 << bits) - 1)
     cdef int64_t scale = SECOND if bits == 0 else 10000 if bits == 8 else 100 if bits == 16 else 1
+    if clock >> 6 & 63 > 59 or clock & 63 > 59 or part * scale >= SECOND:
+        raise ValueError(f"TIME {packed}")
     cdef int64_t value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * SECOND + part * scale
     return put_signed(out, -value if packed < 0 else value)
 

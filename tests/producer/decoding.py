@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,9 @@ from shmstore.event import EventType, Row, TableSchema
 FORMAT_DESCRIPTION, QUERY, TABLE_MAP, PAYLOAD, QUERY_COMPRESSED = 15, 2, 19, 40, 165
 
 
-# The generated decoder is the reference; where the compiled one exists it has tests of its own against this one.
-REFERENCE: dict[str, Any] = {"compiled": False} if "compiled" in inspect.signature(RowsDecoder).parameters else {}
-
-
 def reference(schemas: Any = None) -> RowsDecoder:
     """A decoder that runs the generated Python functions."""
-    return RowsDecoder(schemas=schemas, **REFERENCE)
+    return RowsDecoder(schemas=schemas, compiled=False)
 
 
 class Seen(NamedTuple):
@@ -98,11 +93,14 @@ class Log:
     def seen(self) -> list[Seen]:
         """The rows events written since the last call, decoded."""
         found = []
+        compiled = RowsDecoder(schemas=self.decoder._schemas, compiled=True)
         for type_, body in self.events():
             if type_ == TABLE_MAP:
                 self.decoder.table_map(body)
+                compiled.table_map(body)
             elif type_ in ROWS_EVENTS:
                 decoded = self.decoder.rows(type_, body)
+                assert repr(plain(compiled.rows(type_, body).body)) == repr(plain(decoded.body)), "the compiled decoder differs"
                 header = [2, int(decoded.type), "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
                 event = codec.decode(codec.encode_stored(header, decoded.table.schema_blob, decoded.body))
                 assert event.table is not None

@@ -1,0 +1,538 @@
+# Run and Stream: the events of one piece of the server's stream, and what handles the usual ones among them.
+#
+# The usual ones are those of a plain transaction: GTID, BEGIN, table maps seen before, rows, XID. Everything else is
+# surfaced: handed as a RawEvent to the decoder in Python, which shares its state with this one. Before an event is
+# surfaced the state is written out to the Python objects (`leave`), afterwards it is read again (`enter`).
+
+cdef enum:
+    HEADER = 19
+    TABLES = 256   # places of the table map cache, by table id
+    CODE_QUERY = 2, CODE_ROTATE = 4, CODE_FORMAT = 15, CODE_XID = 16, CODE_TABLE_MAP = 19, CODE_HEARTBEAT = 27
+    CODE_GTID = 33, CODE_ANONYMOUS_GTID = 34, CODE_MARIADB_GTID = 162
+    FLAG_ARTIFICIAL = 0x20
+    ENTRY_BEGIN = 1, ENTRY_ROWS = 2, ENTRY_END = 3
+    SLOT_TRANSACTION_END = 1
+
+
+cdef struct Event:
+    const uint8_t* start   # of its header
+    const uint8_t* stop    # of its body, without the checksum
+    uint32_t length        # in the binlog, checksum included
+
+
+cdef class Run:
+    """Whole events back to back in one piece of memory, in order; made by `Splitter`, used up by `Stream`."""
+
+    cdef bytes data
+    cdef Buffer events
+
+    def __cinit__(self):
+        memset(&self.events, 0, sizeof(Buffer))
+
+    def __dealloc__(self):
+        free_buffer(&self.events)
+
+    def __len__(self):
+        return self.events.size // sizeof(Event)
+
+    def raw(self, make):
+        """Return the events as `make(code, timestamp, server id, length, end, flags, body)` gives them."""
+        cdef Event* event = <Event*>self.events.data
+        cdef const uint8_t* head
+        cdef size_t i
+        made = []
+        for i in range(self.events.size // sizeof(Event)):
+            head = event[i].start
+            made.append(make(
+                head[4], little(head, 4), little(head + 5, 4), event[i].length, little(head + 13, 4), little(head + 17, 2),
+                PyBytes_FromStringAndSize(<char*>head + HEADER, event[i].stop - head - HEADER),
+            ))
+        return made
+
+
+cdef class Plan:
+    """What a rows event of one kind, with certain columns present, becomes."""
+
+    cdef bytes bits                  # of the columns present, as in the event
+    cdef int code
+    cdef Program before, after
+    cdef bytes before_columns, after_columns  # MessagePack
+    cdef int type
+
+
+cdef class Table:
+    """A table map seen before: its bytes, and the plans for its rows."""
+
+    cdef uint64_t id
+    cdef bytes body
+    cdef bytes head      # MessagePack: database, sql "" and no props, which end an event's header
+    cdef bytes schema    # MessagePack: the schema as bin
+    cdef bint passes, plain
+    cdef int columns
+    cdef list plans
+    cdef object map
+
+
+cdef class Splitter:
+    """Feed it what came from the socket; it returns the events that became whole as one `Run`. As `PacketSplitter`.
+
+    What is not a plain packet, and whether the events have checksums, is asked of the Python splitter `slow`.
+    """
+
+    cdef int sequence
+    cdef object slow
+    cdef int checksum    # -1 until the first FORMAT event
+
+    def __cinit__(self, slow, int sequence=1):
+        self.slow, self.sequence, self.checksum = slow, sequence, -1
+        self.rest = b""
+
+    cdef bytes rest
+    cdef size_t need
+    cdef list parts
+
+    def feed(self, bytes chunk):
+        """Return ([] or [run]). Raises what `PacketSplitter.feed` raises."""
+        cdef const uint8_t* data
+        cdef const uint8_t* at
+        cdef const uint8_t* end
+        cdef const uint8_t* stop
+        cdef size_t size
+        cdef Event event
+        if self.parts is None:
+            self.parts = []
+        self.parts.append(chunk)
+        if <size_t>sum([len(part) for part in self.parts]) < self.need:
+            return []
+        whole = chunk if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts = []
+        self.need = 4
+        cdef Run run = Run.__new__(Run)
+        run.data = whole
+        data = at = <const uint8_t*>PyBytes_AS_STRING(whole)
+        end = at + PyBytes_GET_SIZE(whole)
+        while end - at >= 4:
+            size = <size_t>little(at, 3)
+            if <size_t>(end - at) < size + 4:
+                self.need = size + 4
+                break
+            if at[3] != self.sequence:
+                raise self.slow.out_of_order(at[3], self.sequence)
+            stop = at + 4 + size
+            if size == 0xFFFFFF:
+                break
+            if size < 1 + HEADER or at[4]:
+                self.slow.check_status(PyBytes_FromStringAndSize(<char*>at + 4, size))
+            event.start, event.stop, event.length = at + 5, stop, <uint32_t>(size - 1)
+            self.check(&event)
+            put_raw(&run.events, <uint8_t*>&event, sizeof(Event))
+            self.sequence = self.sequence + 1 & 255
+            at = stop
+        if at < end:
+            self.parts.append(PyBytes_FromStringAndSize(<char*>at, end - at))
+            if end - at >= 4 and little(at, 3) == 0xFFFFFF and <size_t>(end - at) >= 0xFFFFFF + 4:
+                return self.long_event(run, at, end)
+        return [run] if run.events.size else []
+
+    cdef object long_event(self, Run run, const uint8_t* at, const uint8_t* end):
+        """An event over several packets: hand it to Python, whole, once all of it is there."""
+        cdef size_t size, taken = 0, need = 0
+        cdef const uint8_t* p = at
+        pieces = []
+        sequence = self.sequence
+        while True:
+            if end - p < 4 or <size_t>(end - p) < 4 + <size_t>little(p, 3):
+                self.need = (p - at) + 4 + (<size_t>little(p, 3) if end - p >= 4 else 0)
+                return [run] if run.events.size else []
+            size = <size_t>little(p, 3)
+            if p[3] != sequence:
+                raise self.slow.out_of_order(p[3], sequence)
+            sequence = sequence + 1 & 255
+            pieces.append(PyBytes_FromStringAndSize(<char*>p + 4, size))
+            p += 4 + size
+            if size < 0xFFFFFF:
+                break
+        self.sequence = sequence
+        self.parts = []
+        self.need = 4
+        event = b"".join(pieces)
+        self.slow.check_status(event)
+        raw = self.slow.take(event, self.checksum)
+        more = self.feed(PyBytes_FromStringAndSize(<char*>p, end - p)) if p < end else []
+        return ([run] if run.events.size else []) + [raw] + more
+
+    cdef int check(self, Event* event) except -1:
+        """Verify size and checksum, and leave the checksum off."""
+        cdef size_t size = event.stop - event.start
+        cdef int code = event.start[4]
+        if little(event.start + 9, 4) != size:
+            raise self.slow.wrong_size(code, little(event.start + 9, 4), size)
+        if code == CODE_FORMAT:
+            self.checksum = 1 if self.slow.format_checksum(PyBytes_FromStringAndSize(<char*>event.start + HEADER, size - HEADER)) else 0
+            event.stop -= 4
+        elif self.checksum == 1 or (self.checksum < 0 and self.sums_up(event.start, size)):
+            if not self.sums_up(event.start, size):
+                raise self.slow.wrong_checksum(code, little(event.start + 13, 4))
+            event.stop -= 4
+        return 0
+
+    cdef bint sums_up(self, const uint8_t* at, size_t size) noexcept:
+        return size >= HEADER + 4 and crc32(at, size - 4) == <uint32_t>little(at + size - 4, 4)
+
+
+cdef bytes packed_text(bytes text):
+    cdef Buffer out
+    memset(&out, 0, sizeof(Buffer))
+    try:
+        put_text(&out, <uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+        return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+    finally:
+        free_buffer(&out)
+
+
+cdef class Stream:
+    """Handles runs for one `EventDecoder`; `python` is the decoder's side: `surface(code, ...)`, `enter()`, `leave(...)`."""
+
+    cdef object python
+    cdef TransactionBuffer buffer
+    cdef list tables
+    cdef Buffer first, second
+    cdef bytes begin_tail            # a BEGIN seen before, from behind thread id and execution time on
+    cdef int64_t begin_microsecond
+    # the state that is shared with Python
+    cdef bint open, usual            # `usual`: nothing is going on that only Python knows
+    cdef int64_t offset, begun, order, events, rows
+    cdef uint32_t file_number
+    cdef bytes file, transaction, gtids, gtid
+    # the executed set, where it is one run of numbers of one source: its text up to the last number
+    cdef bytes source, prefix
+    cdef uint64_t last, first_new
+    cdef bint has_set
+
+    def __cinit__(self, python, TransactionBuffer buffer):
+        self.python, self.buffer = python, buffer
+        self.tables = [None] * TABLES
+        memset(&self.first, 0, sizeof(Buffer))
+        memset(&self.second, 0, sizeof(Buffer))
+        self.begin_tail = b""
+
+    def __dealloc__(self):
+        free_buffer(&self.first)
+        free_buffer(&self.second)
+
+    def forget_tables(self):
+        """Forget the table maps: another connection, another file."""
+        self.tables = [None] * TABLES
+
+    def run(self, Run run):
+        """Handle all events of a run. Raises what the Python decoder raises."""
+        cdef Event* event = <Event*>run.events.data
+        cdef Event* end = event + run.events.size // sizeof(Event)
+        self.enter()
+        try:
+            while event < end:
+                if not self.usual or not self.take(event):
+                    self.surface(event)
+                event += 1
+        finally:
+            self.leave()
+
+    # ------------------------------------------------------------ state
+
+    cdef int enter(self) except -1:
+        (
+            self.usual, self.open, self.file, self.file_number, self.offset, self.begun, self.order, self.transaction,
+            self.gtids, self.gtid, self.events, self.rows, self.has_set, self.source, self.prefix, self.last,
+        ) = self.python.enter()
+        self.first_new = 0
+        return 0
+
+    cdef int leave(self) except -1:
+        self.python.leave(
+            self.open, self.offset, self.begun, self.order, self.transaction, self.gtids, self.gtid, self.events, self.rows,
+            self.source, self.first_new, self.last,
+        )
+        return 0
+
+    cdef int surface(self, Event* event) except -1:
+        cdef const uint8_t* head = event.start
+        cdef int code = head[4]
+        self.leave()
+        table = self.python.surface(
+            code, little(head, 4), little(head + 5, 4), event.length, little(head + 13, 4), little(head + 17, 2),
+            PyBytes_FromStringAndSize(<char*>head + HEADER, event.stop - head - HEADER),
+        )
+        if code == CODE_TABLE_MAP:
+            self.tables[little(head + HEADER, 6) % TABLES] = None  # this id means something else now
+            if table is not None:
+                self.remember(table, PyBytes_FromStringAndSize(<char*>head + HEADER, event.stop - head - HEADER))
+        elif code == CODE_FORMAT or code == CODE_ROTATE:
+            self.forget_tables()
+        elif code == CODE_QUERY and table is not None:
+            self.begin_microsecond = table
+            self.begin_tail = PyBytes_FromStringAndSize(<char*>head + HEADER + 8, event.stop - head - HEADER - 8)
+        return self.enter()
+
+    cdef int remember(self, object found, bytes body) except -1:
+        cdef Table table = Table.__new__(Table)
+        table.map, table.passes, table.plain, table.columns, table.head, table.schema = found
+        table.body = body
+        table.id = little(<const uint8_t*>PyBytes_AS_STRING(body), 6)
+        table.plans = []
+        self.tables[table.id % TABLES] = table
+        return 0
+
+    # ------------------------------------------------------------ events
+
+    cdef bint take(self, Event* event) except -1:
+        """Handle a usual event; False where it is to be surfaced, with nothing changed."""
+        cdef const uint8_t* head = event.start
+        cdef const uint8_t* body = head + HEADER
+        cdef size_t size = event.stop - body
+        cdef int code = head[4]
+        cdef int64_t offset = self.offset
+        cdef bint done = False
+        if event.stop < body or little(head + 17, 2) & FLAG_ARTIFICIAL:
+            return False
+        self.advance(<uint32_t>little(head + 13, 4))
+        if code == CODE_TABLE_MAP:
+            done = self.known(body, size)
+        elif 23 <= code <= 25 or 30 <= code <= 32:
+            done = self.open and self.take_rows(event, code, body, size)
+        elif code == CODE_XID:
+            done = self.open and self.events > 0 and size >= 8 and self.take_xid(event, body)
+        elif code == CODE_MARIADB_GTID:
+            done = self.begun < 0 and size >= 13 and not body[12] & (1 | 64 | 128) and self.take_mariadb_gtid(event, body)
+        elif code == CODE_GTID:
+            done = self.begun < 0 and size >= 25 and self.take_gtid(event, body)
+        elif code == CODE_ANONYMOUS_GTID:
+            done = self.begun < 0 and self.take_anonymous(event)
+        elif code == CODE_QUERY:
+            done = not self.open and self.begun >= 0 and self.take_begin(event, body, size)
+        if not done:
+            self.offset = offset
+        return done
+
+    cdef inline void advance(self, uint32_t end) noexcept:
+        """Its log_pos has 32 bits, a file can be longer: wraps are counted."""
+        cdef int64_t place
+        if end:
+            place = self.offset & ~<int64_t>0xFFFFFFFF | end
+            self.offset = place if place >= self.offset else place + (<int64_t>1 << 32)
+
+    cdef bint known(self, const uint8_t* body, size_t size) except -1:
+        if size < 8:
+            return False
+        found = self.tables[little(body, 6) % TABLES]
+        if found is None:
+            return False
+        cdef bytes seen = (<Table>found).body
+        return <size_t>PyBytes_GET_SIZE(seen) == size and memcmp(PyBytes_AS_STRING(seen), body, size) == 0
+
+    cdef bint take_mariadb_gtid(self, Event* event, const uint8_t* body) except -1:
+        cdef uint64_t number = little(body, 8)
+        self.gtid = b"%d-%d-%d" % (little(body + 8, 4), little(event.start + 5, 4), number)
+        self.begin(event, self.gtid)
+        self.write(event, ENTRY_BEGIN, 0, 0, b"\x80", b"\xa0")
+        self.open = True
+        return True
+
+    cdef bint take_gtid(self, Event* event, const uint8_t* body) except -1:
+        cdef char text[64]
+        cdef int i, n = 0
+        for i in range(16):
+            if i in (4, 6, 8, 10):
+                text[n] = c"-"
+                n += 1
+            text[n] = b"0123456789abcdef"[body[1 + i] >> 4]
+            text[n + 1] = b"0123456789abcdef"[body[1 + i] & 15]
+            n += 2
+        self.gtid = b"%s:%d" % (PyBytes_FromStringAndSize(text, n), <int64_t>little(body + 17, 8))
+        self.begin(event, self.gtid)
+        return True
+
+    cdef bint take_anonymous(self, Event* event) except -1:
+        self.gtid = b""
+        self.begin(event, b"%s:%d" % (self.file, self.offset - event.length))
+        return True
+
+    cdef void begin(self, Event* event, bytes transaction):
+        self.begun = self.offset - event.length
+        self.transaction = transaction
+        self.order = self.events = self.rows = 0
+
+    cdef bint take_begin(self, Event* event, const uint8_t* body, size_t size) except -1:
+        cdef bytes tail = self.begin_tail
+        if size < 8 or <size_t>PyBytes_GET_SIZE(tail) != size - 8 or memcmp(PyBytes_AS_STRING(tail), body + 8, size - 8) != 0 or not size - 8:
+            return False
+        thread = b"%d" % little(body, 4)
+        props = b"\x81\xa9thread_id" + bytes([0xA0 | len(thread)]) + thread
+        self.write(event, ENTRY_BEGIN, 0, self.begin_microsecond // 1000, props, b"\xa0")
+        self.open = True
+        return True
+
+    cdef bint take_xid(self, Event* event, const uint8_t* body) except -1:
+        cdef char text[160]
+        cdef char number[32]
+        cdef int size = 0, n
+        cdef bytes gtids = self.committed()
+        if gtids is None or self.buffer.part > 0:
+            return False
+        text[0] = <char>0x83
+        size = 1
+        for name, value in ((b"xid", little(body, 8)), (b"events", self.events), (b"rows", self.rows)):
+            n = len(name)
+            text[size] = <char>(0xA0 | n)
+            memcpy(text + size + 1, <char*>name, n)
+            size += 1 + n
+            n = snprintf(number, 32, b"%llu", <unsigned long long>value)
+            text[size] = <char>(0xA0 | n)
+            memcpy(text + size + 1, number, n)
+            size += 1 + n
+        self.order += 1
+        # The set advances once the event is written: a part that is cut before it must not be resumed behind it.
+        self.write(event, ENTRY_END, 0, 0, PyBytes_FromStringAndSize(text, size), packed_text(gtids))
+        self.buffer.end(SLOT_TRANSACTION_END)
+        if self.gtid and self.has_set:
+            self.last += 1
+            self.first_new = self.first_new or self.last
+            self.gtids = gtids
+        self.open = False
+        self.begun = -1
+        self.transaction = self.gtid = b""
+        self.order = self.events = self.rows = 0
+        return True
+
+    cdef bytes committed(self):
+        """The executed set as text with this transaction in it; None where that takes more than the next number."""
+        if not self.gtid or not self.has_set:
+            return self.gtids
+        source, _, number = self.gtid.rpartition(b":" if b":" in self.gtid else b"-")
+        if source != self.source or int(number) != self.last + 1:
+            return None
+        return self.prefix + number
+
+    # ------------------------------------------------------------ rows
+
+    cdef bint take_rows(self, Event* event, int code, const uint8_t* body, size_t size) except -1:
+        cdef Table table
+        cdef Plan plan
+        cdef const uint8_t* end = body + size
+        cdef const uint8_t* p = body + 8
+        cdef int count, width
+        if size < 12:
+            return False
+        found = self.tables[little(body, 6) % TABLES]
+        if found is None or (<Table>found).id != little(body, 6):
+            return False
+        table = <Table>found
+        if not table.passes:
+            self.order += 1
+            return True
+        if not table.plain:
+            return False
+        if code >= 30:
+            p += max(<uint64_t>2, little(p, 2))
+        if p >= end or p[0] >= 251 or p[0] != table.columns:
+            return False
+        width = (p[0] + 7) // 8
+        p += 1
+        if code == 24 or code == 31:
+            width *= 2
+        if end - p < width:
+            return False
+        plan = self.plan(table, code, p, width)
+        if plan is None:
+            return False
+        self.first.size = self.second.size = 0
+        try:
+            count = decode_rows(plan.before, plan.after, p + width, end, &self.first, &self.second)
+        except Exception:
+            return False  # the decoder in Python says what is wrong with it
+        self.order += 1
+        if count:
+            self.events += 1
+            self.rows += count
+            self.write_rows(event, table, plan, count)
+        return True
+
+    cdef Plan plan(self, Table table, int code, const uint8_t* bits, int width):
+        cdef Plan plan
+        for found in table.plans:
+            plan = <Plan>found
+            if plan.code == code and PyBytes_GET_SIZE(plan.bits) == width and memcmp(PyBytes_AS_STRING(plan.bits), bits, width) == 0:
+                return plan if plan.type else None
+        plan = Plan.__new__(Plan)
+        plan.code, plan.bits = code, PyBytes_FromStringAndSize(<char*>bits, width)
+        made = self.python.plan(table.map, code, plan.bits)
+        plan.type = 0
+        if made is not None:
+            plan.type, plan.before, plan.after, plan.before_columns, plan.after_columns = made
+        table.plans.append(plan)
+        return plan if plan.type else None
+
+    cdef int write_rows(self, Event* event, Table table, Plan plan, int count) except -1:
+        cdef TransactionBuffer buffer = self.buffer
+        cdef Buffer* out = &buffer.payloads
+        cdef size_t before = out.size
+        self.head(event, ENTRY_ROWS, plan.type, 0, b"\xa0")
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.head), PyBytes_GET_SIZE(table.head))
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.schema), PyBytes_GET_SIZE(table.schema))
+        put_byte(out, 0x94)
+        self.images(out, plan.before_columns, plan.before, count, &self.first)
+        self.images(out, plan.after_columns, plan.after, count, &self.second)
+        if self.finish(event, before, ENTRY_ROWS, plan.type, count, 0):
+            return 0
+        return self.write_rows(event, table, plan, count)  # again, in the next part
+
+    cdef int images(self, Buffer* out, bytes columns, Program program, int count, Buffer* images) except -1:
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(columns), PyBytes_GET_SIZE(columns))
+        if program is None:
+            return put_byte(out, 0xC0)
+        put_array_head(out, count)
+        return put_raw(out, images.data, images.size)
+
+    # ------------------------------------------------------------ writing
+
+    cdef int head(self, Event* event, int entry, int type_, int64_t more_ms, bytes gtids) except -1:
+        """Begin an event: format, and the header up to `row`."""
+        cdef Buffer* out = &self.buffer.payloads
+        put_raw(out, <const uint8_t*>b"\x94\x01\x9f", 3)
+        put_unsigned(out, entry)
+        put_unsigned(out, type_)
+        put_text(out, <uint8_t*>PyBytes_AS_STRING(self.file), PyBytes_GET_SIZE(self.file))
+        put_unsigned(out, self.offset)
+        put_unsigned(out, event.length)
+        put_unsigned(out, little(event.start, 4) * 1000 + more_ms)
+        put_unsigned(out, little(event.start + 5, 4))
+        put_text(out, <uint8_t*>PyBytes_AS_STRING(self.transaction), PyBytes_GET_SIZE(self.transaction))
+        put_unsigned(out, self.order)
+        put_unsigned(out, self.buffer.part)
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(gtids), PyBytes_GET_SIZE(gtids))
+        return put_byte(out, 0)
+
+    cdef int write(self, Event* event, int entry, int type_, int64_t more_ms, bytes props, bytes gtids) except -1:
+        """Write an event without rows."""
+        cdef Buffer* out = &self.buffer.payloads
+        cdef size_t before = out.size
+        self.head(event, entry, type_, more_ms, gtids)
+        put_raw(out, <const uint8_t*>b"\xa0\xa0", 2)  # database, sql
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(props), PyBytes_GET_SIZE(props))
+        put_raw(out, <const uint8_t*>b"\xc0\xc0", 2)  # schema, body
+        if self.finish(event, before, entry, type_, 0, more_ms):
+            return 0
+        return self.write(event, entry, type_, more_ms, props, gtids)
+
+    cdef bint finish(self, Event* event, size_t before, int entry, int type_, int rows, int64_t more_ms) except -1:
+        """Slot the event written from `before` on; False where the part was full: it was cut, and the event taken back."""
+        cdef TransactionBuffer buffer = self.buffer
+        cdef size_t size = buffer.payloads.size - before
+        buffer.payloads.size = before
+        if buffer.too_large(size):
+            self.leave()
+            self.python.cut()
+            self.enter()
+            return False
+        buffer.payloads.size = before + size
+        buffer.put_slot(little(event.start, 4) * 1000 + more_ms, self.offset, self.file_number, <uint32_t>size, rows, entry, type_)
+        return True

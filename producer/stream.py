@@ -1,0 +1,191 @@
+"""The Python side of the compiled stream (`producer/native/stream.pxi`), where that is there.
+
+The compiled side handles the usual events of a transaction by itself. The state of the stream belongs to `EventDecoder` and
+`EventWriter`; it is lent out while a run of events is handled (`enter`) and given back before an event is surfaced, when a
+part of a transaction is cut, and at the end of the run (`leave`). So each event finds the state as if all before it had been
+handled in Python.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from producer import events
+from producer.errors import ChecksumMismatch, LinkLost
+from producer.events import EventCode, RawEvent
+from producer.gtid import GtidSet, MariadbGtids
+from producer.packets import EventSplitter, PacketSplitter
+from producer.program import COMPILED, compiled
+from producer.rows import RowsDecoder
+from producer.transaction import Flush, TransactionBuffer
+from producer.writer import NO_PROPS
+from shmstore import SLOT, ShmStoreError, UnsupportedEvent
+from shmstore.codec import pack
+
+if TYPE_CHECKING:
+    from producer.decoder import EventDecoder
+
+__all__ = ["SlowSplitter", "Stream", "new_buffer", "new_splitter"]
+
+
+def new_buffer(*, compiled_code: bool = COMPILED, **bounds: Any) -> TransactionBuffer:
+    """Return a transaction buffer, compiled where that is there; `bounds` are those of `TransactionBuffer`."""
+    if not (compiled_code and COMPILED):
+        return TransactionBuffer(**bounds)
+    made: TransactionBuffer = compiled.TransactionBuffer(
+        **bounds, clock=time.monotonic, flush=Flush, dtype=lambda raw: np.frombuffer(raw, SLOT)
+    )
+    return made
+
+
+def new_splitter(sequence: int = 1) -> Any:
+    """Return what cuts the server's bytes into events: `PacketSplitter`, compiled where that is there."""
+    return compiled.Splitter(SlowSplitter(), sequence) if COMPILED else PacketSplitter(sequence)
+
+
+class SlowSplitter:
+    """What the compiled splitter asks of Python: errors, the FORMAT event's checksum, events over several packets."""
+
+    check_status = staticmethod(PacketSplitter.check_status)
+    format_checksum = staticmethod(events.format_checksum)
+
+    @staticmethod
+    def out_of_order(seen: int, due: int) -> Exception:
+        """Return the error for a packet with the wrong number."""
+        return LinkLost(f"packet {seen} came where {due} was due")
+
+    @staticmethod
+    def wrong_size(code: int, said: int, size: int) -> Exception:
+        """Return the error for an event whose header gives another size."""
+        return UnsupportedEvent(f"an event of type {code} says {said} bytes and has {size}; is the binlog damaged?")
+
+    @staticmethod
+    def wrong_checksum(code: int, end: int) -> Exception:
+        """Return the error for an event with a wrong checksum."""
+        return ChecksumMismatch(f"the checksum of an event of type {code} that ends at {end} is wrong")
+
+    @staticmethod
+    def take(event: bytes, checksum: int) -> RawEvent:
+        """Return the event in a packet's bytes; `checksum` is -1 while that is not known."""
+        splitter = EventSplitter(None if checksum < 0 else bool(checksum))
+        return splitter.take(memoryview(event), 1, len(event))
+
+
+class Stream:
+    """One decoder's compiled stream."""
+
+    def __init__(self, decoder: EventDecoder) -> None:
+        self._decoder = decoder
+        self._stream = compiled.Stream(self, decoder.writer.buffer)
+        self.forget_tables = self._stream.forget_tables
+        self.run = self._stream.run
+
+    # ------------------------------------------------------------ called by the compiled side
+
+    def enter(self) -> tuple[Any, ...]:
+        """Lend the state out."""
+        decoder = self._decoder
+        writer = decoder.writer
+        source, prefix, last = _next_number(decoder.executed)
+        usual = writer.tail is None and decoder.row_props is NO_PROPS and not decoder.xa
+        return (
+            usual,
+            decoder.open,
+            writer.file.encode(),
+            writer.file_number,
+            writer.offset,
+            -1 if writer.begun is None else writer.begun,
+            writer.order,
+            writer.transaction.encode(),
+            writer.gtids.encode(),
+            decoder.gtid_name.encode(),
+            decoder.event_count,
+            decoder.row_count,
+            decoder.executed is not None,
+            source,
+            prefix,
+            last,
+        )
+
+    def leave(
+        self,
+        is_open: bool,
+        offset: int,
+        begun: int,
+        order: int,
+        transaction: bytes,
+        gtids: bytes,
+        gtid: bytes,
+        event_count: int,
+        row_count: int,
+        source: bytes | None,
+        first_new: int,
+        last: int,
+    ) -> None:
+        """Take the state back. The GTIDs `first_new` (0: none) to `last` of `source` were committed meanwhile."""
+        decoder = self._decoder
+        writer = decoder.writer
+        decoder.open, decoder.gtid_name = is_open, gtid.decode()
+        decoder.event_count, decoder.row_count = event_count, row_count
+        writer.offset, writer.order, writer.transaction = offset, order, transaction.decode()
+        writer.begun = None if begun < 0 else begun
+        writer.gtids = writer.before = gtids.decode()  # the compiled side leaves a transaction open only before its commit
+        if not is_open:
+            decoder.marks.clear()
+        if first_new and source is not None:
+            executed = decoder.executed
+            if isinstance(executed, GtidSet):
+                executed.add_interval(source.decode(), "", first_new, last)
+            elif isinstance(executed, MariadbGtids):
+                domain, server = source.decode().split("-")
+                executed.set(int(domain), int(server), last)
+
+    def surface(self, code: int, timestamp: int, server: int, length: int, end: int, flags: int, body: bytes) -> Any:
+        """Handle an event in Python; return what the compiled side may know of it next time, or None."""
+        decoder = self._decoder
+        decoder.feed(RawEvent(code, timestamp, server, length, end, flags, body))
+        if code == EventCode.TABLE_MAP:
+            return decoder.known_table(body)
+        if code == EventCode.QUERY and decoder.open and decoder.writer.order == 0 and body.endswith(b"\0BEGIN"):
+            return events.query(body).microsecond
+        return None
+
+    def cut(self) -> None:
+        """End a part of the open transaction."""
+        self._decoder.writer.cut()
+
+    def plan(self, table: Any, code: int, bits: bytes) -> tuple[Any, ...] | None:
+        """Return (event type, programs and columns present of the images) for rows events; None where Python decodes them."""
+        made = self._decoder.rows_decoder.compiled_rows(table, code, bits)
+        if made is None or made.type not in self._decoder.filter.row_types:
+            return None
+        before, after = made.programs
+        return int(made.type), before, after, pack(made.before), pack(made.after)
+
+
+def known_table(rows_decoder: RowsDecoder, table_filter: Any, body: bytes) -> tuple[Any, ...] | None:
+    """Return what the compiled side may know of a table map just seen: (map, passes, plain, columns, header's end, schema)."""
+    if rows_decoder.follows_schemas:
+        return None  # what it means may change with each DDL
+    table = rows_decoder.table_of(body)
+    passes = table_filter.passes(table.database, table.table)
+    if not passes:
+        return table, False, False, 0, b"", b""
+    try:
+        plain = table_filter.plan(table.schema, table.schema_blob).blob is None
+    except ShmStoreError:
+        return None  # not decodable: Python says so when rows come
+    head = pack(table.database) + pack("") + pack({})
+    return table, True, plain, len(table.layout.fields), head, pack(table.schema_blob)
+
+
+def _next_number(executed: GtidSet | MariadbGtids | None) -> tuple[bytes | None, bytes, int]:
+    """(source, text up to the number, last number) of a set that the next transaction of its one source just counts up."""
+    single = executed.single() if executed is not None else None
+    if single is None:
+        return None, b"", 0
+    source, prefix, last = single
+    return source.encode(), prefix.encode(), last

@@ -1,0 +1,250 @@
+"""The compiled stream gives byte for byte what the Python one gives, and refuses what it refuses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from producer.decoder import EventDecoder
+from producer.filter import TableFilter
+from producer.gtid import parse
+from producer.packets import PacketSplitter
+from producer.program import COMPILED
+from producer.stream import new_buffer, new_splitter
+from producer.transaction import TransactionBuffer
+from shmstore import Position, ShmStoreError
+from tests.servers.server import Server
+
+
+class Binlog(NamedTuple):
+    """A piece of a server's binlog: the events of one file from `offset` on, and the set executed before it."""
+
+    file: str
+    offset: int
+    events: list[bytes]
+    executed: str
+
+
+def _events(data: bytes, start: int) -> list[bytes]:
+    """The FORMAT event as a server sends it before a place in the middle, then the events from `start` on."""
+    size = int.from_bytes(data[13:17], "little")
+    found = [data[4:17] + b"\0\0\0\0" + data[21 : 4 + size]]
+    at = start
+    while at + 19 <= len(data):
+        size = int.from_bytes(data[at + 9 : at + 13], "little")
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def _stream(events: list[bytes]) -> bytes:
+    """The events as packets; an event of 16 MiB and more takes several."""
+    out, sequence = [], 1
+    for event in events:
+        rest = b"\0" + event
+        while True:
+            packet, rest = rest[:0xFFFFFF], rest[0xFFFFFF:]
+            out.append(len(packet).to_bytes(3, "little") + bytes([sequence & 255]) + packet)
+            sequence += 1
+            if len(packet) < 0xFFFFFF:
+                break
+    return b"".join(out)
+
+
+@pytest.fixture(scope="module")
+def binlog(any_server: Server) -> Iterator[Binlog]:
+    """All that a plain binlog holds: transactions of every size, savepoints, rollbacks, DDLs, many types, two threads."""
+    one, two = any_server.connect(), any_server.connect()
+    mysql = any_server.flavor == "mysql"
+    with one.cursor() as cursor, two.cursor() as other:
+        cursor.execute("DROP DATABASE IF EXISTS compiled")
+        cursor.execute("CREATE DATABASE compiled CHARACTER SET utf8mb4")
+        cursor.execute("USE compiled")
+        cursor.execute("SHOW BINARY LOG STATUS" if mysql else "SHOW MASTER STATUS")
+        file, offset = cursor.fetchone()[:2]
+        cursor.execute("SELECT @@gtid_executed" if mysql else "SELECT @@gtid_binlog_pos")
+        executed = cursor.fetchone()[0]
+        cursor.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, u BIGINT UNSIGNED, s SMALLINT, d DECIMAL(20,6), f FLOAT, x DOUBLE, b BIT(20), "
+            "y YEAR, da DATE, dt DATETIME(3), ts TIMESTAMP(6) NULL, ti TIME(2), e ENUM('a','ö','c'), st SET('x','y','z'), v VARCHAR(300), "
+            "l VARCHAR(40) CHARACTER SET latin1, g VARCHAR(40) CHARACTER SET gbk, tx MEDIUMTEXT, bl BLOB, bi BINARY(9), vb VARBINARY(9), j JSON)"
+        )
+        cursor.execute("CREATE TABLE hidden (id INT PRIMARY KEY, v INT)")
+        chance = random.Random(5)
+        columns = "u,s,d,f,x,b,y,da,dt,ts,ti,e,st,v,l,g,tx,bl,bi,vb,j"
+        for i in range(120):
+            cursor.execute("BEGIN")
+            for _ in range(chance.choice([1, 1, 2, 5])):
+                rows = [_row(chance) for _ in range(chance.choice([1, 1, 3, 40]))]
+                marks = "(" + ",".join(["%s"] * 21) + ")"
+                cursor.execute(
+                    f"INSERT INTO t ({columns}) VALUES {','.join([marks] * len(rows))}", [v for row in rows for v in row]
+                )
+            if i % 3 == 0:
+                cursor.execute("UPDATE t SET s = s + 1, v = NULL, x = x * 3 WHERE id %% 7 = %s", (i % 7,))
+            if i % 5 == 0:
+                cursor.execute("SAVEPOINT a")
+                cursor.execute("DELETE FROM t WHERE id %% 11 = %s", (i % 11,))
+                if i % 2:
+                    cursor.execute("ROLLBACK TO a")
+            if i % 4 == 0:
+                cursor.execute("INSERT INTO hidden VALUES (%s, 1)", (i,))
+            cursor.execute("ROLLBACK" if i % 17 == 16 else "COMMIT")
+            if i % 6 == 0:
+                other.execute("INSERT INTO compiled.hidden VALUES (%s, 2)", (10_000 + i,))
+            if i == 40:
+                cursor.execute("ALTER TABLE t ADD COLUMN more INT DEFAULT 5")
+            if i == 80:
+                cursor.execute("TRUNCATE TABLE hidden")
+        cursor.execute("INSERT INTO t (tx) VALUES (REPEAT('long ', 200000))")
+        cursor.execute("UPDATE t SET tx = CONCAT(tx, 'é')")
+    data = (Path(any_server.directory) / "data" / file).read_bytes()
+    yield Binlog(file, offset, _events(data, offset), executed)
+    with one.cursor() as cursor:
+        cursor.execute("DROP DATABASE compiled")
+    one.close()
+    two.close()
+
+
+def _row(chance: random.Random) -> list[Any]:
+    row: list[Any] = [
+        chance.randrange(2**64), chance.randrange(-(2**15), 2**15 - 500), f"{chance.randrange(-(10**12), 10**12)}.{chance.randrange(10**6):06}",
+        chance.uniform(-1e5, 1e5), chance.gauss(0, 1e9), chance.randrange(2**20), chance.choice([0, 1901, 2024, 2155]),
+        chance.choice(["2024-02-29", "1000-01-01", "9999-12-31"]), "2024-05-06 07:08:09.123", "2024-05-06 07:08:09.123456",
+        chance.choice(["-838:59:59", "12:34:56.78", "-00:00:00.01"]), chance.choice("aöc"), chance.choice(["", "x", "x,z", "x,y,z"]),
+        chance.choice(["", "plain", "ünï 数据 😀"]) * chance.choice([1, 1, 30]), "déjà", "数据", "text", chance.randbytes(chance.choice([0, 5, 300])),
+        b"ab\0\0", b"\0\xff", '{"a": [1, 2.5, "x"]}',
+    ]  # fmt: skip
+    return [None if chance.random() < 0.08 else value for value in row]
+
+
+class Result(NamedTuple):
+    """What came out, and where the stream stood."""
+
+    blob: bytes
+    slots: bytes
+    position: Position
+    executed: str
+
+
+def _decode(binlog: Binlog, compiled: bool, pieces: list[bytes], table_filter: TableFilter, **bounds: int) -> Result:
+    splitter: Any = new_splitter() if compiled else PacketSplitter()
+    options = {"events": 8192, "size": 4 << 20, "empty_events": 1} | bounds
+    buffer = new_buffer(compiled_code=compiled, **options)
+    assert compiled != isinstance(buffer, TransactionBuffer)
+    decoder = EventDecoder(buffer, table_filter)
+    decoder.start(Position(binlog.file, binlog.offset), parse(binlog.executed) if binlog.executed else None)
+    blobs, slots = [], []
+    for piece in pieces:
+        for event in splitter.feed(piece):
+            decoder.feed(event)
+        while (flush := buffer.take()) is not None:
+            blobs.append(bytes(flush.blob))
+            slots.append(flush.slots.tobytes())
+    return Result(b"".join(blobs), b"".join(slots), decoder.position, str(decoder.executed))
+
+
+def _cut(data: bytes, chance: random.Random, sizes: list[int]) -> list[bytes]:
+    pieces, at = [], 0
+    while at < len(data):
+        size = chance.choice(sizes)
+        pieces.append(data[at : at + size])
+        at += size
+    return pieces
+
+
+FILTERS = {
+    "all": {},
+    "one table": {"include": ["compiled.t"]},
+    "no inserts": {"operations": ["update", "delete", "ddl"]},
+    "masked": {"column_mask": ["compiled.t.v"], "column_hash": ["compiled.t.u"]},
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("bounds", [{}, {"events": 3}, {"size": 3000}], ids=["whole", "parts of 3 events", "parts of 3 kB"])
+def test_the_compiled_stream_equals_the_python_one(binlog: Binlog, name: str, bounds: dict[str, int]) -> None:
+    """Payloads, slots, position and GTID set are the same to the byte, however the bytes arrive."""
+    assert COMPILED, "the extension is not built: pip install -e ."
+    data = _stream(binlog.events)
+    wanted = _decode(binlog, False, [data], TableFilter(**FILTERS[name]), **bounds)
+    assert len(wanted.slots) > 40 * 100
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for sizes in ([len(data)], [1 << 18], [1, 7, 100, 5000], [3, 4, 5, 1 << 16]):
+        assert _decode(binlog, True, _cut(data, chance, sizes), TableFilter(**FILTERS[name]), **bounds) == wanted
+
+
+def test_events_over_several_packets(mariadb: Server) -> None:
+    """An event of 16 MiB and more is put together from its packets."""
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS compiled_long")
+        cursor.execute("CREATE OR REPLACE TABLE compiled_long.t (id INT PRIMARY KEY, b LONGBLOB)")
+        cursor.execute("SET GLOBAL max_allowed_packet = 1 << 26")
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file, offset = cursor.fetchone()[:2]
+        cursor.execute("INSERT INTO compiled_long.t VALUES (1, REPEAT('x', 17000000)), (2, 'y')")
+        cursor.execute("INSERT INTO compiled_long.t VALUES (3, REPEAT('x', 16777215 - 60))")
+        cursor.execute("INSERT INTO compiled_long.t VALUES (4, 'z')")
+        data = (Path(mariadb.directory) / "data" / file).read_bytes()
+        cursor.execute("DROP DATABASE compiled_long")
+    binlog = Binlog(file, offset, _events(data, offset), "0-1-1")
+    stream = _stream(binlog.events)
+    wanted = _decode(binlog, False, [stream], TableFilter())
+    assert wanted.blob.count(b"compiled_long") >= 4
+    for size in (1 << 18, 5_000_000, len(stream)):
+        assert _decode(binlog, True, _cut(stream, random.Random(1), [size]), TableFilter()) == wanted
+
+
+def test_damage_is_refused_alike(binlog: Binlog) -> None:
+    """A flipped byte is an error of the same class on both sides, or the same events; never a crash."""
+    data = _stream(binlog.events[:200])
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(100):
+        at = chance.randrange(len(data))
+        damaged = data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+        assert _outcome(binlog, True, damaged) == _outcome(binlog, False, damaged), f"byte {at}"
+
+
+def test_damage_behind_the_checksum_is_refused_alike(binlog: Binlog) -> None:
+    """Bytes whose checksum is right but which no server wrote: the same error on both sides, or the same events."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    plain = [_without_checksum(event) for event in binlog.events[1:200]]
+    head = _format_without_checksum(binlog.events[0])
+    for _ in range(150):
+        events = list(plain)
+        i = chance.randrange(len(events))
+        event = bytearray(events[i])
+        for _ in range(chance.choice([1, 1, 3])):
+            event[chance.randrange(19, len(event))] ^= 1 << chance.randrange(8)
+        if chance.random() < 0.2:
+            del event[chance.randrange(19, len(event)) :]
+            event[9:13] = len(event).to_bytes(4, "little")
+        events[i] = bytes(event)
+        damaged = _stream([head, *events])
+        assert _outcome(binlog, True, damaged) == _outcome(binlog, False, damaged), f"event {i}: {bytes(event)!r}"
+
+
+def _without_checksum(event: bytes) -> bytes:
+    return event[:9] + (len(event) - 4).to_bytes(4, "little") + event[13:-4]
+
+
+def _format_without_checksum(event: bytes) -> bytes:
+    return event[:-5] + b"\0" + event[-4:]  # the algorithm byte says none; a FORMAT event has room for one all the same
+
+
+def _outcome(binlog: Binlog, compiled: bool, data: bytes) -> Any:
+    try:
+        return _decode(binlog, compiled, [data], TableFilter())
+    except ShmStoreError as error:
+        return type(error)
