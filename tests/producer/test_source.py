@@ -56,8 +56,7 @@ def refused(settings: producer.Settings) -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-@pytest.mark.parametrize("gtid", ["auto", "off"])
-@pytest.mark.parametrize("how", ["place", "gtid", "time"])
+@pytest.mark.parametrize(("how", "gtid"), [("place", "auto"), ("place", "off"), ("gtid", "auto"), ("time", "off")])
 def test_starts_at_a_place(any_server: Server, database: str, how: str, gtid: str) -> None:
     """From FILE:OFFSET, a GTID set or a time the stream begins with exactly the next transaction, its GTID set complete."""
     execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
@@ -224,7 +223,7 @@ def test_purged_positions(flavor: str) -> None:
     """A purged position is an error that names what was lost; with on_purged = latest or earliest the producer goes on there."""
     with start_server(flavor) as server:
         execute(server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY)")
-        for gtid in ("auto", "off"):
+        for gtid in ("auto",) if flavor == "mysql" else ("auto", "off"):
             with running(server, gtid=gtid) as run:
                 execute(server, "d", "REPLACE INTO t VALUES (1)")
                 events_of(run, server)
@@ -267,8 +266,8 @@ def test_local_files(flavor: str, tmp_path: Path) -> None:
     with start_server(flavor) as server:
         execute(server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, b VARCHAR(50))")
         with running(server, start="earliest") as run:
-            for i in range(60):
-                execute(server, "d", f"INSERT INTO t VALUES ({i}, 'x')", *(["FLUSH BINARY LOGS"] if i % 20 == 19 else []))
+            for i in range(18):
+                execute(server, "d", f"INSERT INTO t VALUES ({i}, 'x')", *(["FLUSH BINARY LOGS"] if i % 6 == 5 else []))
             streamed = events_of(run, server)
         with EventStore.create(store_name()) as store:
             name = store.name
