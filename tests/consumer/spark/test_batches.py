@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from consumer.spark.batches import Decoder, PartialImage, SchemaChanged
-from consumer.spark.columns import ZeroDate
+from consumer.spark.batches import Decoder, SchemaChanged
 from consumer.spark.options import Options
 from consumer.spark.schema import typed_schema
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
+from shmstore.arrow import PartialImage, ZeroDate
 from shmstore.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 

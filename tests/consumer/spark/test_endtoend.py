@@ -275,12 +275,13 @@ def run_with_kills(chain: Chain, server: Server, database: str, format: str, kil
             break
         time.sleep(0.3)
     for table in TABLES:
-        missing = [row for row in wanted[table] if row not in found.get(table, [])]
-        extra = [row for row in found.get(table, []) if row not in wanted[table]]
+        missing = sorted(set(wanted[table]) - set(found.get(table, [])))
+        extra = sorted(set(found.get(table, [])) - set(wanted[table]))
         assert not missing, (
             f"seed {seed}, {table}: {len(missing)} rows missing or wrong, as {missing[:1]}; extra {extra[:1]}\n{chain.log()}"
         )
         assert not extra, f"seed {seed}, {table}: {len(extra)} rows too many, as {extra[:1]}\n{chain.log()}"
+    assert found == wanted, f"seed {seed}: rows are there twice"
     assert load.done >= 100
     assert wanted["orders"]
 
