@@ -1,3 +1,5 @@
+"""Batch: what one get returns, as events, payloads, slots and raw shared memory."""
+
 from __future__ import annotations
 
 import numpy as np

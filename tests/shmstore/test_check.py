@@ -1,3 +1,5 @@
+"""`check`: a sound store is sound at any moment, and damage is named with its place."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Checkpoints: durable positions, written whole or not at all, and refused when damaged."""
+
 from __future__ import annotations
 
 import json

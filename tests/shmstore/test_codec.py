@@ -1,3 +1,5 @@
+"""Events to MessagePack bytes and back, exact for every type."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""The values: events, rows, positions and their order."""
+
 from __future__ import annotations
 
 import copy

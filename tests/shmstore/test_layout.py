@@ -1,3 +1,5 @@
+"""The bytes of a segment: every offset aligned, every record where the drawing says."""
+
 from __future__ import annotations
 
 import numpy as np

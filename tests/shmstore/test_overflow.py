@@ -1,3 +1,5 @@
+"""Events larger than the arena: kept in segments of their own, read and freed like others."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The ring's arithmetic: put, get, ack and rollback, to the ends of 64 bits."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Finding sequences by binlog position, with nothing missed in between."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Segments: made, found, refused and removed by name, in memory and in files."""
+
 from __future__ import annotations
 
 import gc

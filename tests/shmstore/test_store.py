@@ -1,3 +1,5 @@
+"""EventStore: put in all its forms, waiting, roles, ends."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Subscription: get within its limits, ack, rollback, ownership."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""Locks, conditions, ownership and deadlines between processes."""
+
 from __future__ import annotations
 
 import gc
