@@ -8,8 +8,7 @@ import numpy as np
 
 from consumer.spark.lease import attach
 from consumer.spark.options import Options
-from shmstore import EventStore, SchemaUnknown
-from shmstore.checkpoint import state_directory
+from shmstore import EventStore, SchemaUnknown, state_directory
 from shmstore.codec import decode_schema, decode_stored, encode_schema
 from shmstore.event import EntryType, TableSchema
 
