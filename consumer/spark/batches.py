@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 
 from consumer.spark import text
 from consumer.spark.collector import no_collector
-from consumer.spark.columns import column_array
 from consumer.spark.ddl import actions
 from consumer.spark.offset import seqs
 from consumer.spark.options import Options
 from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, SOURCE_TYPE, arrow_schema, typed_schema
+from shmstore.arrow import Image, Images, PartialImage, stored_images
 from shmstore.codec import decode_schema, decode_stored
 from shmstore.event import EntryType, EventType, Position, TableSchema
 
 ROWS_PER_BATCH = 4_000  # what is decoded stays in the cache until it is a column: half as fast with 20,000
-_OPS = {
+OPS = {
     int(EventType.INSERT): "c",
     int(EventType.UPDATE): "u",
     int(EventType.DELETE): "d",
@@ -38,10 +38,6 @@ _NO_IMAGES: list[Any] = [None, None, None, None]
 
 class SchemaChanged(ValueError):
     """The columns of a typed query's table are no longer those that the query was planned with."""
-
-
-class PartialImage(ValueError):
-    """A row image lacks columns (binlog_row_image is not FULL), which a typed row cannot say."""
 
 
 class _Item(NamedTuple):
@@ -86,7 +82,7 @@ class Decoder:
     def wanted(self, payload: bytes | memoryview) -> bool:
         """True when the event in `payload` passes the options' filters: for payload=raw."""
         header, schema, _ = decode_stored(payload)
-        return (self._table(schema) if schema is not None else self._other(header)) is not None
+        return (self.wanted_table(schema) if schema is not None else self._other(header)) is not None
 
     # ---------------------------------------------------------------- events
 
@@ -102,13 +98,13 @@ class Decoder:
             try:
                 table = known[schema]
             except KeyError:
-                table = known[schema] = self._table(schema)
+                table = known[schema] = self.wanted_table(schema)
             if table is not None:
                 count = len(body[1] if body[3] is None else body[3])
                 if count:
-                    yield _Item(header, _OPS.get(header[1], "c"), table, body, count)
+                    yield _Item(header, OPS.get(header[1], "c"), table, body, count)
 
-    def _table(self, schema: bytes) -> TableSchema | None:
+    def wanted_table(self, schema: bytes) -> TableSchema | None:
         """The table whose rows are wanted, else None."""
         table = decode_schema(schema)
         return table if self.options.wants(table.database, table.table) else None
@@ -202,40 +198,44 @@ class Decoder:
         first, plan = run[0], self.table
         assert plan is not None
         count = sum(item.rows for item in run)
-        before_type, key_type = self.schema.field("before").type, self.schema.field("pk").type
         if first.body is _NO_IMAGES or first.table is None:
-            return pa.nulls(count, before_type), pa.nulls(count, before_type), pa.nulls(count, key_type)
-        mapping = self._mapping(first)
-        images: list[tuple[list[pa.Array], np.ndarray[Any, Any]] | None] = []
-        for part in (1, 3):
-            rows, absent = _dense(run, part, len(first.table.columns))
-            if absent.all():
-                images.append(None)
-                continue
-            values = list(zip(*rows, strict=True))
-            arrays = [
-                pa.nulls(count, field.type)
-                if i is None
-                else column_array(first.table.columns[i], field.type, values[i], self.options.zero_dates)
-                for i, field in zip(mapping, before_type, strict=True)
-            ]
-            images.append((arrays, absent))
-        structs = [_struct(image, before_type, count) for image in images]
-        if not plan.primary_key:
-            return structs[0], structs[1], pa.nulls(count, key_type)
-        return structs[0], structs[1], _typed_keys(images, plan.primary_key, key_type)
-
-    def _mapping(self, item: _Item) -> list[int | None]:
-        """For each planned column the index of the event's column that fills it."""
-        plan, table = self.table, item.table
-        assert plan is not None
-        assert table is not None
-        place = f"{item.header[2]}:{item.header[3]}"
-        if item.body[0] is not None or item.body[2] is not None:
+            before, key = self.schema.field("before").type, self.schema.field("pk").type
+            return pa.nulls(count, before), pa.nulls(count, before), pa.nulls(count, key)
+        place = f"{first.header[2]}:{first.header[3]}"
+        if first.body[0] is not None or first.body[2] is not None:
             raise PartialImage(
                 f"a row image of {plan.database}.{plan.table} at {place} lacks columns, which a typed row would show as NULL: "
                 "set binlog_row_image=FULL on the server, or read with payload=json, which leaves them out"
             )
+        mapping = self.mapping(first.table, place)
+        types = self.types(first.table, mapping)
+        counts = [item.rows for item in run]
+        return self.structs(
+            stored_images(first.table, [item.body for item in run], counts, types, self.options.zero_dates), mapping, count
+        )
+
+    def types(self, table: TableSchema, mapping: Sequence[int | None]) -> list[pa.DataType | None]:
+        """The planned type of each column of `table`; None for one that the plan has not."""
+        types: list[pa.DataType | None] = [None] * len(table.columns)
+        for i, field in zip(mapping, self.schema.field("before").type, strict=True):
+            if i is not None:
+                types[i] = field.type
+        return types
+
+    def structs(self, images: Images, mapping: Sequence[int | None], count: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """The columns before, after and pk of `count` rows; `mapping` says which column of the images fills a planned one."""
+        plan = self.table
+        assert plan is not None
+        image_type, key_type = self.schema.field("before").type, self.schema.field("pk").type
+        before, after = (pa.nulls(count, image_type) if image is None else image.struct(mapping, image_type) for image in images)
+        if not plan.primary_key:
+            return before, after, pa.nulls(count, key_type)
+        return before, after, _typed_keys(images, [mapping[i] for i in plan.primary_key], key_type, count)
+
+    def mapping(self, table: TableSchema, place: str) -> list[int | None]:
+        """For each planned column the index of the column of `table` that fills it. Raises `SchemaChanged`, naming `place`."""
+        plan = self.table
+        assert plan is not None
         if table.columns == plan.columns:
             return list(range(len(plan.columns)))
         there = {column.name: i for i, column in enumerate(table.columns)}
@@ -279,33 +279,20 @@ def _alike(a: _Item, b: _Item) -> bool:
     )
 
 
-def _dense(run: Sequence[_Item], part: int, width: int) -> tuple[list[Any], np.ndarray[Any, Any]]:
-    """The images `part` of all rows, with a row of NULLs where there is none, and a mask of those."""
-    nothing = [(None,) * width]
-    rows: list[Any] = []
-    absent: list[Any] = []
-    for item in run:
-        there = item.body[part]
-        rows.extend(nothing * item.rows if there is None else there)
-        absent.append(there is None)
-    return rows, np.repeat(np.array(absent), [item.rows for item in run])
-
-
-def _struct(image: tuple[list[pa.Array], np.ndarray[Any, Any]] | None, type_: pa.StructType, count: int) -> pa.Array:
-    if image is None:
-        return pa.nulls(count, type_)
-    arrays, absent = image
-    return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=pa.array(absent) if absent.any() else None)
-
-
-def _typed_keys(images: list[Any], key: tuple[int, ...], type_: pa.StructType) -> pa.Array:
+def _typed_keys(images: Images, places: Sequence[int | None], type_: pa.StructType, count: int) -> pa.Array:
     """The key of `after`, or of `before` where there is no `after`."""
+
+    def of(image: Image) -> list[pa.Array]:
+        return [pa.nulls(count, field.type) if i is None else image.arrays[i] for i, field in zip(places, type_, strict=True)]
+
     before, after = images
     if before is None or after is None:
-        arrays = (after or before)[0]
-        return pa.StructArray.from_arrays([arrays[i] for i in key], fields=list(type_))
-    gone = pa.array(after[1])
-    return pa.StructArray.from_arrays([pc.if_else(gone, before[0][i], after[0][i]) for i in key], fields=list(type_))
+        image = after or before
+        assert image is not None
+        return pa.StructArray.from_arrays(of(image), fields=list(type_))
+    gone = pa.array(after.absent)
+    keys = [pc.if_else(gone, b, a) for b, a in zip(of(before), of(after), strict=True)]
+    return pa.StructArray.from_arrays(keys, fields=list(type_))
 
 
 class _Texts:

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from consumer.spark import text
-from consumer.spark.batches import PartialImage
-from consumer.spark.columns import column_array
 from consumer.spark.ddl import Action, Clause, actions
 from consumer.spark.offset import seq_prefix, seq_suffix
 from consumer.spark.options import Options
 from consumer.spark.schema import arrow_schema, image_type
+from shmstore.arrow import PartialImage, column_array
 from shmstore.codec import decode_schema, decode_stored
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
 

@@ -59,10 +59,12 @@ class Lease:
     @property
     def store(self) -> EventStore:
         """The store, attached. Waits `storeTimeout` for one that is gone. Raises `StoreNotFound`."""
+        timeout = 0.0  # a store that was never there is most likely a wrong name: said at once
         if self._store is not None and self._store.segment.removed:
             self.close()
+            timeout = self._options.store_timeout
         if self._store is None:
-            self._store = attach(self._options, self._options.store_timeout if self._subscription else 0.0)
+            self._store = attach(self._options, timeout)
         return self._store
 
     def subscribe(self, start: Offset | None) -> Subscription:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from consumer.spark import direct
 from consumer.spark.batches import Decoder
 from consumer.spark.network import Address, Chunk, fetch
 from consumer.spark.schema import RAW_SCHEMA, arrow_schema
@@ -146,7 +147,7 @@ def record_batches(chunks: Iterator[Chunk], decoder: Decoder) -> Iterator[pa.Rec
             if batch.num_rows:
                 yield batch
         else:
-            yield from decoder.batches(chunk.payloads())
+            yield from direct.batches(decoder, chunk.raw, chunk.ends)
 
 
 def _raw(chunk: Chunk, decoder: Decoder) -> pa.RecordBatch:

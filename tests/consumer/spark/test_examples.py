@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from consumer.spark import Lag, LagListener
+from consumer.spark import Lag, LagListener, each_batch
 from shmstore import Column, EventStore, TableSchema
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query
@@ -101,3 +101,20 @@ def test_lag_is_told(spark: Any, store: EventStore, store_name: str, binlog: Bin
     assert [lag.size > 0 for lag in heard[:4]] == [True, True, True, False]
     assert heard[0].seconds == pytest.approx(0.8)  # events are 100 ms apart
     assert heard[3] == Lag(heard[0].query, store_name, 0, 0, 0.0)
+
+
+def test_the_driver_loop_acks_what_was_done(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
+    """`each_batch` gives the columns of the source; a batch whose function raised comes again, one that is done does not."""
+    store.put([*binlog.insert(order_row(1)), *binlog.insert(order_row(2))])
+    got: list[Any] = []
+
+    def take(frame: Any, last: int) -> None:
+        got.extend(frame.select("op", "after.id", "seq").collect())
+        if len(got) == 2:
+            raise RuntimeError("the first time")
+
+    with pytest.raises(RuntimeError, match="the first time"):
+        each_batch(spark, take, store=store_name, tables="shop.orders")
+    assert each_batch(spark, take, store=store_name, tables="shop.orders", stop=lambda: len(got) >= 4) == 1
+    assert [row.id for row in got] == [1, 2, 1, 2]
+    assert store.subscriptions()[0].lag_events == 0
