@@ -76,6 +76,7 @@ class EventDecoder:
         self._log = log or logging.getLogger("producer")
         self.skipped = 0  # events, with skip_errors
         self.executed: ExecutedSet | None = None
+        self._unfinished = False  # the statement that comes is half of a MariaDB ALTER
         self._forget_transaction()
         take: dict[int, Callable[[RawEvent], None]] = {
             EventCode.QUERY: self._query,
@@ -231,6 +232,7 @@ class EventDecoder:
     def _mariadb_gtid(self, raw: RawEvent) -> None:
         gtid = events.mariadb_gtid(raw.body)
         self._gtid(raw, f"{gtid.domain}-{raw.server_id}-{gtid.number}")
+        self._unfinished = gtid.unfinished_alter
         if not gtid.standalone:
             self.xa = str(gtid.xid) if gtid.xid and gtid.prepared_xa else ""
             self._begin(raw, NO_PROPS)
@@ -328,11 +330,14 @@ class EventDecoder:
             self._gtid(raw, "")
         self._commit_gtid()
         try:
+            if self._unfinished:
+                return  # the table is as it was; a second event says when it is not
             self._follow(query, statement)
             if self._passes(statement, query):
                 self._write_statement(raw, EntryType.DDL, query, statement, {}, writer.gtids)
                 writer.end(SlotFlag.DDL)
         finally:
+            self._unfinished = False
             writer.tail = None
             self._forget_transaction()
 

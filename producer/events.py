@@ -107,6 +107,12 @@ class MariadbGtid(NamedTuple):
     number: int
     flags: int
     xid: Xid | None
+    extra: int = 0
+
+    @property
+    def unfinished_alter(self) -> bool:
+        """True for the first half of an ALTER logged in two (binlog_alter_two_phase), and for taking it back."""
+        return bool(self.extra & (2 | 8))
 
     @property
     def standalone(self) -> bool:
@@ -317,7 +323,9 @@ def mariadb_gtid(body: bytes) -> MariadbGtid:
         data = body[at + 6 : at + 6 + gtrid + bqual]
         if len(data) == gtrid + bqual:
             name = Xid(format_id, data[:gtrid], data[gtrid:])
-    return MariadbGtid(domain, number, flags, name)
+            at += 6 + gtrid + bqual
+    extra = body[at] if at < len(body) else 0  # where there is none, padding of zeros
+    return MariadbGtid(domain, number, flags, name, extra)
 
 
 @_whole

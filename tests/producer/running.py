@@ -213,3 +213,30 @@ def select_table(server: Server, database: str, table: str, key: int = 0) -> dic
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {database}.{table}")
         return {(row[key],): tuple(row) for row in cursor.fetchall()}
+
+
+def events_of(run: Running, server: Server) -> list[Event]:
+    """What the producer has put by the time it has read all that the server has logged."""
+    with EventStore.attach(run.settings.store) as store:
+        wait_for(lambda: not run.alive or _has_read(server, store), "the producer")
+        if not run.alive:
+            run.wait()
+        return list(store.peek(store.oldest))
+
+
+def _has_read(server: Server, store: EventStore) -> bool:
+    try:
+        wait_for_position(server, store, 0.3)
+    except AssertionError:
+        return False
+    return True
+
+
+def execute(server: Server, database: str, *statements: str, **options: Any) -> None:
+    with server.connect(database=database, **options) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def shape(events: list[Event]) -> list[str]:
+    return [event.entry.name if event.entry is not EntryType.ROWS else event.type.name for event in events]

@@ -20,7 +20,7 @@ from producer.transaction import TransactionBuffer
 from producer.writer import Tail
 from shmstore import EntryType, Event, Position, SourceError, UnsupportedEvent
 from shmstore.codec import decode
-from tests.producer.test_replicator import execute
+from tests.producer.running import execute
 from tests.servers.server import Server, start_server
 
 UUID = "00000000-0000-4000-8000-000000000001"

@@ -6,8 +6,7 @@ import pytest
 
 import producer
 from producer.replicator import replica_id
-from tests.producer.running import running, store_name, wait_for
-from tests.producer.test_replicator import execute
+from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server

@@ -10,8 +10,7 @@ import pytest
 
 import producer
 from shmstore import BinlogDisabled, EventStore, SchemaUnknown
-from tests.producer.running import Running, remove, running
-from tests.producer.test_replicator import events_of, execute
+from tests.producer.running import Running, events_of, execute, remove, running
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server

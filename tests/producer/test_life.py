@@ -12,8 +12,7 @@ import pytest
 import producer
 from shmstore import EventStore
 from tests.producer.proxy import CuttingProxy
-from tests.producer.running import Follower, Mirror, Running, remove, running, select_table, wait_for, wait_for_position
-from tests.producer.test_replicator import execute
+from tests.producer.running import Follower, Mirror, Running, execute, remove, running, select_table, wait_for, wait_for_position
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server

@@ -26,8 +26,7 @@ from shmstore import (
     ShmStoreError,
     UnsupportedEvent,
 )
-from tests.producer.running import Mirror, Running, remove, running, store_name, wait_for
-from tests.producer.test_replicator import events_of, execute, shape
+from tests.producer.running import Mirror, Running, events_of, execute, remove, running, shape, store_name, wait_for
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server

@@ -9,9 +9,8 @@ import pytest
 
 import producer
 from shmstore import ABSENT, PositionNotFound
-from tests.producer.running import Running, remove, running, store_name
+from tests.producer.running import Running, events_of, execute, remove, running, store_name
 from tests.producer.test_cuts import cut_run
-from tests.producer.test_replicator import events_of, execute
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
