@@ -290,6 +290,18 @@ def test_nesting_is_bounded_as_in_mysql() -> None:
         json_text(wide)
 
 
+def test_parts_that_are_shared_do_not_multiply() -> None:
+    """A damaged document whose 60 levels each hold the next one twice would print 2^60 elements: it is refused at once."""
+    document = b"\x05\x01\x00"
+    for _ in range(60):
+        size = 10 + len(document) - 1
+        document = b"\x02" + struct.pack("<HH", 2, size) + (document[:1] + struct.pack("<H", 10)) * 2 + document[1:]
+    with pytest.raises(ValueError, match="overlap"):
+        json_text(document)
+    with pytest.raises(ValueError, match="overlap"):
+        patched_text(document, b"")
+
+
 @settings(max_examples=1500, deadline=2000)
 @given(st.binary(max_size=60), st.integers(0, 15))
 def test_any_bytes_are_text_or_a_plain_error(data: bytes, kind: int) -> None:

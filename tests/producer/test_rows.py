@@ -260,6 +260,17 @@ def test_damaged_rows_name_event_and_table(event_type: int, body: bytes, match: 
     assert "d.t" in str(error.value) or "table id" in str(error.value) or "event type 99" in str(error.value)
 
 
+@pytest.mark.parametrize("tail", [b"\x05ab", b"\x03ab", b"\xff"])
+def test_text_that_runs_past_the_event_is_refused(tail: bytes) -> None:
+    """A length that points behind the end is damage, not a shorter text."""
+    decoder = reference()
+    decoder.table_map(table_map(b"\x02id\x01v", b"\x03\x0f", struct.pack("<H", 255), b"\x01\x01\x00\x02\x01\x3f"))
+    whole = b"\0" + struct.pack("<i", 1) + b"\x02ab"
+    assert decoder.rows(30, rows(whole * 2, columns=2, present=b"\x03")).body[3] == [(1, b"ab")] * 2
+    with pytest.raises(UnsupportedEvent, match="past the end"):
+        decoder.rows(30, rows(whole + b"\0" + struct.pack("<i", 2) + tail, columns=2, present=b"\x03"))
+
+
 def test_a_bad_value_names_its_column() -> None:
     """Text that is not of the column's character set is refused, with the column's name, not replaced."""
     decoder = reference()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -392,6 +393,17 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path, content: str) -> N
     with pytest.raises(SchemaUnknown, match="no schema history"):
         SchemaHistory(path)
     assert path.read_text() == content
+
+
+def test_a_record_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each snapshot and DDL is synced before the call returns; so is the name of a new file."""
+    synced: list[bool] = []
+    monkeypatch.setattr("producer.schema.os.fsync", lambda fd: synced.append(os.path.isdir(f"/proc/self/fd/{fd}")))
+    history = SchemaHistory(tmp_path / "history")
+    history.snapshot(Server9(("a", "int")), at(100))
+    assert synced == [False, True]
+    history.follow(at(200), "d", "DROP TABLE t")
+    assert synced == [False, True, False]
 
 
 def test_the_file_is_lines_of_json(tmp_path: Path) -> None:
