@@ -22,7 +22,7 @@ from consumer.spark.ddl import actions
 from consumer.spark.offset import seqs
 from consumer.spark.options import Options
 from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, SOURCE_TYPE, arrow_schema, typed_schema
-from shmstore.arrow import Image, Images, PartialImage, stored_images
+from shmstore.arrow import Image, Images, PartialImage, stored_images, widens
 from shmstore.codec import decode_schema, decode_stored
 from shmstore.event import EntryType, EventType, Position, TableSchema
 
@@ -244,7 +244,7 @@ class Decoder:
         added = [name for name in found if name not in planned]
         missing = [name for name in planned if name not in found]
         retyped = [name for name in planned if name in found and found[name] != planned[name]]
-        narrowed = [name for name in retyped if not _widens(found[name], planned[name])]
+        narrowed = [name for name in retyped if not widens(found[name], planned[name])]
         if narrowed or (self.options.schema_changes == "fail" and (added or missing or retyped)):
             changes = [f"{name} is new" for name in added] + [f"{name} is not there" for name in missing]
             changes += [f"{name} is {found[name]} instead of {planned[name]}" for name in retyped]
@@ -331,14 +331,3 @@ def _add_keys(keys: _Texts, at: int, item: _Item) -> None:
                 return
         places = tuple(columns.index(i) for i in places) if columns is not None else places
     keys.add(at, table, table.primary_key, [[row[i] for i in places] for row in rows])
-
-
-def _widens(found: pa.DataType, planned: pa.DataType) -> bool:
-    """True when every value of `found` is one of `planned`, exactly."""
-    if pa.types.is_integer(found):
-        if pa.types.is_integer(planned):
-            return bool(planned.bit_width >= found.bit_width)
-        return bool(pa.types.is_decimal(planned) and planned.precision - planned.scale >= 20)
-    if pa.types.is_decimal(found) and pa.types.is_decimal(planned):
-        return bool(planned.scale >= found.scale and planned.precision - planned.scale >= found.precision - found.scale)
-    return bool(pa.types.is_float32(found) and pa.types.is_float64(planned))

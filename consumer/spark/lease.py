@@ -28,11 +28,13 @@ from shmstore import (
     StoreNotFound,
     Subscription,
     SubscriptionInUse,
+    SubscriptionLost,
 )
 from shmstore.codec import decode_stored
 from shmstore.layout import SlotFlag
 
 _STALL = 3.0
+_HANDOVER = 5.0
 
 
 class Limit(NamedTuple):
@@ -77,7 +79,7 @@ class Lease:
             checkpoint = CheckpointFile(options.state_directory, options.store, options.subscription)
             where = self._first_event(options.start) if start is None else self._after(start)
             try:
-                self._subscription = store.subscribe(options.subscription, start=where, checkpoint=checkpoint)
+                self._subscription = self._own(where, checkpoint)
             except PositionNotFound as error:
                 if start is None and options.fail_on_data_loss:
                     raise PositionNotFound(
@@ -85,13 +87,28 @@ class Lease:
                         "else from startingOffsets: remove the one or change the other, or set failOnDataLoss=false to begin at the oldest event"
                     ) from error
                 # A re-created store that is still empty, or one with a gap: `locate` tells them apart, batch by batch.
-                store.subscribe(options.subscription, start="earliest").close()
-                self._subscription = store.subscribe(options.subscription, checkpoint=checkpoint)
-            except SubscriptionInUse as error:
-                raise SubscriptionInUse(
-                    f"{error}. Each query on a store needs a subscription of its own: option subscription"
-                ) from error
+                self._own("earliest", None).close()
+                self._subscription = self._own("earliest", checkpoint)
+            except SubscriptionLost:
+                if options.fail_on_data_loss:
+                    raise
+                store.unsubscribe(options.subscription)
+                self._own("earliest", None).close()
+                self._subscription = self._own("earliest", checkpoint)
         return self._subscription
+
+    def _own(self, start: str | int | Position, checkpoint: CheckpointFile | None) -> Subscription:
+        """Subscribe, waiting a moment for a reader whose query was stopped or killed and whose process is about to end."""
+        until = time.monotonic() + _HANDOVER
+        while True:
+            try:
+                return self.store.subscribe(self._options.subscription, start=start, checkpoint=checkpoint)
+            except SubscriptionInUse as error:
+                if time.monotonic() > until:
+                    raise SubscriptionInUse(
+                        f"{error}. Each query on a store needs a subscription of its own: option subscription"
+                    ) from error
+                time.sleep(0.1)
 
     def _first_event(self, start: Start) -> str | int | Position:
         store = self.store

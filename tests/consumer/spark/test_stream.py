@@ -161,6 +161,21 @@ def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog:
         assert keys(query.await_rows(4)) == expected(0, 3, 4, 5)
 
 
+def test_an_evicted_query_says_so_or_goes_on(make: Make, store_name: str, binlog: Binlog) -> None:
+    """A query that a store with lag=evict let go fails and says it; with failOnDataLoss=false it goes on at the oldest event."""
+    with EventStore.create(store_name, capacity=16, lag="evict", evict_after=0.1) as store:
+        store.put(binlog.insert(order_row(0)))
+        query = make().start()
+        query.await_rows(1)
+        query.stop()
+        for n in range(1, 9):
+            store.put(binlog.insert(order_row(n)), timeout=30)
+        assert "evicted" in query.start().await_error()
+        query.start(failOnDataLoss="false")
+        query.await_that(lambda: bool(query.rows) and query.rows[-1].pk == '{"id":8}')
+        assert keys(query.rows[1:]) == expected(*range(10 - len(query.rows), 9)), "behind the gap nothing is missing"
+
+
 def test_available_now_keeps_limits_and_stops(make: Make, store: EventStore, binlog: Binlog) -> None:
     """Trigger.AvailableNow reads what is there in batches of at most maxRowsPerTrigger, whole transactions, and ends."""
     for n in range(6):
