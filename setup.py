@@ -1,5 +1,10 @@
-"""The one compiled extension. It is optional: without a compiler the package installs and runs its pure Python instead."""
+"""The compiled extensions. They are optional: without a compiler the package installs and runs its pure Python instead."""
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("producer.compiled", ["producer/native/compiled.pyx"], extra_compile_args=["-O3"], optional=True)])
+setup(
+    ext_modules=[
+        Extension("producer.compiled", ["producer/native/compiled.pyx"], extra_compile_args=["-O3"], optional=True),
+        Extension("shmstore.columns", ["shmstore/native/columns.pyx"], extra_compile_args=["-O3"], optional=True),
+    ]
+)

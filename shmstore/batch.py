@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
-from shmstore.event import Event, Position
+from shmstore.event import Event, Position, TableSchema
 from shmstore.layout import SlotFlag, header_word
 from shmstore.segment import Segment
 
@@ -137,6 +137,29 @@ class Batch:
         i = sequence - self.first
         header = codec.decode_stored(self.raw[int(ends[i - 1]) if i else 0 : int(ends[i])])[0]
         return codec.position_of(header)
+
+    def to_arrow(
+        self,
+        table: str | TableSchema | None = None,
+        *,
+        zero_dates: Literal["error", "null"] = "error",
+        partial: Literal["error", "null"] = "error",
+    ) -> Any:
+        """Return the rows of one table as a `pyarrow.Table`, one row for each row changed, in order; it outlives the batch.
+
+        `table` is ``database.table``, or a `TableSchema` whose columns are wanted; None: the only one in the batch. Columns: op
+        (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the
+        change has no such image), ts_ms, server_id, file, offset, row, transaction. Columns are those of the table's newest
+        event in the batch, and older rows have NULL in columns that they lack; without a row of the table there are none.
+        ``.flatten()`` makes columns of the structs' fields, for pandas.
+
+        Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
+        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or a column changed into a type that
+        cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (``pip install shmstore[arrow]``).
+        """
+        from shmstore import frame  # pyarrow is not everybody's
+
+        return frame.read_table(self.raw, self.ends, table, frame.Options(zero_dates, partial))
 
     def copy(self) -> Batch:
         """The same batch with its bytes and slots copied out of shared memory."""

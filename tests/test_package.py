@@ -67,7 +67,7 @@ DISTRIBUTIONS = {
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("shmstore", ()), ("producer", ("mysql",)), ("consumer/spark", ("spark", "delta")), ("consumer/wire", ("server",))],
+    [("shmstore", ("arrow",)), ("producer", ("mysql",)), ("consumer/spark", ("spark", "delta")), ("consumer/wire", ("server",))],
 )
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     """What a package imports is among the dependencies, or in the extras that are for it."""

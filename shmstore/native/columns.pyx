@@ -1,0 +1,26 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Encoded events -> columns in Arrow's layout, compiled: no Python object for an event, a row or a cell.
+
+It is optional, and it never refuses: what it cannot read exactly as the reference would (`shmstore.codec`, and Arrow's own
+conversions in `shmstore.arrow`) it gives up, and the reference reads that piece and has the say about errors. So all that
+must hold here is: what it does read is what the reference reads.
+
+    read.pxi   MessagePack, one value at a time, each against the end of its event
+    memory.pxi Memory: bytes that numpy and Arrow take without a copy
+    fill.pxi   one value -> one place in a column
+    index.pxi  Index: the headers of a run of events as records; the rows of some of them as columns
+
+The events may lie in memory that another process can write to. Nothing read once is trusted when it is read again: places
+and sizes are kept here and checked before use, and text is checked where it was copied to.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+include "read.pxi"
+include "memory.pxi"
+include "fill.pxi"
+include "index.pxi"

@@ -1,0 +1,327 @@
+# Index: what the headers of a run of events say, as records; and the rows of some of the events as columns.
+
+cdef struct Record:  # RECORD in shmstore/arrow.py
+    int64_t entry
+    int64_t type
+    int64_t file            # index into `files`
+    int64_t offset
+    int64_t length
+    int64_t time
+    int64_t server
+    int64_t transaction     # where its text is
+    int64_t transaction_size
+    int64_t order
+    int64_t part
+    int64_t row
+    int64_t sql_size
+    int64_t schema          # index into `schemas`; -1: none
+    int64_t rows
+    int64_t images          # 1: before, 2: after
+    int64_t body            # where the body's values begin
+    int64_t end
+
+cdef enum:
+    BEFORE = 1
+    AFTER = 2
+    HEADER_FIELDS = 15
+    MAX_ROW = 0x3FFFFFFF    # a row number with a run's rows added stays an int32
+
+
+cdef struct Found:  # pieces of an event that become Python objects, once for each distinct one
+    const uint8_t* file
+    size_t file_size
+    const uint8_t* schema
+    size_t schema_size
+
+
+cdef class Index:
+    """The headers of the events in `raw`, whose payloads end at `ends` (int64). `failed` is the first that could not be read,
+    or -1; with one, there are no records.
+
+    `raw` stays in use while this object lives.
+    """
+
+    cdef Py_buffer view
+    cdef bint viewed
+    cdef Record* records_at  # in `records`, which nobody can write to
+    cdef Py_ssize_t count
+    cdef readonly Py_ssize_t failed
+    cdef readonly Memory records
+    cdef readonly list files, schemas
+
+    def __cinit__(self, raw, ends):
+        cdef Numbers marks = Numbers(ends)
+        cdef int64_t start = 0, end
+        cdef Py_ssize_t i
+        cdef Found found
+        cdef dict files = {}, schemas = {}
+        self.failed = -1
+        self.files, self.schemas = [], []
+        PyObject_GetBuffer(raw, &self.view, PyBUF_SIMPLE)
+        self.viewed = True
+        self.count = marks.count
+        cdef uint8_t* headers = zeroed(self.count * sizeof(Record))
+        self.records = memory_of(&headers, self.count * sizeof(Record))
+        self.records_at = <Record*>self.records.data
+        cdef const uint8_t* bytes_ = <const uint8_t*>self.view.buf
+        cdef bytes file = None, schema = None
+        cdef int64_t file_number = 0, schema_number = 0
+        cdef Record* record
+        for i in range(self.count):
+            end = marks.at[i]
+            record = &self.records_at[i]
+            if not start <= end <= self.view.len or not read_event(bytes_, start, end, record, &found):
+                self.failed = i
+                return
+            if file is None or not same(file, found.file, found.file_size):
+                file = PyBytes_FromStringAndSize(<char*>found.file, found.file_size)
+                file_number = files.setdefault(file, len(files))
+                if file_number == len(self.files):
+                    try:
+                        self.files.append(file.decode())
+                    except UnicodeDecodeError:
+                        self.failed = i
+                        return
+            record.file = file_number
+            if found.schema != NULL:
+                if schema is None or not same(schema, found.schema, found.schema_size):
+                    schema = PyBytes_FromStringAndSize(<char*>found.schema, found.schema_size)
+                    schema_number = schemas.setdefault(schema, len(schemas))
+                    if schema_number == len(self.schemas):
+                        self.schemas.append(schema)
+                record.schema = schema_number
+            start = end
+        if start != self.view.len:
+            self.failed = self.count
+
+    def __dealloc__(self):
+        if self.viewed:
+            PyBuffer_Release(&self.view)
+
+    cdef int check(self, Numbers events) except -1:
+        cdef Py_ssize_t i
+        if self.failed >= 0:
+            raise ValueError(f"event {self.failed} could not be read")
+        for i in range(events.count):
+            if not 0 <= events.at[i] < self.count:
+                raise IndexError(f"event {events.at[i]} of {self.count}")
+        return 0
+
+    def transactions(self, events, counts):
+        """The transaction of each of `events`, `counts` times over: (int32 offsets, text); None where it is no text."""
+        cdef Numbers chosen = Numbers(events), times = Numbers(counts)
+        cdef Py_ssize_t i, rows = 0, row = 0, k
+        cdef int64_t size = 0, at = 0
+        cdef Record* record
+        self.check(chosen)
+        if times.count != chosen.count:
+            raise ValueError("one count for each event")
+        for i in range(chosen.count):
+            if not 0 <= times.at[i] <= MAX_BYTES:
+                raise ValueError(f"a count of {times.at[i]}")
+            record = &self.records_at[chosen.at[i]]
+            if record.transaction_size > MAX_BYTES:
+                return None
+            rows += times.at[i]
+            size += times.at[i] * record.transaction_size
+            if size > MAX_BYTES or rows > MAX_ROW:
+                return None
+        cdef uint8_t* offsets = zeroed((rows + 1) * 4)
+        cdef Memory starts = memory_of(&offsets, (rows + 1) * 4)
+        cdef uint8_t* text = zeroed(size)
+        cdef Memory texts = memory_of(&text, size)
+        for i in range(chosen.count):
+            record = &self.records_at[chosen.at[i]]
+            for k in range(times.at[i]):
+                memcpy(texts.data + at, <uint8_t*>self.view.buf + record.transaction, record.transaction_size)
+                if k == 0 and not is_utf8(texts.data + at, record.transaction_size):
+                    return None
+                at += record.transaction_size
+                row += 1
+                (<int32_t*>starts.data)[row] = <int32_t>at
+        return starts, texts
+
+    def images(self, events, steps):
+        """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image.
+
+        `steps`: (kind, a, b) for each column of the table. A column is as `taken` gives it; rows without the image are
+        NULL in all columns. None where anything is not as it should be, or an image lacks columns.
+        """
+        cdef Numbers chosen = Numbers(events)
+        cdef int width = len(steps), i
+        cdef int64_t rows = 0
+        cdef Py_ssize_t n
+        cdef int64_t some = 0
+        cdef bint good
+        cdef Record* record
+        self.check(chosen)
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            if record.rows > MAX_ROW or record.rows * width > record.end - record.body:
+                return None  # a value takes a byte at least: no memory for rows that cannot be there
+            rows += record.rows
+            some |= record.images
+        if rows > MAX_ROW:
+            return None
+        cdef Column* columns = <Column*>calloc(max(1, 2 * width), sizeof(Column))
+        if columns == NULL:
+            raise MemoryError(f"no memory for {width} columns")
+        cdef Column* before = columns if some & BEFORE else NULL
+        cdef Column* after = columns + width if some & AFTER else NULL
+        try:
+            for i in range(width):
+                if before != NULL:
+                    begin_column(&before[i], steps[i], rows)
+                if after != NULL:
+                    begin_column(&after[i], steps[i], rows)
+            with nogil:
+                good = self.fill(chosen, before, after, width)
+            if not good:
+                return None
+            return (
+                None if before == NULL else [taken(&before[i], rows) for i in range(width)],
+                None if after == NULL else [taken(&after[i], rows) for i in range(width)],
+            )
+        finally:
+            for i in range(2 * width):
+                end_column(&columns[i])
+            free(columns)
+
+    cdef bint fill(self, Numbers chosen, Column* before, Column* after, int width) noexcept nogil:
+        cdef const uint8_t* bytes_ = <const uint8_t*>self.view.buf
+        cdef const uint8_t* p
+        cdef const uint8_t* end
+        cdef Py_ssize_t n
+        cdef int64_t row = 0
+        cdef Record* record
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            p, end = bytes_ + record.body, bytes_ + record.end
+            p = fill_image(before, width, row, record.rows, record.images & BEFORE, p, end)
+            if p == NULL:
+                return False
+            p = fill_image(after, width, row, record.rows, record.images & AFTER, p, end)
+            if p != end:
+                return False
+            row += record.rows
+        return True
+
+
+cdef inline bint same(bytes known, const uint8_t* at, size_t size):
+    return <size_t>PyBytes_GET_SIZE(known) == size and memcmp(PyBytes_AS_STRING(known), at, size) == 0
+
+
+cdef const uint8_t* fill_image(
+    Column* columns, int width, int64_t row, int64_t rows, bint there, const uint8_t* p, const uint8_t* end
+) noexcept nogil:
+    """One image of an event's rows: the columns present, which must be nil (all of them), and the rows."""
+    cdef int64_t count, last = row + rows
+    cdef int i
+    if end - p < 2 or p[0] != 0xC0:
+        return NULL
+    p += 1
+    if not there:
+        if p[0] != 0xC0:
+            return NULL
+        if columns != NULL:
+            for i in range(width):
+                if columns[i].kind != SKIP:
+                    for count in range(row, last):
+                        fill_null(&columns[i], count)
+        return p + 1
+    p = read_array(p, end, &count)
+    if p == NULL or count != rows:
+        return NULL
+    while row < last:
+        p = read_array(p, end, &count)
+        if p == NULL or count != width:
+            return NULL
+        for i in range(width):
+            p = fill_cell(&columns[i], row, p, end)
+            if p == NULL:
+                return NULL
+        row += 1
+    return p
+
+
+cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Record* record, Found* found) noexcept:
+    """An event but for its rows: `record` and `found`; False where anything is not as `shmstore.codec` writes it."""
+    cdef const uint8_t* p = bytes_ + start
+    cdef const uint8_t* end = bytes_ + end_at
+    cdef int64_t number
+    cdef size_t size
+    record.end = end_at
+    record.schema = -1
+    found.schema = NULL
+    if end - p < 5 or p[0] != 0x94 or p[1] != 1 or p[2] != 0x90 | HEADER_FIELDS:  # four values; the format; the header
+        return False
+    p += 3
+    p = read_signed(p, end, &record.entry)
+    if p == NULL or not 0 <= record.entry <= 255:
+        return False
+    p = read_signed(p, end, &record.type)
+    if p == NULL or not 0 <= record.type <= 255:
+        return False
+    p = read_text(p, end, &found.file_size)
+    if p == NULL:
+        return False
+    found.file = p
+    p = read_signed(p + found.file_size, end, &record.offset)
+    if p != NULL:
+        p = read_signed(p, end, &record.length)
+    if p != NULL:
+        p = read_signed(p, end, &record.time)
+    if p != NULL:
+        p = read_signed(p, end, &record.server)
+    if p == NULL:
+        return False
+    p = read_text(p, end, &size)
+    if p == NULL or not is_utf8(p, size):
+        return False
+    record.transaction, record.transaction_size = p - bytes_, size
+    p = read_signed(p + size, end, &record.order)
+    if p != NULL:
+        p = read_signed(p, end, &record.part)
+    if p == NULL:
+        return False
+    p = read_text(p, end, &size)  # GTIDs
+    if p == NULL or not is_utf8(p, size):
+        return False
+    p = read_signed(p + size, end, &record.row)
+    if p == NULL or not 0 <= record.row <= MAX_ROW:
+        return False
+    p = read_text(p, end, &size)  # database
+    if p == NULL or not is_utf8(p, size):
+        return False
+    p = read_text(p + size, end, &size)
+    if p == NULL or not is_utf8(p, size):
+        return False
+    record.sql_size = size
+    p = skip_props(p + size, end)
+    if p == NULL or p >= end:
+        return False
+    if p[0] == 0xC0:  # no table
+        return end - p == 2 and p[1] == 0xC0
+    p = read_bin(p, end, &found.schema_size)
+    if p == NULL:
+        return False
+    found.schema = p
+    p += found.schema_size
+    if end - p < 5 or p[0] != 0x94 or p[1] != 0xC0:
+        return False
+    record.body = p + 1 - bytes_
+    if p[2] != 0xC0:
+        record.images |= BEFORE
+        if read_array(p + 2, end, &record.rows) == NULL:
+            return False
+        # Whether there is an image after is behind the rows; an UPDATE has one, and else the filling will find it out.
+        if record.type == 2:
+            record.images |= AFTER
+        return True
+    if p[3] != 0xC0:
+        return False
+    if p[4] == 0xC0:
+        return end - p == 5  # no rows
+    record.images |= AFTER
+    return read_array(p + 4, end, &record.rows) != NULL
+

@@ -1,0 +1,236 @@
+# MessagePack, read. Each function gives where the value ends, or NULL: not that kind of value, or it runs past the end.
+
+cdef inline uint64_t big(const uint8_t* at, int size) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int i
+    for i in range(size):
+        value = value << 8 | at[i]
+    return value
+
+
+cdef inline const uint8_t* read_unsigned(const uint8_t* p, const uint8_t* end, uint64_t* value) noexcept nogil:
+    """An integer from 0 to 2**64 - 1."""
+    cdef int size
+    cdef uint8_t head
+    cdef int64_t signed
+    if p >= end:
+        return NULL
+    head = p[0]
+    if head < 0x80:
+        value[0] = head
+        return p + 1
+    if 0xCC <= head <= 0xCF:
+        size = 1 << (head - 0xCC)
+        if end - p <= size:
+            return NULL
+        value[0] = big(p + 1, size)
+        return p + 1 + size
+    p = read_signed(p, end, &signed)
+    if p == NULL or signed < 0:
+        return NULL
+    value[0] = <uint64_t>signed
+    return p
+
+
+cdef inline const uint8_t* read_signed(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
+    """An integer from -2**63 to 2**63 - 1."""
+    cdef int size
+    cdef uint8_t head
+    cdef uint64_t found
+    if p >= end:
+        return NULL
+    head = p[0]
+    if head < 0x80 or head >= 0xE0:
+        value[0] = <int8_t>head
+        return p + 1
+    if 0xCC <= head <= 0xCF:
+        size = 1 << (head - 0xCC)
+    elif 0xD0 <= head <= 0xD3:
+        size = 1 << (head - 0xD0)
+    else:
+        return NULL
+    if end - p <= size:
+        return NULL
+    found = big(p + 1, size)
+    if head == 0xCF and found >> 63:
+        return NULL
+    if head >= 0xD0:
+        value[0] = <int64_t>(found << (64 - 8 * size)) >> (64 - 8 * size)
+    else:
+        value[0] = <int64_t>found
+    return p + 1 + size
+
+
+cdef inline const uint8_t* read_double(const uint8_t* p, const uint8_t* end, double* value) noexcept nogil:
+    cdef uint64_t bits
+    cdef uint32_t half
+    cdef float single
+    if p >= end:
+        return NULL
+    if p[0] == 0xCB:
+        if end - p < 9:
+            return NULL
+        bits = big(p + 1, 8)
+        memcpy(value, &bits, 8)
+        return p + 9
+    if p[0] == 0xCA:
+        if end - p < 5:
+            return NULL
+        half = <uint32_t>big(p + 1, 4)
+        memcpy(&single, &half, 4)
+        value[0] = single
+        return p + 5
+    return NULL
+
+
+cdef inline const uint8_t* _sized(const uint8_t* p, const uint8_t* end, int width, size_t* size) noexcept nogil:
+    """What follows a head with its size in `width` bytes; gives where the bytes begin, which are all there."""
+    if end - p <= width:
+        return NULL
+    size[0] = big(p + 1, width)
+    p += 1 + width
+    return p if <size_t>(end - p) >= size[0] else NULL
+
+
+cdef inline const uint8_t* read_text(const uint8_t* p, const uint8_t* end, size_t* size) noexcept nogil:
+    """The head of a str; gives where its bytes begin, which are all there. Whether they are UTF-8 is not looked at."""
+    if p >= end:
+        return NULL
+    if p[0] & 0xE0 == 0xA0:
+        size[0] = p[0] & 0x1F
+        p += 1
+        return p if <size_t>(end - p) >= size[0] else NULL
+    if 0xD9 <= p[0] <= 0xDB:
+        return _sized(p, end, 1 << (p[0] - 0xD9), size)
+    return NULL
+
+
+cdef inline const uint8_t* read_bin(const uint8_t* p, const uint8_t* end, size_t* size) noexcept nogil:
+    """The head of a bin; gives where its bytes begin, which are all there."""
+    if p >= end or not 0xC4 <= p[0] <= 0xC6:
+        return NULL
+    return _sized(p, end, 1 << (p[0] - 0xC4), size)
+
+
+cdef inline const uint8_t* read_array(const uint8_t* p, const uint8_t* end, int64_t* count) noexcept nogil:
+    """The head of an array; gives where its first value begins. A value takes a byte at least: no count beyond that."""
+    if p >= end:
+        return NULL
+    if p[0] & 0xF0 == 0x90:
+        count[0] = p[0] & 0x0F
+        p += 1
+    elif p[0] == 0xDC or p[0] == 0xDD:
+        if end - p <= (2 if p[0] == 0xDC else 4):
+            return NULL
+        count[0] = <int64_t>big(p + 1, 2 if p[0] == 0xDC else 4)
+        p += 3 if p[0] == 0xDC else 5
+    else:
+        return NULL
+    return p if count[0] <= end - p else NULL
+
+
+cdef const uint8_t* skip_props(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """A map of text to text."""
+    cdef int64_t count
+    cdef size_t size
+    if p >= end:
+        return NULL
+    if p[0] & 0xF0 == 0x80:
+        count = p[0] & 0x0F
+        p += 1
+    elif p[0] == 0xDE and end - p >= 3:
+        count = <int64_t>big(p + 1, 2)
+        p += 3
+    else:
+        return NULL
+    while count:
+        for _ in range(2):
+            p = read_text(p, end, &size)
+            if p == NULL or not is_utf8(p, size):
+                return NULL
+            p += size
+        count -= 1
+    return p
+
+
+cdef const uint8_t* skip_cell(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """A value of a row that nobody wants: nil, bool, number, str or bin."""
+    cdef const uint8_t* at
+    cdef uint64_t whole
+    cdef int64_t signed
+    cdef double real
+    cdef size_t size
+    if p >= end:
+        return NULL
+    if p[0] == 0xC0 or p[0] == 0xC2 or p[0] == 0xC3:
+        return p + 1
+    at = read_text(p, end, &size)
+    if at != NULL:
+        return at + size if is_utf8(at, size) else NULL
+    at = read_bin(p, end, &size)
+    if at != NULL:
+        return at + size
+    at = read_signed(p, end, &signed)
+    if at == NULL:
+        at = read_unsigned(p, end, &whole)
+    return at if at != NULL else read_double(p, end, &real)
+
+
+# UTF-8 as Python's strict decoder has it (RFC 3629: no surrogates, nothing overlong, up to U+10FFFF), as a state machine whose
+# states are bit offsets: the row of a byte holds the next state for each state, so that a step is one shift, and no branch is
+# mispredicted in mixed text (Per Vognsen's shift-based machine).
+
+cdef enum:
+    WHOLE = 0    # between characters
+    WRONG = 6
+    ONE = 12     # one more byte of 80..BF
+    TWO = 18
+    THREE = 24
+    AFTER_E0 = 30  # A0..BF, then one
+    AFTER_ED = 36  # 80..9F, then one
+    AFTER_F0 = 42  # 90..BF, then two
+    AFTER_F4 = 48  # 80..8F, then two
+
+cdef uint64_t UTF8[256]
+
+
+cdef void _fill_utf8() noexcept:
+    cdef int byte, state, next_
+    for byte in range(256):
+        UTF8[byte] = 0
+        for state in range(0, 54, 6):
+            next_ = WRONG
+            if state == WHOLE:
+                if byte < 0x80:
+                    next_ = WHOLE
+                elif 0xC2 <= byte <= 0xDF:
+                    next_ = ONE
+                elif 0xE0 <= byte <= 0xEF:
+                    next_ = AFTER_E0 if byte == 0xE0 else AFTER_ED if byte == 0xED else TWO
+                elif 0xF0 <= byte <= 0xF4:
+                    next_ = AFTER_F0 if byte == 0xF0 else AFTER_F4 if byte == 0xF4 else THREE
+            elif state != WRONG and 0x80 <= byte <= 0xBF:
+                if state == ONE:
+                    next_ = WHOLE
+                elif state == TWO or (state == AFTER_E0 and byte >= 0xA0) or (state == AFTER_ED and byte < 0xA0):
+                    next_ = ONE
+                elif state == THREE or (state == AFTER_F0 and byte >= 0x90) or (state == AFTER_F4 and byte < 0x90):
+                    next_ = TWO
+            UTF8[byte] |= <uint64_t>next_ << state
+
+
+_fill_utf8()
+
+
+cdef inline bint is_utf8(const uint8_t* at, size_t size) noexcept nogil:
+    cdef uint64_t eight, state = WHOLE
+    cdef const uint8_t* end = at + size
+    while end - at >= 8:
+        memcpy(&eight, at, 8)
+        if eight & <uint64_t>0x8080808080808080:
+            break
+        at += 8
+    while at < end:
+        state = UTF8[at[0]] >> (state & 63)
+        at += 1
+    return state & 63 == WHOLE
