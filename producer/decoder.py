@@ -36,7 +36,6 @@ _HARMLESS = frozenset(
         EventCode.RAND,
         EventCode.USER_VAR,
         EventCode.DELETE_FILE,
-        EventCode.HEARTBEAT,
         EventCode.HEARTBEAT_V2,
         EventCode.IGNORABLE,
         EventCode.TRANSACTION_CONTEXT,
@@ -83,6 +82,7 @@ class EventDecoder:
             EventCode.QUERY_COMPRESSED: lambda raw: self._query(raw._replace(body=uncompress_query(raw.body))),
             EventCode.ROTATE: self._rotate,
             EventCode.FORMAT: self._format,
+            EventCode.HEARTBEAT: self._heartbeat,
             EventCode.XID: self._xid,
             EventCode.XA_PREPARE: self._xa_prepare,
             EventCode.TABLE_MAP: self._table_map,
@@ -185,6 +185,16 @@ class EventDecoder:
         self._abandon("a new binlog file begins")
         self.rows_decoder.clear()
         self.rows_decoder.mariadb = "mariadb" in events.format_version(raw.body).lower()
+
+    def _heartbeat(self, raw: RawEvent) -> None:
+        """An idle server says how far it has read: past what it did not send, having been asked for a GTID set."""
+        file = raw.body.rstrip(b"\0").decode("utf-8", "replace")
+        if self.in_transaction or not raw.end:
+            return
+        if file == self.writer.file:
+            self.writer.advance(raw.end)
+        elif file:
+            self.writer.move(file, raw.end)
 
     def _abandon(self, reason: str) -> None:
         """Forget the open transaction: the server did not finish it."""

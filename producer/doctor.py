@@ -160,7 +160,7 @@ def _retention(session: Session, server: Server, settings: Settings) -> list[Fin
 def _start_position(settings: Settings) -> Position | None:
     """Where a producer would start now, as far as it is a place in a file."""
     try:
-        with EventStore.attach(settings.store) as store:
+        with EventStore.attach(settings.store, path=settings.store_path or None) as store:
             position = store.last_ack_point()
             if position is not None:
                 return position

@@ -81,8 +81,9 @@ def replica_id(settings: Settings) -> int:
 
 def open_store(settings: Settings) -> tuple[EventStore, bool]:
     """Attach to the store, or create it: (store, whether it was created)."""
+    path = settings.store_path or None
     try:
-        return EventStore.attach(settings.store), False
+        return EventStore.attach(settings.store, path=path), False
     except StoreNotFound:
         pass
     try:
@@ -94,10 +95,14 @@ def open_store(settings: Settings) -> tuple[EventStore, bool]:
             ddl_isolation=settings.ddl_isolation,
             lag="evict" if settings.lag == "evict" else "block",
             evict_after=settings.evict_after,
+            mode=0o660 if settings.store_group else 0o600,
+            group=settings.store_group or None,
+            path=path,
+            checksum=settings.store_checksum or None,
         )
         return store, True
     except StoreExists:  # somebody was faster
-        return EventStore.attach(settings.store), False
+        return EventStore.attach(settings.store, path=path), False
 
 
 class Replicator:
@@ -371,7 +376,7 @@ def run(
             return Replicator(settings, store, stopping, before=before, after=after, log=log).run()
         except Exception:
             if created and store.latest_position is None:  # leave nothing behind that was never of use
-                EventStore.unlink(settings.store)
+                EventStore.unlink(settings.store, path=settings.store_path or None)
             raise
 
 

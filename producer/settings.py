@@ -93,6 +93,9 @@ class Settings:
         choices=("auto", "on", "off"),
     )
     # ---- the store, when it is created
+    store_path: str = _option("", "file that holds the store, instead of shared memory")
+    store_group: str = _option("", "group that may use the new store too; default: only its owner")
+    store_checksum: bool = _option(False, "add a CRC-32 to each event of the new store; always with store_path")
     capacity: int = _option(16384, "events the new store holds, a power of two", low=2)
     memory_unit: int = _option(1024, "bytes an event is meant to take; capacity times this bounds the new store", low=1)
     batch_mode: str = _option("MEMSIZE", "what limits the new store", choices=("MEMSIZE", "ITEMSIZE"))

@@ -105,8 +105,8 @@ def choose_start(
             return _at(settings, session, server, position)
         return configured(settings, session, server, latest)
     except BinlogPurged as error:
-        if settings.on_purged == "fail":
-            raise
+        if settings.on_purged == "fail" or (resume is not None and resume.tail is not None):
+            raise  # half a transaction in the store would stay half
         log.error("%s; going on at %s: changes between are lost", error, settings.on_purged)
         return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
 

@@ -126,6 +126,20 @@ def test_events_out_of_place_are_refused() -> None:
             decoder.feed(event)
 
 
+def test_heartbeats_move_the_position() -> None:
+    """A heartbeat says how far the server has read, between transactions; within one it says nothing."""
+    decoder, _ = decoder_of()
+    start(decoder)
+    decoder.feed(raw(EventCode.HEARTBEAT, b"binlog.000001", 900))
+    assert decoder.position == Position("binlog.000001", 900, f"{UUID}:1-4")
+    decoder.feed(gtid(5, 950))
+    decoder.feed(raw(EventCode.HEARTBEAT, b"binlog.000001", 2000))
+    assert decoder.position.offset == 950
+    for event in (query("BEGIN", 1000), xid(1050), raw(EventCode.HEARTBEAT, b"binlog.000002", 200)):
+        decoder.feed(event)
+    assert decoder.position == Position("binlog.000002", 200, f"{UUID}:1-5")
+
+
 def test_unknown_events() -> None:
     """An unknown event stops the stream, unless its writer marked it as ignorable; what a server lost stops it by name."""
     decoder, _ = decoder_of()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -245,6 +246,24 @@ def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:
         assert mirror.tables["t"] == select_table(any_server, database, "t")
         assert mirror.parts >= 3
         remove(run.settings.store)
+
+
+def test_a_store_in_a_file(mariadb: Server, database: str, tmp_path: Path) -> None:
+    """With store_path the store lives in a file, with checksums, and the producer goes on in it."""
+    settings = producer.Settings(store=store_name(), port=mariadb.port, store_path=str(tmp_path / "ring"))
+    run = Running(settings)
+    wait_for(lambda: (tmp_path / "ring").exists() and not time.sleep(0.3), "the file")
+    execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+    run.stop()
+    execute(mariadb, database, "INSERT INTO t VALUES (1)")
+    run = Running(settings)
+    with EventStore.attach(settings.store, path=settings.store_path) as store:
+        wait_for_position(mariadb, store, put=True)
+        assert shape(list(store.peek(store.oldest))) == ["DDL", "BEGIN", "INSERT", "END"]
+        assert store.stat().checksum
+    run.stop()
+    EventStore.unlink(settings.store, path=settings.store_path)
+    assert settings.store not in EventStore.names()
 
 
 def test_several_sources(mariadb: Server, mysql: Server) -> None:
