@@ -186,6 +186,7 @@ class SubscriptionTable:
         ack = cursor_at(views, words[ACK_OF[place]])
         get = cursor_at(views, words[GET_OF[place]])
         put = cursor_at(views, words[PUT])
+        since = cursor_at(views, max(ack.sequence, views.first))  # who never acked has waited since the first event
         return SubscriptionStat(
             name=self._segment.read_text("name", place),
             state="lost" if words[STATE_OF[place]] == LOST else "active",
@@ -197,7 +198,7 @@ class SubscriptionTable:
             lag_events=put.sequence - ack.sequence,
             lag_bytes=put.bytes - ack.bytes,
             lag_rows=put.rows - ack.rows,
-            lag_ms=max(0, put.time_ms - ack.time_ms) if put.sequence > ack.sequence >= views.first else 0,
+            lag_ms=max(0, put.time_ms - since.time_ms) if put.sequence > ack.sequence else 0,
             ack_point=last_ack_point_until(self._segment, ack.sequence),
         )
 

@@ -106,6 +106,7 @@ def test_stat_shows_everyone(store: EventStore) -> None:
     store.claim()
     store.heartbeat("mysql://db1", Position("binlog.000001", 300))
     audit, idle = store.subscribe("audit"), store.subscribe("idle")
+    store.subscribe("new").close()
     store.put([insert(0), insert(1), end(1), insert(2)])
     audit.ack(audit.get(limit_events=3))
     idle.ack(idle.get(limit_events=1))
@@ -115,7 +116,7 @@ def test_stat_shows_everyone(store: EventStore) -> None:
     assert "mysql://db1, read up to binlog.000001:300" in text
     assert "put        4 events, 3 rows" in text
     assert "room       61 of 64 events" in text
-    rows = {line.split()[0]: line.split() for line in text.splitlines()[-2:]}
+    rows = {line.split()[0]: line.split() for line in text.splitlines()[-3:]}
     assert rows["audit"][1:8] == ["active", "pid", str(os.getpid()), "2", "2", "1", "1"]
     assert rows["idle"][1:7] == ["active", "none", "0", "0", "3", "2"]
     assert (rows["audit"][-1], rows["idle"][-1]) == ("1.0", "2.0")
@@ -124,7 +125,7 @@ def test_stat_shows_everyone(store: EventStore) -> None:
     lags = {
         each["name"]: (each["lag_events"], each["lag_rows"], each["lag_ms"], each["alive"]) for each in document["subscriptions"]
     }
-    assert lags == {"audit": (1, 1, 1000, True), "idle": (3, 2, 2000, False)}
+    assert lags == {"audit": (1, 1, 1000, True), "idle": (3, 2, 2000, False), "new": (4, 3, 2000, False)}
     assert document["source_position"] == {"file": "binlog.000001", "offset": 300, "gtids": "", "row": 0}
 
 
