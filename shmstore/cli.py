@@ -39,6 +39,7 @@ EXTRAS = {
     "pyarrow": "spark",
     "pandas": "spark",
     "google": "server",
+    "deltalake": "delta",
 }
 CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
 
