@@ -14,6 +14,7 @@ from producer.decoder import EventDecoder
 from producer.events import ARTIFICIAL_FLAG, EventCode, RawEvent
 from producer.filter import TableFilter
 from producer.gtid import ExecutedSet
+from producer.rows import ROWS_EVENTS
 from producer.server import Server, binlog_files, current_position
 from producer.settings import Settings
 from producer.transaction import TransactionBuffer
@@ -72,6 +73,8 @@ def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[tuple[Posi
     decoder.start(Position(file, 4), None)
     was_open = True
     for raw in raw_events:
+        if raw.code in _ROWS:
+            continue
         decoder.feed(raw)
         is_open = decoder.in_transaction
         if was_open and not is_open and raw.code not in _HEAD and not raw.flags & ARTIFICIAL_FLAG:
@@ -83,6 +86,7 @@ def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[tuple[Posi
         was_open = is_open
 
 
+_ROWS = ROWS_EVENTS | {EventCode.TABLE_MAP, EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS}
 _HEAD = frozenset(
     (
         EventCode.FORMAT,
