@@ -133,8 +133,10 @@ class Settings:
                 port = rest[1:] or port
             elif host.count(":") == 1:
                 host, _, port = host.partition(":")
-            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            if not host or not port.isascii() or not port.isdigit():
                 raise SettingsError(f"host is {self.host!r}: {part.strip()!r} is not HOST[:PORT]")
+            if not 0 < int(port) < 65536:
+                raise SettingsError(f"port is {port}: give 1 to 65535")
             found.append((host, int(port)))
         return tuple(found)
 

@@ -79,6 +79,8 @@ def store(name: str) -> Iterator[EventStore]:
         ("serve NAME --user canal", "--password-file"),
         ("serve NAME --password-file /no/such/file", "/no/such/file"),
         ("serve NAME --listen 127.0.0.1:0 --tls-cert LICENSE", "tls_key"),
+        ("produce --store NAME --port 99999", "port is 99999: give 1 to 65535"),
+        ("produce --store NAME --host a:b:c,", "HOST[:PORT]"),
         ("produce --store NAME --prot 1", "did you mean --port?"),
         ("run --config /no/such/file.toml", "/no/such/file.toml"),
         ("run", "--config FILE"),
