@@ -10,6 +10,7 @@ that grows past its limit is emptied.
     zero or impossible DATE, DATETIME, TIMESTAMP    str, as the server shows it
     DECIMAL         str, digits as the server prints them
     FLOAT           float: the double nearest to the shortest decimal that gives this float again (1.1, not 1.10000002384)
+                    MySQL's and MariaDB's own SELECT prints 6 digits of it (1.23457 for 1.2345678), which is not always this float
 """
 
 from __future__ import annotations
