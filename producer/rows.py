@@ -66,6 +66,7 @@ _KINDS: Final = {
 }
 ROWS_EVENTS: Final = frozenset(_KINDS)
 _CACHED = 4096
+_DECODERS = 256  # of one layout
 _DUMMY_TABLE = 0xFFFFFF  # a rows event that only ends a statement names this table and holds no rows
 _NO_TABLE = TableMap(_DUMMY_TABLE, Layout("", "", (), (), None))
 # What damaged bytes make the generated functions and their helpers raise.
@@ -195,6 +196,8 @@ class RowsDecoder:
             if entry is None:
                 if len(body) < end:
                     raise IndexError("the bits of the columns present are cut off")
+                if len(table.layout.decoders) >= _DECODERS:  # MINIMAL images of a wide table come in many sets of columns
+                    table.layout.decoders.clear()
                 entry = table.layout.decoders[key] = self._decoder(table.layout, kind, body[at:end], width)
             data = body
             if kind.compressed:
