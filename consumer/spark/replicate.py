@@ -177,6 +177,8 @@ def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | floa
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.ui.enabled": "false",
+        # when a query stops, Spark matches a Python traceback with a regular expression that overflows the usual stack
+        "spark.driver.extraJavaOptions": "-Xss4m -XX:-UsePerfData",
     }
     if local_checkpoints:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = (

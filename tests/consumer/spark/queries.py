@@ -44,12 +44,12 @@ class Query:
         """All rows, in the order of batches and seq."""
         return [row for batch in sorted(self.batches) for row in sorted(self.batches[batch], key=lambda row: row.seq)]
 
-    def await_rows(self, count: int, timeout: float = 60) -> list[Any]:
+    def await_rows(self, count: int, timeout: float = 150) -> list[Any]:
         """Wait until `count` rows are there. Raises what stopped the query."""
         self.await_that(lambda: len(self.rows) >= count, timeout)
         return self.rows
 
-    def await_that(self, condition: Callable[[], bool], timeout: float = 60) -> None:
+    def await_that(self, condition: Callable[[], bool], timeout: float = 150) -> None:
         until = time.monotonic() + timeout
         while not condition():
             error = self.running.exception()
@@ -59,7 +59,7 @@ class Query:
                 raise TimeoutError(f"{len(self.rows)} rows after {timeout} s, status {self.running.status}")
             time.sleep(0.02)
 
-    def await_error(self, timeout: float = 60) -> str:
+    def await_error(self, timeout: float = 150) -> str:
         """Wait until the query fails, and return what it says."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:

@@ -69,6 +69,7 @@ def test_a_restarted_query_goes_on_after_its_last_batch(make: Make, store: Event
     store.put(binlog.insert(order_row(1), order_row(2)))
     query = make().start()
     query.await_rows(2)
+    query.await_that(lambda: store.subscriptions()[0].lag_events == 0)  # Spark has logged the batch
     query.stop()
     store.put(binlog.insert(order_row(3)))
     query.start()
@@ -167,6 +168,7 @@ def test_an_evicted_query_says_so_or_goes_on(make: Make, store_name: str, binlog
         store.put(binlog.insert(order_row(0)))
         query = make().start()
         query.await_rows(1)
+        query.await_that(lambda: store.subscriptions()[0].lag_events == 0)
         query.stop()
         for n in range(1, 9):
             store.put(binlog.insert(order_row(n)), timeout=30)
