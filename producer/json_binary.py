@@ -24,7 +24,7 @@ from typing import Any
 from producer.packed import packed
 from producer.values import Table, decimal_size, decimals
 
-__all__ = ["double_text", "json_text", "patched_text", "quoted"]
+__all__ = ["double_text", "json_text", "opaque_text", "patched_text", "quoted"]
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = 0, 1, 2, 3, 4
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 5, 6, 7, 8, 9, 10, 11, 12, 15
@@ -119,7 +119,7 @@ class _Reader:
             return self.literal(data[at])
         if kind == _OPAQUE:
             length, start = self.length(at + 1)
-            return _opaque(data[at], self.take(start, length))
+            return opaque_text(data[at], self.take(start, length))
         raise ValueError(f"JSON type {kind}")
 
     def container(self, kind: int, at: int, depth: int) -> Any:
@@ -218,7 +218,7 @@ class _Reader:
             raise ValueError("JSON elements overlap")
 
 
-def _opaque(type_: int, raw: bytes) -> str:
+def opaque_text(type_: int, raw: bytes) -> str:
     """A value of an SQL type inside the document, as MySQL prints it."""
     if type_ == _DECIMAL:
         precision, scale = raw[0], raw[1]

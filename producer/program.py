@@ -13,6 +13,7 @@ from typing import Any
 
 from producer.charsets import decoder, python_codec
 from producer.image import Source, reading
+from producer.json_binary import double_text, opaque_text
 from producer.table_map import Field, Wire
 
 try:
@@ -94,7 +95,9 @@ def _step(field: Field) -> Step:
 
 def _text(code: Wire, size: int, column: Any, source: Source, read: Any) -> Step:
     compressed = code in (Wire.VARCHAR_COMPRESSED, Wire.BLOB_COMPRESSED)
-    if not read.codes and not compressed and code != Wire.JSON:
+    if code == Wire.JSON:
+        return ("json", size, 0, 0, (double_text, opaque_text))
+    if not read.codes and not compressed:
         if column.charset:
             if python_codec(column.charset) == "utf-8":
                 return ("text", size, 0, 0, None)

@@ -5,6 +5,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
 
     pack.pxi    a growing buffer, and MessagePack written into it
     values.pxi  bytes of one value -> MessagePack of its stored form
+    json.pxi    MySQL's binary JSON -> its text
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
     crc32.pxi   the events' checksum
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
@@ -25,6 +26,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 include "pack.pxi"
 include "values.pxi"
+include "json.pxi"
 include "image.pxi"
 include "crc32.pxi"
 include "buffer.pxi"

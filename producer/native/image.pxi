@@ -2,7 +2,7 @@
 
 cdef enum Step:
     SIGNED, UNSIGNED, FLOAT, DOUBLE, DECIMAL, BIT, YEAR, ENUM, SET, DATE, DATETIME, TIMESTAMP, OLD_TIMESTAMP, TIME
-    TEXT, BYTES, PADDED, TABLE, CALL_FIXED, CALL
+    TEXT, BYTES, PADDED, TABLE, JSON, CALL_FIXED, CALL
 
 
 cdef struct Column:
@@ -16,16 +16,18 @@ cdef class Program:
     """Decodes row images of one layout with the columns `present`; made from (step name, size, a, b, extra) for each.
 
     `extra`: ENUM and SET members as a list of UTF-8 bytes, a single-byte charset's 256 characters as a list of UTF-8
-    bytes, or the Python function of CALL and CALL_FIXED, from the value's bytes to its stored form.
+    bytes, the functions that print JSON's doubles and SQL values, or the Python function of CALL and CALL_FIXED, from the value's bytes to its stored form.
     """
 
     cdef Column* columns
     cdef int n
     cdef list extras
+    cdef Buffer scratch
     cdef readonly int failed
 
     def __cinit__(self, steps):
         cdef int i
+        memset(&self.scratch, 0, sizeof(Buffer))
         self.n = len(steps)
         self.failed = -1
         self.columns = <Column*>PyMem_Malloc(max(1, self.n) * sizeof(Column))
@@ -38,6 +40,7 @@ cdef class Program:
 
     def __dealloc__(self):
         PyMem_Free(self.columns)
+        free_buffer(&self.scratch)
 
     def forget(self):
         """Forget which column failed."""
@@ -115,6 +118,8 @@ cdef class Program:
             return put_timestamp(out, little(p, 4), 0, 0)
         if step == PADDED:
             return self.padded(out, p, size, column.a)
+        if step == JSON:
+            return self.document(out, i, p, size)
         if step == TABLE:
             return self.translated(out, i, p, size)
         return put_object(out, self.extras[i](PyBytes_FromStringAndSize(<char*>p, size)))
@@ -160,6 +165,14 @@ cdef class Program:
             memset(out.data + out.size, 0, width - size)
             out.size += width - size
         return 0
+
+    cdef int document(self, Buffer* out, int i, const uint8_t* p, size_t size) except -1:
+        cdef Json json = Json(p, size, <int64_t>size + 16)
+        if not size:  # what INSERT IGNORE of NULL leaves: JSON null
+            return put_text(out, <const uint8_t*>b"null", 4)
+        self.scratch.size = 0
+        put_json(&json, &self.scratch, p[0], 1, 0, <tuple>self.extras[i])
+        return put_text(out, self.scratch.data, self.scratch.size)
 
     cdef int translated(self, Buffer* out, int i, const uint8_t* p, size_t size) except -1:
         """Text of a single-byte charset."""
@@ -229,5 +242,5 @@ cdef object _array(Program program, int count, Buffer* images):
 _STEPS = {
     "signed": SIGNED, "unsigned": UNSIGNED, "float": FLOAT, "double": DOUBLE, "decimal": DECIMAL, "bit": BIT, "year": YEAR,
     "enum": ENUM, "set": SET, "date": DATE, "datetime": DATETIME, "timestamp": TIMESTAMP, "old_timestamp": OLD_TIMESTAMP,
-    "time": TIME, "text": TEXT, "bytes": BYTES, "padded": PADDED, "table": TABLE, "call_fixed": CALL_FIXED, "call": CALL,
+    "time": TIME, "text": TEXT, "bytes": BYTES, "padded": PADDED, "table": TABLE, "json": JSON, "call_fixed": CALL_FIXED, "call": CALL,
 }  # fmt: skip
