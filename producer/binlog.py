@@ -7,6 +7,7 @@ decode ourselves. A piece holds many events: they are handed out together, and w
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -207,6 +208,10 @@ class BinlogReader:
             raise
         self._socket = self._connection._sock
         self._socket.settimeout(POLL)
+        self._more: select.poll | None = None  # with TLS: whether more has come
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._more = select.poll()
+            self._more.register(self._socket, select.POLLIN)
         self._heard = time.monotonic()
 
     _connection: Any = None
@@ -247,11 +252,27 @@ class BinlogReader:
         if not chunk:
             raise LinkLost(f"{self._where()} closed the link")
         self._heard = time.monotonic()
+        if self._more is not None:
+            chunk = self._gather(chunk, self._more)
         try:
             events: list[RawEvent] = self._packets.feed(chunk)
             return events
         except ServerRefused as error:
             raise self._refused(error) from error
+
+    def _gather(self, chunk: bytes, more: select.poll) -> bytes:
+        """Return `chunk` and what else is there: a TLS record holds one event, and each read returns one record."""
+        parts, size = [chunk], len(chunk)
+        while size < RECEIVE and (self._socket.pending() or more.poll(0)):
+            try:
+                chunk = self._socket.recv(RECEIVE)
+            except OSError:  # half a record, or an error that the next read meets again
+                break
+            if not chunk:
+                break
+            parts.append(chunk)
+            size += len(chunk)
+        return b"".join(parts)
 
     def _refused(self, error: Exception) -> SourceError:
         meant = translate(error, self._endpoint)
