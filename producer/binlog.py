@@ -123,6 +123,8 @@ def translate(error: Exception, endpoint: tuple[str, int], *, user: str = "") ->
     where = f"{endpoint[0]}:{endpoint[1]}"
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1] if code and len(error.args) > 1 else error).replace("\n", " ").strip()
+    if "EOF occurred" in text or "reset by peer" in text:  # in mid-handshake, which PyMySQL calls an error of TLS
+        return LinkLost(f"the link to {where} broke: {text}")
     if isinstance(error, ssl.SSLError) or code == 2026 or "TLS" in text or "SSL" in text or "certificate" in text:
         return LoginRefused(f"no TLS to {where}: {text}; check the server's certificate and tls, tls_ca, tls_cert, tls_key")
     if code in _LOST:
@@ -200,12 +202,12 @@ class BinlogReader:
                 self._dump_tagged(settings, session, gtids, server_id, own)
             else:
                 stream._BinLogStreamReader__connect_to_stream()
+        except SourceError:  # of opening the connection; some are OSErrors too
+            self.close()
+            raise
         except (pymysql.MySQLError, OSError) as error:
             self.close()
             raise self._refused(error) from error
-        except SourceError:
-            self.close()
-            raise
         self._socket = self._connection._sock
         self._socket.settimeout(POLL)
         self._more: select.poll | None = None  # with TLS: whether more has come

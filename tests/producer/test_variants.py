@@ -15,6 +15,7 @@ from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
 VARIANTS = [
+    pytest.param("mysql", [], {"tls": "required"}, id="mysql over TLS"),
     pytest.param(
         "mysql", ["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF", "--binlog-checksum=NONE"], {}, id="mysql without GTIDs"
     ),
