@@ -2,9 +2,12 @@
 
 from producer.doctor import Finding, check_server
 from producer.errors import (
+    AnonymousTransactions,
+    ChecksumMismatch,
     LinkLost,
     LoginRefused,
     PrivilegeMissing,
+    ServerBehind,
     ServerIdInUse,
     ServerUnreachable,
     TransactionBroken,
@@ -14,11 +17,14 @@ from producer.replicator import Summary, run, run_all
 from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
 
 __all__ = [
+    "AnonymousTransactions",
+    "ChecksumMismatch",
     "Finding",
     "LinkLost",
     "LoginRefused",
     "PatternError",
     "PrivilegeMissing",
+    "ServerBehind",
     "ServerIdInUse",
     "ServerUnreachable",
     "Settings",
