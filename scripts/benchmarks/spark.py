@@ -42,6 +42,7 @@ ORDERS = TableSchema(
     (0,),
 )
 _TUPLES_AT_MOST = 100_000
+_WARM = 3  # batches that are not counted: the JVM compiles while they run
 _numbers = itertools.count(1)
 
 
@@ -257,7 +258,8 @@ def _sizes(spark: Any, feed: Feed, runs: int, size: int, sink: str) -> list[meas
         query = Query(_stream(spark, feed, payload, partitions), sink)
         try:
             _settle(feed)
-            query.batch(feed.put, size)  # warm
+            for _ in range(_WARM):
+                query.batch(feed.put, size)
             add(subject, [query.batch(feed.put, size) for _ in range(runs)])
         finally:
             query.stop()
@@ -312,7 +314,8 @@ def _arrow_ready(spark: Any, table: pa.Table, runs: int, size: int, sink: str) -
 
         try:
             time.sleep(0.5)
-            query.batch(go, size)
+            for _ in range(_WARM):
+                query.batch(go, size)
             return [query.batch(go, size) for _ in range(runs)]
         finally:
             query.stop()
