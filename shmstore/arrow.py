@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -290,7 +289,6 @@ def _array(type_: pa.DataType, rows: int, column: Any) -> pa.Array | None:
     return pa.Array.from_buffers(type_, rows, buffers, nulls)
 
 
-@lru_cache(maxsize=4096)
 def step_of(column: Column, type_: pa.DataType | None) -> tuple[str, int, int] | None:
     """How compiled code fills a column of `type_` from values of `column`; None where it does not know."""
     if type_ is None:

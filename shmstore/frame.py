@@ -77,7 +77,7 @@ def read_table(raw: memoryview, ends: NDArray[np.int64], table: str | TableSchem
     events = read_events(raw, ends)
     runs = list(_stored_runs(_payloads(raw, ends)) if events is None else _runs(events))
     wanted = table if isinstance(table, str) else None if table is None else f"{table.database}.{table.table}"
-    schemas = {schema: decode_schema(schema) for schema in {run.schema: None for run in runs}}
+    schemas = {schema: _table_of(schema) for schema in {run.schema: None for run in runs}}
     names = {f"{schema.database}.{schema.table}" for schema in schemas.values()}
     if wanted is None and len(names) > 1:
         raise ValueError(f"the batch holds rows of {', '.join(sorted(names))}: name one with table=")
@@ -88,6 +88,19 @@ def read_table(raw: memoryview, ends: NDArray[np.int64], table: str | TableSchem
     layout = image_type(plan)
     pieces = [_piece(run, schemas[run.schema], _mapping(schemas[run.schema], plan), layout, options) for run in chosen]
     return pa.Table.from_batches(pieces, _schema(layout))
+
+
+def _table_of(schema: bytes) -> TableSchema:
+    """The table in `schema`. Raises `StoreCorrupt` where its columns have no Arrow types: a damaged event."""
+    table = decode_schema(schema)
+    try:
+        if not all(type(name) is str for name in (table.database, table.table, *(column.type for column in table.columns))):
+            raise TypeError("a name is no text")
+        hash(table)
+        image_type(table)
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
+        raise StoreCorrupt(f"table schema of {len(schema)} bytes cannot be used: {error}") from error
+    return table
 
 
 def _schema(layout: pa.StructType) -> pa.Schema:

@@ -312,7 +312,7 @@ cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Recor
     record.body = p + 1 - bytes_
     if p[2] != 0xC0:
         record.images |= BEFORE
-        if read_array(p + 2, end, &record.rows) == NULL:
+        if read_array(p + 2, end, &record.rows) == NULL or not record.rows:
             return False
         # Whether there is an image after is behind the rows; an UPDATE has one, and else the filling will find it out.
         if record.type == 2:
@@ -323,5 +323,5 @@ cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Recor
     if p[4] == 0xC0:
         return end - p == 5  # no rows
     record.images |= AFTER
-    return read_array(p + 4, end, &record.rows) != NULL
+    return read_array(p + 4, end, &record.rows) != NULL and record.rows > 0
 
