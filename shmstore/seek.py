@@ -101,6 +101,12 @@ def event_at(segment: Segment, sequence: int) -> Event:
     return next(iter(Batch(segment, sequence, sequence, 0)))
 
 
+def note_start(segment: Segment, start: Position) -> None:
+    """Write down where the source of an empty store was opened."""
+    segment.write_text("start_file", start.file)
+    segment.words[header_word("start_offset")] = start.offset
+
+
 def start_position(segment: Segment) -> Position | None:
     """Where the producer of the first event began to read; None where it did not say."""
     file = segment.read_text("start_file")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import NamedTuple
 
 from shmstore.event import Position
 from shmstore.layout import LOCK_PRODUCER, StoreFlag, header_word
 from shmstore.ring import PUT, Cursor, cursor_at, slowest_ack
 from shmstore.segment import Segment
-from shmstore.sync import Ownership
+from shmstore.sync import Ownership, start_time
 
 
 class SubscriptionStat(NamedTuple):
@@ -86,3 +88,20 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> S
         source_position=Position(file, words[header_word("source_offset")]) if file else None,
         subscriptions=subscriptions,
     )
+
+
+def note_producer(segment: Segment) -> None:
+    """Write down that this process is the producer, for people to read: the role itself is a kernel lock."""
+    pid = os.getpid()
+    segment.words[header_word("producer_pid")] = pid
+    segment.words[header_word("producer_start")] = start_time(pid)
+
+
+def note_heartbeat(segment: Segment, source: str, position: Position | None) -> None:
+    """Write down that the producer lives, what it reads from, and how far it has read."""
+    if source:
+        segment.write_text("source", source)
+    if position is not None:
+        segment.write_text("source_file", position.file)
+        segment.words[header_word("source_offset")] = position.offset
+    segment.words[header_word("heartbeat_ms")] = time.time_ns() // 1_000_000

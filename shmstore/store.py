@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import codec, overflow, seek, segment
+from shmstore.admission import Unclaimed, admit
 from shmstore.batch import Batch
 from shmstore.checkpoint import CheckpointFile
 from shmstore.checksum import with_checks
-from shmstore.errors import BatchTooLarge, ProducerInUse, StoreClosed
+from shmstore.errors import ProducerInUse, StoreClosed
 from shmstore.event import Event, Position
 from shmstore.layout import (
     DISARMED,
     LOCK_PRODUCER,
     LOCK_TABLE,
-    MAX_SEQUENCE,
-    SLOT,
     BatchMode,
-    SlotFlag,
     StoreFlag,
     header_word,
 )
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
-from shmstore.ring import ARMED, NO_BYTES, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
+from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
 from shmstore.room import Room
 from shmstore.segment import Segment, check_name
-from shmstore.stat import StoreStat, SubscriptionStat, describe
+from shmstore.stat import StoreStat, SubscriptionStat, describe, note_heartbeat, note_producer
 from shmstore.subscription import Subscription
-from shmstore.sync import ASYMMETRIC, Condition, Deadline, Lock, Ownership, fence, start_time
+from shmstore.sync import ASYMMETRIC, Deadline, Lock, Ownership, fence
 from shmstore.table import Start, SubscriptionTable
+from shmstore.wakeups import Wakeups
 
 _open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
-
-
-class _Unclaimed:
-    """Stands in for the writer until somebody puts: claims the producer role then, or says why not."""
-
-    def __init__(self, store: EventStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        self._store.claim()
-        return getattr(self._store._writer, name)
 
 
 class EventStore:
@@ -61,14 +48,14 @@ class EventStore:
         self.segment = mapped
         self._views = mapped.views
         self._words = mapped.words
-        self._condition_mode = mapped.mode, -1 if mapped.mode == 0o600 else mapped.gid
-        self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.semaphores}.lock", *self._condition_mode)
+        self.lock = Lock(
+            mapped.fd, LOCK_TABLE, f"/{mapped.semaphores}.lock", mapped.mode, -1 if mapped.mode == 0o600 else mapped.gid
+        )
         self._table = SubscriptionTable(mapped, self.lock)
-        self._room_condition = Condition(f"/{mapped.semaphores}.room", *self._condition_mode)
-        self._room = Room(mapped, self._table, self._room_condition, self._notify)
-        self._conditions: dict[int, Condition] = {}
+        self._wakeups = Wakeups(mapped)
+        self._room = Room(mapped, self._table, self._wakeups.room, self._wakeups.notify)
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
-        self._writer: Writer = _Unclaimed(self)  # type: ignore[assignment]
+        self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
         self._closed = False
@@ -96,10 +83,9 @@ class EventStore:
         """Make a store and attach to it.
 
         `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the room for their payloads (in
-        ITEMSIZE mode, too: it is memory). `lag` says what a put does when a subscription holds it up: "block", or "evict"
-        that subscription after `evict_after` seconds. `mode` and `group` are those of the segment and its semaphores.
-        `path` puts the segment into a file on disk instead of /dev/shm. `checksum` adds a crc32 to every event; it is on by
-        default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
+        ITEMSIZE mode, too: it is memory). `lag` says what a put does when a subscription holds it up: "block", or "evict" it
+        after `evict_after` seconds. `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is
+        on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
         """
         check_name(name)
         if mode not in (0o600, 0o660):
@@ -153,10 +139,9 @@ class EventStore:
         self._closed = True
         if isinstance(self._writer, Writer):
             self._writer.close()
-        self._writer = _Unclaimed(self)  # type: ignore[assignment]
+        self._writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self.lock.close()
-        for condition in (self._room_condition, *self._conditions.values()):
-            condition.close()
+        self._wakeups.close()
 
     def _abandon(self) -> None:
         """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
@@ -241,16 +226,17 @@ class EventStore:
             raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
         if isinstance(self._writer, Writer):
             return
-        words, pid = self._words, os.getpid()
-        words[header_word("producer_pid")] = pid
-        words[header_word("producer_start")] = start_time(pid)
-        words[ROOM_WANTED] = DISARMED
+        note_producer(self.segment)
+        self._words[ROOM_WANTED] = DISARMED
         overflow.remove_orphans(self.segment)
-        if start is not None and words[PUT] == self._views.first - 1:
-            self.segment.write_text("start_file", start.file)
-            words[header_word("start_offset")] = start.offset
+        if start is not None and self._words[PUT] == self._views.first - 1:
+            seek.note_start(self.segment, start)
         with self._table.locked():
             self._writer = Writer(self._views)
+
+    def _claimed(self) -> Writer:
+        self.claim()
+        return self._writer
 
     def put(self, events: Event | bytes | list[Event] | list[bytes], *, timeout: float | None = None) -> int:
         """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
@@ -278,11 +264,9 @@ class EventStore:
         except BaseException:
             self._resync()
             raise
-        if not ASYMMETRIC:
-            fence()  # the cursor, before the look at who waits: see Subscription._await
-        if self._words[ARMED]:
-            self._wake()
-        return self._words[PUT]
+        if self._words[ARMED] or not ASYMMETRIC:
+            return self._published()
+        return writer.put
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
         """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).
@@ -292,29 +276,10 @@ class EventStore:
         n = len(slots)
         if n == 0:
             return self._words[PUT]
-        if slots.dtype != SLOT:
-            raise ValueError(f"slots have dtype {slots.dtype}, wanted layout.SLOT")
-        slots = np.ascontiguousarray(slots)
-        sizes = slots["size"].astype(np.int64)
-        total = int(sizes.sum())
-        if total != len(blob):
-            raise ValueError(f"the slots' sizes sum to {total} bytes, the blob has {len(blob)}")
-        if np.count_nonzero(sizes) < n:
-            raise ValueError(NO_BYTES)
-        writer, limit = self._writer, self._views.limit
-        oversized = total > limit and n == 1
-        if oversized:
-            sizes[0] = total = limit
-            slots = slots.copy()
-            slots["flags"] |= np.uint16(SlotFlag.OVERSIZED)
-        if n > self._views.capacity or total > limit:
-            raise BatchTooLarge(
-                f"{n} events of {total} bytes can never fit: store {self.name!r} holds {self._views.capacity} events and {limit} bytes; put them in parts"
-            )
+        writer = self._writer
+        slots, sizes, total, oversized = admit(self.segment, blob, slots, writer.put)
         if self._checksum:
             slots = with_checks(blob, slots, writer.put + 1)
-        if writer.put + n > MAX_SEQUENCE:
-            raise BatchTooLarge(f"store {self.name!r} has used up its sequences: create it anew")
         try:
             if oversized:
                 self._room.wait(writer, n, total, Deadline(timeout))
@@ -328,10 +293,16 @@ class EventStore:
         except BaseException:
             self._resync()
             raise
+        return self._published()
+
+    def _published(self) -> int:
         if not ASYMMETRIC:
             fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
-            self._wake()
+            self._wakeups.notify(armed_readers(self._views, everyone=False))
+            if self.segment.removed:
+                self._words[ARMED] = 1  # the next put comes here, too
+                raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
         return self._words[PUT]
 
     def _resync(self) -> None:
@@ -340,28 +311,9 @@ class EventStore:
 
     # ------------------------------------------------------------ wake-ups
 
-    def _wake(self) -> None:
-        self._notify(armed_readers(self._views, everyone=False))
-        if self.segment.removed:
-            self._words[ARMED] = 1  # the next put comes here, too
-            raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
-
-    def _notify(self, places: list[int]) -> None:
-        for place in places:
-            self._condition(place).notify()
-
-    def _condition(self, place: int) -> Condition:
-        condition = self._conditions.get(place)
-        if condition is None:
-            condition = self._conditions[place] = Condition(self._condition_name(place), *self._condition_mode)
-        return condition
-
-    def _condition_name(self, place: int) -> str:
-        return f"/{self.segment.semaphores}.{place}"
-
     def wake_producer(self) -> None:
         """Wake the producer that waits for room."""
-        self._room_condition.notify()
+        self._wakeups.room.notify()
 
     def free_oversized(self, after: int) -> None:
         """Free the segments of oversized events after `after` that everybody has acked."""
@@ -385,15 +337,8 @@ class EventStore:
             start = saved.sequence + 1 if saved.epoch == self.epoch else saved.position
         before = slowest_ack(self._views)
         place, owner = self._table.take(name, start)
-        subscription = Subscription(
-            self,
-            name,
-            place,
-            owner,
-            Condition(self._condition_name(place), *self._condition_mode),
-            checkpoint,
-            checkpoint_interval,
-        )
+        condition = self._wakeups.condition(place)
+        subscription = Subscription(self, name, place, owner, condition, checkpoint, checkpoint_interval)
         self._subscriptions.add(subscription)
         self.free_oversized(before)  # place 0 may have been what held them, and the producer, up
         if self._words[ROOM_WANTED] != DISARMED:
@@ -407,10 +352,7 @@ class EventStore:
     def unsubscribe(self, name: str) -> None:
         """Forget a subscription that nobody reads now. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         self._check_open()
-        before = slowest_ack(self._views)
-        self._table.remove(name)
-        self.free_oversized(before)
-        self.wake_producer()
+        self._freeing(lambda: self._table.remove(name))
 
     def subscriptions(self) -> tuple[SubscriptionStat, ...]:
         """Describe every subscription."""
@@ -420,8 +362,12 @@ class EventStore:
     def clear(self) -> None:
         """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
         self._check_open()
+        self._freeing(self._table.clear)
+
+    def _freeing(self, change: Callable[[], None]) -> None:
+        """Change the table, then free what nobody holds any more."""
         before = slowest_ack(self._views)
-        self._table.clear()
+        change()
         self.free_oversized(before)
         self.wake_producer()
 
@@ -472,12 +418,7 @@ class EventStore:
         """Say that the producer lives, what it reads from, and how far it has read. For `stat`; about once a second."""
         if not self._producer.held:
             raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
-        if source:
-            self.segment.write_text("source", source)
-        if position is not None:
-            self.segment.write_text("source_file", position.file)
-            self._words[header_word("source_offset")] = position.offset
-        self._words[header_word("heartbeat_ms")] = time.time_ns() // 1_000_000
+        note_heartbeat(self.segment, source, position)
 
     def check(self) -> list[str]:
         """Return what is wrong with the store, a sentence each; an empty list where nothing is."""
