@@ -1,0 +1,179 @@
+"""The whole chain: a real server, the producer in a process of its own, the ring, a reader in another.
+
+``shmstore`` counts the rows of whole batches, ``shmstore values`` makes every column a Python value, ``shmstore arrow`` makes
+Arrow record batches; ``mysql-replication`` and ``raw dump`` read the same binlog without a ring. ``latency`` is one row at a
+time: from before the client sends its COMMIT to when a waiting reader has the event, and beside it the COMMIT's own time.
+``idle`` is CPU of producer and reader together while nothing happens.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from scripts.benchmarks import decode, loads, measure
+from shmstore import EventStore, EventType, StoreNotFound
+from tests.servers.server import start_server
+
+_FORK = multiprocessing.get_context("fork")
+READERS = ("shmstore", "shmstore values", "shmstore arrow")
+
+
+def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+    """Measure every case on MariaDB and MySQL; return the measurements."""
+    taken: list[measure.Measurement] = []
+    for kind in ("mariadb", "mysql"):
+        with start_server(kind) as server:
+            for case in loads.CASES:
+                load = loads.write(server, case, 0.2 if quick else 1.0)
+                name = case if kind == "mariadb" else f"{case}/mysql"
+                for subject in READERS:
+                    rates = [_chain(server.port, load, subject) for _ in range(runs)]
+                    _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
+                for subject, function in (("raw dump", "read_raw"), ("mysql-replication", "read_library")):
+                    rates = [decode._child(function, server.port, load, "0") for _ in range(runs)]
+                    _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
+            for line in _latency(server, kind, 200 if quick else 2000):
+                _add(taken, line)
+            _add(taken, _idle(server, kind, 5 if quick else 20))
+    return taken
+
+
+def _add(taken: list[measure.Measurement], one: measure.Measurement) -> None:
+    taken.append(one)
+    measure.say(f"pipeline {one.case} {one.subject} {one.metric}: {measure.number(one.median)} {one.unit}")
+
+
+class _Producer:
+    """`producer.run` in a process of its own, into a store of its own."""
+
+    def __init__(self, port: int, start: str) -> None:
+        self.store = f"bench-pipeline-{os.getpid()}-{time.monotonic_ns()}"
+        self._stop, self.cpu = _FORK.Event(), _FORK.Value("d", 0.0)
+        EventStore.create(self.store).close()
+        with EventStore.attach(self.store) as store:
+            store.subscribe("reader").close()
+        self._process = _FORK.Process(target=self._run, args=(port, start))
+
+    def __enter__(self) -> _Producer:
+        self._process.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.kill()
+        with suppress(StoreNotFound):
+            EventStore.unlink(self.store)
+
+    def _run(self, port: int, start: str) -> None:
+        import producer
+
+        settings = producer.Settings(store=self.store, host="127.0.0.1", port=port, user="root", start=start)
+        producer.run(settings, self._stop.is_set)
+        self.cpu.value = _cpu()
+
+
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _chain(port: int, load: loads.Load, subject: str) -> float:
+    """Rows/s from the first event the reader gets to the last."""
+    with _Producer(port, f"{load.file}:{load.offset}") as producer, EventStore.attach(producer.store) as store:
+        subscription = store.subscribe("reader")
+        rows, began = 0, 0.0
+        while rows < load.rows:
+            batch = subscription.get(timeout=60)
+            if not batch:
+                raise RuntimeError(f"{rows} of {load.rows} rows came")
+            began = began or time.perf_counter()
+            if subject == "shmstore values":
+                for event in batch:
+                    for row in event.rows:
+                        _ = row
+            elif subject == "shmstore arrow":
+                for _table in _arrow(batch):
+                    pass
+            rows += batch.rows
+            subscription.ack(batch)
+        return load.rows / (time.perf_counter() - began)
+
+
+def _arrow(batch: Any) -> Any:
+    made = batch.to_arrow()
+    return made if isinstance(made, list | tuple) else [made]
+
+
+def _latency(server: Any, kind: str, changes: int) -> list[measure.Measurement]:
+    """One INSERT a millisecond or so, each a transaction; the reader waits."""
+    connection = server.connect(autocommit=True)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
+        cursor.execute("DROP TABLE IF EXISTS bench.latency")
+        cursor.execute("CREATE TABLE bench.latency (id INT PRIMARY KEY)")
+        file, offset = loads._place(cursor)
+    seen: dict[int, float] = {}
+    with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store) as store:
+        subscription = store.subscribe("reader")
+        done = threading.Event()
+        sent: list[tuple[float, float]] = []
+
+        def write() -> None:
+            with connection.cursor() as cursor:
+                for i in range(changes):
+                    began = time.perf_counter()
+                    cursor.execute("INSERT INTO bench.latency VALUES (%s)", (i,))
+                    sent.append((began, time.perf_counter()))
+                    time.sleep(0.001)
+            done.set()
+
+        time.sleep(1.5)
+        writer = threading.Thread(target=write)
+        writer.start()
+        while len(seen) < changes:
+            batch = subscription.get(timeout=20)
+            now = time.perf_counter()
+            if not batch:
+                break
+            for event in batch:
+                if event.type is EventType.INSERT:
+                    for row in event.rows:
+                        assert row.after is not None
+                        seen[row.after[0]] = now
+            subscription.ack(batch)
+        writer.join()
+    connection.close()
+    after_commit = sorted(max(0.0, seen[i] - sent[i][1]) * 1000 for i in seen)
+    committing = sorted((end - began) * 1000 for began, end in sent)
+    return [
+        measure.of("pipeline", f"latency/{kind}", subject, metric, "ms", [values[int(len(values) * share)]])
+        for subject, values in (("shmstore", after_commit), ("COMMIT itself", committing))
+        for metric, share in (("p50", 0.5), ("p99", 0.99))
+    ]
+
+
+def _idle(server: Any, kind: str, seconds: float) -> measure.Measurement:
+    """CPU of producer and one waiting reader, in percent of a core, start-up left out by measuring two spans."""
+    spans = []
+    for span in (1.0, 1.0 + seconds):
+        connection = server.connect()
+        with connection.cursor() as cursor:
+            file, offset = loads._place(cursor)
+        connection.close()
+        with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store) as store:
+            subscription = store.subscribe("reader")
+            time.sleep(1.0)
+            before, until = _cpu(), time.monotonic() + span
+            while (left := until - time.monotonic()) > 0:
+                subscription.ack(subscription.get(timeout=left))
+            reader = _cpu() - before
+        spans.append(reader + producer.cpu.value)
+    return measure.of("pipeline", f"idle/{kind}", "shmstore", "cpu", "% of a core", [100 * (spans[1] - spans[0]) / seconds])
