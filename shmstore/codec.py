@@ -27,6 +27,7 @@ A str in a DATE, DATETIME or TIMESTAMP column is a zero or impossible date, as M
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -41,13 +42,22 @@ from shmstore.errors import StoreCorrupt
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.layout import SLOT, SlotFlag
 
+try:
+    from shmstore import columns as compiled
+except ImportError:  # built without a compiler
+    compiled = None  # type: ignore[assignment]
+
 FORMAT = 1
+
+#: True where rows are decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
+COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 #: Bytes that are MessagePack already: in a body's place of rows they are copied as they are.
 Packed = msgspec.Raw
 
 pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
+_split = msgspec.msgpack.Decoder(tuple[int, list[Any], bytes | None, Packed]).decode  # the body stays as it is
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -85,6 +95,10 @@ _TO_PYTHON: dict[str, Callable[[Any], Any]] = {
     "timestamp": _to_timestamp,
     "time": _to_time,
 }
+
+_MAKES = {name: number for number, name in enumerate(_TO_PYTHON, 1)}  # Make in shmstore/native/values.pxi
+
+
 
 # ---------------------------------------------------------------- Python value -> stored value
 
@@ -145,6 +159,13 @@ def decode_schema(blob: bytes) -> TableSchema:
         raise StoreCorrupt(f"table schema of {len(blob)} bytes cannot be read: {error}") from error
 
 
+@lru_cache(maxsize=4096)
+def _known(blob: bytes) -> tuple[TableSchema, bytes]:
+    """The schema of `blob`, and what compiled code makes of its columns. A lookup by bytes costs less than one by the schema."""
+    table = decode_schema(blob)
+    return table, bytes([_MAKES.get(column.type, 0) for column in table.columns])
+
+
 # ---------------------------------------------------------------- events
 
 
@@ -191,11 +212,11 @@ def encode_stored(header: tuple[Any, ...] | list[Any], schema: bytes | None, bod
 def decode(payload: bytes | memoryview) -> Event:
     """Return the event in `payload`. Raises `StoreCorrupt` where the bytes are not one."""
     try:
-        format_, header, schema, body = _unpack(payload)
+        format_, header, schema, body = _parts(payload) if COMPILED else _unpack(payload)
         if format_ != FORMAT:
             raise StoreCorrupt(f"event format {format_!r} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
         entry, type_, file, offset, length, time_ms, server, transaction, order, part, gtids, row, database, sql, props = header
-        table = None if schema is None else decode_schema(schema)
+        table, makes = (None, b"") if schema is None else _known(schema)
         return Event(
             _ENTRY[entry],
             _TYPE[type_],
@@ -208,7 +229,7 @@ def decode(payload: bytes | memoryview) -> Event:
             part,
             database,
             table,
-            () if table is None else _decode_rows(table, body),
+            () if table is None else _decode_rows(table, makes, body),
             sql,
             props,
         )
@@ -268,7 +289,20 @@ def _encode_image(table: TableSchema, image: list[Any] | None) -> tuple[list[int
     return columns, rows
 
 
-def _decode_rows(table: TableSchema, body: Any) -> tuple[Row, ...]:
+def _parts(payload: bytes | memoryview) -> Any:
+    """The four parts of an event, the body as `Packed`, where they have their types."""
+    try:
+        return _split(payload)
+    except msgspec.DecodeError:
+        return _unpack(payload)  # which has the say about what is wrong
+
+
+def _decode_rows(table: TableSchema, makes: bytes, body: Any) -> tuple[Row, ...]:
+    if isinstance(body, Packed):
+        rows = compiled.rows(body, makes, Row, ABSENT, Decimal)
+        if rows is not None:
+            return rows
+        body = _unpack(body)  # something is unusual
     before_columns, before_rows, after_columns, after_rows = body
     before = _decode_image(table, before_columns, before_rows)
     after = _decode_image(table, after_columns, after_rows)
