@@ -145,10 +145,8 @@ def _runs(events: Events) -> Iterator[_Run]:
 
 def _stored_runs(payloads: Iterator[memoryview]) -> Iterator[_Run]:
     """The same by the reference."""
-    stored = (decode_stored(payload) for payload in payloads)
+    stored = (event for event in map(decode_stored, payloads) if event[1] is not None)
     for schema, group in groupby(stored, key=lambda event: event[1]):
-        if schema is None:
-            continue
         if type(schema) is not bytes:
             raise StoreCorrupt(f"a table schema is {type(schema).__name__}, not bytes")
         run: list[tuple[list[Any], Any]] = []

@@ -196,6 +196,20 @@ def test_many_rows(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     assert table["row"].to_pylist() == [i % 2 * 500 + k for i, size in enumerate([9000] * 8 + [1] * 50) for k in range(size)]
 
 
+def test_transactions_do_not_cut(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """Rows of many small transactions come in few chunks, not in one each: BEGIN and END between them cut nothing."""
+    payloads = []
+    for i in range(100):
+        payloads += [
+            other_event(i, EntryType.BEGIN),
+            rows_event(i, EventType.INSERT, None, [[i, "x"]], NARROW),
+            other_event(i, EntryType.END),
+        ]
+    table = batch_of(payloads).to_arrow()
+    assert table.num_rows == 100
+    assert table["op"].num_chunks == 1
+
+
 def test_to_pandas(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     """Flattened, it is a pandas frame with a column for each column of the table."""
     pytest.importorskip("pandas")
