@@ -56,8 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; that must not fail on the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        settle_stdout()
         return 141
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
@@ -67,9 +66,18 @@ def main(words: Sequence[str] | None = None) -> int:
     except (ShmStoreError, ValueError, OSError) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
+        settle_stdout()
         if isinstance(error, OSError) and not isinstance(error, ShmStoreError) and error.filename and error.strerror:
             return fail(f"{error.filename}: {error.strerror}")
         return fail(str(error) or type(error).__name__)
+
+
+def settle_stdout() -> None:
+    """Write what stdout still holds; where that fails, to nowhere: Python's own flush at exit must not fail once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(message: str) -> int:
