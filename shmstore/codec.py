@@ -99,7 +99,6 @@ _TO_PYTHON: dict[str, Callable[[Any], Any]] = {
 _MAKES = {name: number for number, name in enumerate(_TO_PYTHON, 1)}  # Make in shmstore/native/values.pxi
 
 
-
 # ---------------------------------------------------------------- Python value -> stored value
 
 
@@ -163,6 +162,7 @@ def decode_schema(blob: bytes) -> TableSchema:
 def _known(blob: bytes) -> tuple[TableSchema, bytes]:
     """The schema of `blob`, and what compiled code makes of its columns. A lookup by bytes costs less than one by the schema."""
     table = decode_schema(blob)
+    hash(table)  # of damaged bytes, it may hold a list or a map where text belongs
     return table, bytes([_MAKES.get(column.type, 0) for column in table.columns])
 
 
