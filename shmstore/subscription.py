@@ -231,6 +231,7 @@ class Subscription:
         if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
             self.store.wake_producer()
         if self._words[OVERSIZED] > before:
+            fence()  # our ack, before the look at the others': of two at once, one must see both
             self.store.free_oversized(before)
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
