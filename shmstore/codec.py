@@ -58,6 +58,7 @@ Packed = msgspec.Raw
 pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 _split = msgspec.msgpack.Decoder(tuple[int, list[Any], bytes | None, Packed]).decode  # the body stays as it is
+_NIL = Packed(b"\xc0")
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -292,9 +293,10 @@ def _encode_image(table: TableSchema, image: list[Any] | None) -> tuple[list[int
 def _parts(payload: bytes | memoryview) -> Any:
     """The four parts of an event, the body as `Packed`, where they have their types."""
     try:
-        return _split(payload)
+        parts = _split(payload)
     except msgspec.DecodeError:
         return _unpack(payload)  # which has the say about what is wrong
+    return parts if parts[2] is not None or parts[3] == _NIL else _unpack(payload)  # a body without a schema: damaged
 
 
 def _decode_rows(table: TableSchema, makes: bytes, body: Any) -> tuple[Row, ...]:

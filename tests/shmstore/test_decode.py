@@ -155,3 +155,11 @@ def test_schemas_with_lists_for_text(both: Callable[[bytes], Event | None]) -> N
             header = [2, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}]
             schema = msgspec.msgpack.encode(["d", "t", [column], []])
             both(msgspec.msgpack.encode([1, header, schema, [None, None, None, [[1]]]]))
+
+
+def test_bodies_without_a_schema(both: Callable[[bytes], Event | None]) -> None:
+    """What stands in a body's place is looked at even where nobody reads it."""
+    payload = msgspec.msgpack.encode([1, [1, 0, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}], None, None])
+    assert both(payload) is not None
+    assert both(payload[:-1] + b"\xa1a") is not None
+    assert both(payload[:-1] + b"\xa1\xff") is None
