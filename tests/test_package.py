@@ -117,7 +117,7 @@ def test_every_package_is_listed() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     there = {
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
-        for name in ("shmstore", "producer", "consumer")
+        for name in {"shmstore", "producer", "consumer"} | {package.partition(".")[0] for package in listed}
         for path in (ROOT / name).rglob("__init__.py")
     }
     assert there == listed
