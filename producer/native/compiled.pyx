@@ -9,7 +9,8 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
     crc32.pxi   the events' checksum
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
-    stream.pxi  Splitter: packets to events; Stream: the usual events of a transaction, all else handed to Python
+    split.pxi   Splitter: packets to runs of events
+    stream.pxi  Stream: the usual events of a transaction, all else handed to Python
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
 the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
@@ -30,4 +31,5 @@ include "json.pxi"
 include "image.pxi"
 include "crc32.pxi"
 include "buffer.pxi"
+include "split.pxi"
 include "stream.pxi"

@@ -179,8 +179,14 @@ def test_looking_before_arming_is_caught(outcomes, monkeypatch):
         monkeypatch,
         shmstore.subscription.Subscription,
         "_await",
-        "                words[wanted_word] = get + n\n                words[ARMED] = 1\n                heavy_fence()\n                there = self._reader.available()\n",
-        "                heavy_fence()\n                there = self._reader.available()\n                words[wanted_word] = get + n\n                words[ARMED] = 1\n",
+        "                words[wanted_word] = get + n\n"
+        "                words[ARMED] = 1\n"
+        "                heavy_fence()\n"
+        "                there = self._reader.available()\n",
+        "                heavy_fence()\n"
+        "                there = self._reader.available()\n"
+        "                words[wanted_word] = get + n\n"
+        "                words[ARMED] = 1\n",
     )
     assert ("stuck", "get") in outcomes(arming, asymmetric=True)
 
@@ -410,7 +416,8 @@ def test_an_evicted_reader_gets_whole_events_or_hears_of_it(outcomes):
         (
             shmstore.subscription.Subscription,
             "_checked",
-            "                fence()  # the copy was made before the state is looked at: still ACTIVE means nothing was overwritten\n                self._check_state()\n",
+            "                fence()  # the copy was made before the state is looked at: still ACTIVE means nothing was overwritten\n"
+            "                self._check_state()\n",
             "",
         ),
         (shmstore.table.SubscriptionTable, "evict", "                words[STATE_OF[place]] = LOST\n", "                pass\n"),
