@@ -1,0 +1,146 @@
+"""kill -9 at every line of a put, a get and an ack, one after the other, in a fresh store each time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from shmstore import Batch, EventStore
+from tests.shmstore.samples import leftovers
+
+BEFORE = [b"one", b"two", b"three"]  # put, and `one` acked, before the child runs
+KINDS: dict[str, Any] = {
+    "one": b"four",
+    "many": [b"four", b"five"],
+    "larger than the arena": b"L" * 700,
+}
+
+
+class Killing:
+    """Kills this process with -9 at the k-th line executed in the store's modules."""
+
+    def __init__(self, k: int) -> None:
+        self.left = k
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self.line if f"{os.sep}shmstore{os.sep}" in frame.f_code.co_filename else None
+
+    def line(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line":
+            self.left -= 1
+            if self.left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.line
+
+
+def killed_at(k: int, prepare: Callable[[], Any], action: Callable[[Any], None]) -> bool:
+    """Run `action` in a child that is killed at its line k; False when it ended before."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ready = prepare()
+            sys.settrace(Killing(k))
+            action(ready)
+            sys.settrace(None)
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL), f"the child failed at line {k}"
+    return status != 0
+
+
+def contents(batch: Batch) -> list[bytes]:
+    return [bytes(payload) for payload in batch.payloads()]
+
+
+def fresh(name: str, *, acked: int) -> EventStore:
+    store = EventStore.create(name, capacity=8, memory_unit=64, checksum=True)
+    with store.subscribe("r") as reader:
+        store.put(BEFORE)
+        reader.ack(reader.get(limit_events=acked))
+    store.close()
+    return EventStore.attach(name)
+
+
+def sane(store: EventStore) -> None:
+    (stat,) = store.subscriptions()
+    assert stat.ack.sequence <= stat.get.sequence <= store.newest
+    assert [found for found in store.check() if "died without closing" not in found and "next producer" not in found] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_put_killed_at_any_line_shows_all_of_it_or_nothing(kind: str) -> None:
+    """After the kill the events are there whole or not at all, and the next producer puts behind them."""
+    name, events = f"kill-put-{os.getpid()}", KINDS[kind]
+    wanted = [events] if isinstance(events, bytes) else events
+    acked = 3 if kind.startswith("larger") else 1  # such an event waits until it is alone
+    seen = set()
+    k = 0
+    while True:
+        with fresh(name, acked=acked) as store:
+
+            def prepare() -> EventStore:
+                mine = EventStore.attach(name)
+                mine.claim()
+                return mine
+
+            killed = killed_at(k, prepare, lambda mine: mine.put(events))
+            sane(store)
+            store.claim()
+            with store.subscribe("r") as reader:
+                got = contents(reader.get(timeout=0))
+                assert got in (BEFORE[acked:], BEFORE[acked:] + wanted), f"line {k}"
+                seen.add(len(got) > 3 - acked)
+                reader.rollback()
+                while batch := reader.get(timeout=0):
+                    reader.ack(batch)
+                store.put(b"after")
+                assert contents(reader.get(timeout=0)) == [b"after"]
+            sane(store)
+        EventStore.unlink(name)
+        assert leftovers(name) == []
+        if not killed:
+            break
+        k += 1
+    print(f"{k} lines")
+    assert k > 10
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("limit", [1, None])
+def test_a_reader_killed_at_any_line_of_get_and_ack_loses_and_repeats_nothing(limit: int | None) -> None:
+    """What was acked at the kill does not come again; all that was not comes, whole and in order."""
+    name = f"kill-get-{os.getpid()}"
+    seen = set()
+    k = 0
+    while True:
+        with fresh(name, acked=1) as store:
+
+            def prepare() -> Any:
+                return EventStore.attach(name).subscribe("r")
+
+            def action(reader: Any) -> None:
+                reader.ack(reader.get(limit_events=limit, timeout=0))
+
+            killed = killed_at(k, prepare, action)
+            sane(store)
+            acked = store.subscriptions()[0].ack.sequence
+            seen.add(acked)
+            with store.subscribe("r") as reader:
+                assert contents(reader.get(timeout=0)) == BEFORE[acked + 1 :], f"line {k}"
+                store.put(b"after")
+        EventStore.unlink(name)
+        if not killed:
+            break
+        k += 1
+    print(f"{k} lines")
+    assert k > 10
+    assert seen == {0, 1 if limit else 2}
