@@ -59,10 +59,10 @@ class Batch:
         """All payloads back to back, without a copy."""
         raw = self._raw
         if raw is None:
-            if self.oversized:
+            views = self._segment.views
+            if views.words[LAST_OVERSIZED] >= self.first and self.oversized:
                 raw = self._overflow()
             else:
-                views = self._segment.views
                 ends, mask = views.ends, views.places - 1
                 start = ends[(self.first - 1) & mask]
                 span = ends[self.last & mask] - start

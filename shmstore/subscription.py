@@ -158,6 +158,8 @@ class Subscription:
                 self._condition.wait(left)
                 if time.perf_counter() - began < BUSY:
                     self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
+                if words[PUT] >= get + n:  # the usual end of a wait: nothing to arm again
+                    return self._reader.available() >= n
         finally:
             words[wanted_word] = DISARMED
 
