@@ -100,6 +100,9 @@ class Batch:
     def payloads(self) -> Iterator[memoryview]:
         """Yield the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
         raw = self.raw
+        if self.first == self.last:
+            yield raw
+            return
         start = 0
         for end in self.ends.tolist():
             if not start <= end <= len(raw):

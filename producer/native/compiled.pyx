@@ -25,6 +25,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod
 from libc.string cimport memcmp, memcpy, memmove, memset
 
+include "../../shmstore/native/utf8.pxi"
 include "pack.pxi"
 include "values.pxi"
 include "json.pxi"

@@ -25,6 +25,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+include "utf8.pxi"
 include "read.pxi"
 include "memory.pxi"
 include "fill.pxi"
