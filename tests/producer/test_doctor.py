@@ -64,7 +64,7 @@ def test_server_ids(any_server: Server) -> None:
     """Our server id must be neither the server's own nor that of a replica that is connected."""
     assert findings_of(any_server, server_id=1)["server_id"].state == "fail"
     with running(any_server) as run:
-        findings = findings_of(any_server, server_id=replica_id(run.settings))
-        assert findings["server_id"].state == "warn"
-        assert "connected" in findings["server_id"].found
+        ours = replica_id(run.settings)
+        wait_for(lambda: findings_of(any_server, server_id=ours)["server_id"].state == "warn", "the server to know our replica")
+        assert "connected" in findings_of(any_server, server_id=ours)["server_id"].found
     assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))

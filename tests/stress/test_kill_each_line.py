@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from shmstore import Batch, EventStore
+from shmstore import Batch, EventStore, StoreNotFound
 from tests.shmstore.samples import leftovers
+
+
+@pytest.fixture(name="name")
+def _name() -> Iterator[str]:
+    """A store name of this test's own; a store that a failure leaves under it is removed."""
+    name = f"kill-line-{os.getpid()}"
+    yield name
+    with suppress(StoreNotFound):
+        EventStore.unlink(name)
+
 
 BEFORE = [b"one", b"two", b"three"]  # put, and `one` acked, before the child runs
 KINDS: dict[str, Any] = {
@@ -77,9 +88,9 @@ def sane(store: EventStore) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_put_killed_at_any_line_shows_all_of_it_or_nothing(kind: str) -> None:
+def test_a_put_killed_at_any_line_shows_all_of_it_or_nothing(name: str, kind: str) -> None:
     """After the kill the events are there whole or not at all, and the next producer puts behind them."""
-    name, events = f"kill-put-{os.getpid()}", KINDS[kind]
+    events = KINDS[kind]
     wanted = [events] if isinstance(events, bytes) else events
     acked = 3 if kind.startswith("larger") else 1  # such an event waits until it is alone
     seen = set()
@@ -116,9 +127,8 @@ def test_a_put_killed_at_any_line_shows_all_of_it_or_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, None])
-def test_a_reader_killed_at_any_line_of_get_and_ack_loses_and_repeats_nothing(limit: int | None) -> None:
+def test_a_reader_killed_at_any_line_of_get_and_ack_loses_and_repeats_nothing(name: str, limit: int | None) -> None:
     """What was acked at the kill does not come again; all that was not comes, whole and in order."""
-    name = f"kill-get-{os.getpid()}"
     seen = set()
     k = 0
     while True:
