@@ -60,11 +60,16 @@ def _purged(server: Server) -> bool:
     return not (server.directory / "data" / "binlog.000001").exists()
 
 
-def test_server_ids(any_server: Server) -> None:
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_server_ids(flavor: str) -> None:
     """Our server id must be neither the server's own nor that of a replica that is connected."""
-    assert findings_of(any_server, server_id=1)["server_id"].state == "fail"
-    with running(any_server) as run:
-        ours = replica_id(run.settings)
-        wait_for(lambda: findings_of(any_server, server_id=ours)["server_id"].state == "warn", "the server to know our replica")
-        assert "connected" in findings_of(any_server, server_id=ours)["server_id"].found
-    assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))
+    with start_server(flavor) as server:
+        assert findings_of(server, server_id=1)["server_id"].state == "fail"
+        with running(server) as run:
+            ours = replica_id(run.settings)
+            wait_for(
+                lambda: not run.alive or findings_of(server, server_id=ours)["server_id"].state == "warn",
+                "the server to know our replica",
+            )
+            assert "connected" in findings_of(server, server_id=ours)["server_id"].found
+        assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))
