@@ -45,6 +45,8 @@ GET_OF: Final = tuple(subscription_word(place, "get") for place in range(SUBSCRI
 ACK_OF: Final = tuple(subscription_word(place, "ack") for place in range(SUBSCRIPTIONS))
 WANTED_OF: Final = tuple(subscription_word(place, "wanted") for place in range(SUBSCRIPTIONS))
 ACTIVE: Final = int(SubscriptionState.ACTIVE)
+ABSURD: Final = 2**40  # events that no store can have in flight, and none can pass while two words are read
+ABSURD_BYTES: Final = 2**62
 
 
 class Cursor(NamedTuple):
@@ -69,7 +71,11 @@ def slowest_ack(views: Views) -> int:
     may find none; it then learns nothing new.
     """
     words = views.words
-    return min((words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] & 1), default=words[FLOOR])
+    acks = [words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
+    slowest = min(acks, default=words[FLOOR])
+    if abs(words[PUT] - slowest) > ABSURD:
+        raise StoreCorrupt(f"an ack cursor stands at {slowest}, put at {words[PUT]}: `shmstore check` tells more")
+    return slowest
 
 
 def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
@@ -131,6 +137,10 @@ class Writer:
     def resync(self) -> None:
         """Read the cursor from the segment again, after an exception may have struck between two lines of a put."""
         self.put, self.end, self.rows, _ = cursor_at(self._views, self._words[PUT])
+        if not 0 <= self.end < ABSURD_BYTES or not 0 <= self.rows < ABSURD_BYTES:
+            raise StoreCorrupt(
+                f"event {self.put} claims to end at byte {self.end} and row {self.rows}: `shmstore check` tells more"
+            )
 
     def refresh(self) -> None:
         """Take over what the subscriptions have acked since the last look."""
