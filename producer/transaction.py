@@ -142,11 +142,6 @@ class TransactionBuffer:
             self._marks.popitem()
         return True
 
-    @property
-    def open_events(self) -> int:
-        """Events in the open part."""
-        return len(self._payloads)
-
     def _unit(self, ends: int) -> Unit:
         unit = Unit(self._payloads, self._slots, self._size, self._rows, ends)
         self._clear_open()

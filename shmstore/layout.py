@@ -35,7 +35,6 @@ LINE: Final = 64
 SUBSCRIPTIONS: Final = 64
 NAME_BYTES: Final = 64
 SOURCE_BYTES: Final = 256
-NONE_YET: Final = -1
 DISARMED: Final = 2**63 - 1
 MAX_SEQUENCE: Final = 2**63 - 1 - 2**32
 MAX_CAPACITY: Final = 2**26

@@ -178,11 +178,6 @@ cdef class TransactionBuffer:
         return True
 
     @property
-    def open_events(self):
-        """Events in the open part."""
-        return self.events_open()
-
-    @property
     def full(self):
         """Whether more is ready than one put should take."""
         return self.ready_bytes >= self.most_bytes or self.ready_events >= self.most_events

@@ -56,14 +56,12 @@ cdef class Splitter:
     cdef int sequence
     cdef object slow
     cdef int checksum    # -1 until the first FORMAT event
+    cdef list parts      # what came and is not whole yet
+    cdef size_t need     # bytes wanted before the next look: a large event is joined once, not at every chunk
 
     def __cinit__(self, slow, int sequence=1):
         self.slow, self.sequence, self.checksum = slow, sequence, -1
-        self.rest = b""
-
-    cdef bytes rest
-    cdef size_t need
-    cdef list parts
+        self.parts, self.need = [], 4
 
     def feed(self, bytes chunk):
         """Return ([] or [run]). Raises what `PacketSplitter.feed` raises."""
@@ -73,8 +71,6 @@ cdef class Splitter:
         cdef const uint8_t* stop
         cdef size_t size
         cdef Event event
-        if self.parts is None:
-            self.parts = []
         self.parts.append(chunk)
         if <size_t>sum([len(part) for part in self.parts]) < self.need:
             return []

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pytest
+
+from shmstore import EventStore
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "shmstore.cli"]
+_numbers = itertools.count(1)
 
 
 def insert(number: int, table: str = "orders") -> Event:
@@ -55,3 +62,32 @@ def until(condition: Callable[[], bool]) -> None:
 
 def ids(output: str) -> list[int]:
     return [json.loads(line)["after"]["id"] for line in output.splitlines()]
+
+
+# ---------------------------------------------------------------- fixtures, for the test files that import them
+
+
+@pytest.fixture(name="state", autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own; commands run in the checkout."""
+    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("SHMSTORE_DEBUG", raising=False)
+    monkeypatch.chdir(ROOT)
+    return tmp_path / "state"
+
+
+@pytest.fixture(name="name")
+def free_name() -> Iterator[str]:
+    """A free store name; nothing of it is left in shared memory when the test is over."""
+    chosen = f"cli{os.getpid()}_{next(_numbers)}"
+    yield chosen
+    if chosen in EventStore.names():
+        EventStore.unlink(chosen)
+    assert left(chosen) == []
+
+
+@pytest.fixture(name="store")
+def small_store(name: str) -> Iterator[EventStore]:
+    """A store of 64 events."""
+    with EventStore.create(name, capacity=64) as made:
+        yield made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -10,42 +9,15 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shmstore import EventStore
 from shmstore.event import Position
-from tests.shmstore.commands import end, ids, insert, left, run, started, until
+from tests.shmstore.commands import end, free_name, ids, insert, left, own_state, run, small_store, started, until  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
-    monkeypatch.delenv("SHMSTORE_DEBUG", raising=False)
-    monkeypatch.chdir(ROOT)
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    """A free store name; nothing of it is left in shared memory when the test is over."""
-    chosen = f"cli{os.getpid()}_{next(_numbers)}"
-    yield chosen
-    if chosen in EventStore.names():
-        EventStore.unlink(chosen)
-    assert left(chosen) == []
-
-
-@pytest.fixture
-def store(name: str) -> Iterator[EventStore]:
-    with EventStore.create(name, capacity=64) as made:
-        yield made
-
 
 # ---------------------------------------------------------------- create, ls, stat, check, metrics, rm
 

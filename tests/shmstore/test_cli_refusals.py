@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,34 +12,9 @@ import pytest
 from shmstore import EventStore
 from shmstore.cli import main
 from shmstore.layout import VERSION, header_word
-from tests.shmstore.commands import COMMAND, end, insert, left, run
+from tests.shmstore.commands import COMMAND, end, free_name, insert, left, own_state, run, small_store  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
-    monkeypatch.delenv("SHMSTORE_DEBUG", raising=False)
-    monkeypatch.chdir(ROOT)
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    """A free store name; nothing of it is left in shared memory when the test is over."""
-    chosen = f"clir{os.getpid()}_{next(_numbers)}"
-    yield chosen
-    if chosen in EventStore.names():
-        EventStore.unlink(chosen)
-    assert left(chosen) == []
-
-
-@pytest.fixture
-def store(name: str) -> Iterator[EventStore]:
-    with EventStore.create(name, capacity=64) as made:
-        yield made
 
 
 @pytest.mark.parametrize(
