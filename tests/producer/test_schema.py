@@ -129,8 +129,7 @@ def newer() -> Iterator[Server]:
 @pytest.mark.parametrize("kind", ["mariadb", "mysql", "newer"])
 def test_every_ddl_is_followed_as_the_server_does_it(kind: str) -> None:
     """After each statement the followed tables are those that a new snapshot of information_schema shows."""
-    # On a server of its own: information_schema is read after each DDL, and with the tables of all other tests in it a MariaDB
-    # has died in that.
+    # On a server of its own: information_schema is read after each DDL, which takes long with the tables of all other tests in it.
     with start_server({"newer": "mariadb118"}.get(kind, kind)) as server, database_of(server, "ddl") as (connection, _):
         run(connection, "SET SESSION foreign_key_checks = 0, sql_mode = ''")
         if server.flavor == "mariadb":

@@ -46,7 +46,10 @@ class Program:
     def arguments(self, datadir: Path) -> list[str]:
         """Everything a server of ours is called with, but for network, log and the user's own options."""
         user = ["--user=root"] if os.geteuid() == 0 else []
-        return [*self.command, *user, f"--datadir={datadir}", *COMMON, *SMALL[self.flavor]]
+        # A folder of its own for temporary tables: a MariaDB that starts removes all "#sql*" in it, also those that another one has
+        # open in a shared /tmp, and that one then dies.
+        places = [f"--datadir={datadir}", f"--tmpdir={temporary_folder(datadir)}"]
+        return [*self.command, *user, *places, *COMMON, *SMALL[self.flavor]]
 
     def new_datadir(self, datadir: Path) -> None:
         """Copy the initialised data directory, making it first where this version has none yet."""
@@ -94,6 +97,13 @@ class Program:
         quiet = ["--skip-log-bin", "--skip-networking", f"--socket={work}/s", f"--pid-file={work}/p", f"--init-file={first}"]
         _run([*self.arguments(datadir), *quiet])
         (datadir / "auto.cnf").unlink()  # each copy gets a server UUID, and so GTIDs, of its own
+
+
+def temporary_folder(datadir: Path) -> Path:
+    """The folder for the temporary tables of the server on `datadir`, beside it; made when it is not there."""
+    folder = datadir.parent / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _run(command: list[str], text: str = "") -> None:
