@@ -56,7 +56,10 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
     image = "fail" if settings.row_image == "full" else "warn"
     findings.append(_is(server, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL;", state=image, missing="FULL"))
     metadata = "warn" if settings.schema_history == "on" else "fail"
-    findings.append(_is(server, "binlog_row_metadata", "FULL", "SET GLOBAL binlog_row_metadata = FULL;", state=metadata))
+    mend = "SET GLOBAL binlog_row_metadata = FULL;"
+    if "binlog_row_metadata" not in have:  # before MySQL 8.0.1 and MariaDB 10.5
+        mend = "this server cannot log column names: follow its DDLs, with schema_history = on"
+    findings.append(_is(server, "binlog_row_metadata", "FULL", mend, state=metadata))
     findings.append(_is(server, "binlog_checksum", "CRC32", "SET GLOBAL binlog_checksum = CRC32;", state="warn"))
     if server.mariadb:
         findings.append(Finding("compression", "ok", f"log_bin_compress = {have.get('log_bin_compress', 'OFF')}"))
@@ -67,6 +70,10 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE; SET GLOBAL gtid_mode = ON_PERMISSIVE; SET GLOBAL enforce_gtid_consistency = ON; "
             "SET GLOBAL gtid_mode = ON;"
         )
+        if server.version.startswith("5.6."):
+            mend = (
+                "set gtid_mode = ON, enforce_gtid_consistency = ON and log_slave_updates under [mysqld], then restart the server"
+            )
         findings.append(_is(server, "gtid_mode", "ON", mend, state="warn"))  # without it there is no failover
     zone = have.get("time_zone", "SYSTEM")
     findings.append(Finding("time_zone", "ok", zone if zone != "SYSTEM" else f"SYSTEM ({have.get('system_time_zone', '')})"))

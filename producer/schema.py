@@ -36,10 +36,12 @@ _TABLES = (
     "WHERE table_type NOT LIKE '%VIEW' AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')"
 )
 _COLUMNS = (
-    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, generation_expression "
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, {} "
     "FROM information_schema.columns "
     "WHERE table_schema NOT IN ('information_schema', 'performance_schema', 'sys') ORDER BY table_schema, table_name, ordinal_position"
 )
+_MARIADB_COLUMNS = _COLUMNS.format("generation_expression")
+_MYSQL_COLUMNS = _COLUMNS.format("''")  # it has no system versioning, and 5.6 no such column
 _KEYS = (
     "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
     "WHERE index_name = 'PRIMARY' ORDER BY table_schema, table_name, seq_in_index"
@@ -129,14 +131,15 @@ class SchemaHistory:
         `query` runs a SELECT and returns its rows. The state reached stays where it was if that is behind `position`.
         """
         ((charset, fold, version),) = query(_SERVER)
-        server = (str(charset), "mariadb" in str(version).lower(), bool(int(fold)))
+        mariadb = "mariadb" in str(version).lower()
+        server = (str(charset), mariadb, bool(int(fold)))
         change: Change = {}
         for name, default in query(_DATABASES):
             if database is None or name == database:
                 change[(name, "")] = _standard(default)
         columns: dict[tuple[str, str], list[Column]] = {}
         ends: dict[tuple[str, str], str] = {}  # the column that ends the period of a system-versioned row, where it has a name
-        for schema, table, name, type_, charset, nullable, generated in query(_COLUMNS):
+        for schema, table, name, type_, charset, nullable, generated in query(_MARIADB_COLUMNS if mariadb else _MYSQL_COLUMNS):
             if generated == "ROW END":
                 ends[(schema, table)] = name
             column = column_of_type(name, type_)._replace(charset=_standard(charset or ""), nullable=nullable == "YES")

@@ -85,8 +85,12 @@ def require_binlog(server: Server, settings: Settings) -> None:
         raise BinlogDisabled(f"{where} has binlog_row_image = {image}, which leaves columns out: {mend}")
     metadata = have.get("binlog_row_metadata", "missing")
     if metadata != "FULL" and settings.schema_history != "on":
-        mend = "SET GLOBAL binlog_row_metadata = FULL; or follow DDLs with schema_history = on"
-        raise BinlogDisabled(f"{where} has binlog_row_metadata = {metadata}, which leaves out column names: {mend}")
+        mend = "follow DDLs with schema_history = on"
+        if metadata == "missing":  # before MySQL 8.0.1 and MariaDB 10.5
+            raise BinlogDisabled(f"{where} ({server.version}) cannot log column names (it has no binlog_row_metadata): {mend}")
+        raise BinlogDisabled(
+            f"{where} has binlog_row_metadata = {metadata}, which leaves out column names: SET GLOBAL binlog_row_metadata = FULL; or {mend}"
+        )
 
 
 def binlog_files(session: Session) -> list[tuple[str, int]]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 import producer
+from producer.doctor import _binlog
 from producer.replicator import replica_id
+from producer.server import Server as ServerAsked
+from producer.server import require_binlog
+from producer.settings import Settings
+from shmstore import BinlogDisabled
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 
@@ -73,3 +78,15 @@ def test_server_ids(flavor: str) -> None:
             )
             assert "connected" in findings_of(server, server_id=ours)["server_id"].found
         assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))
+
+
+def test_a_server_without_row_metadata() -> None:
+    """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no mend is told that it refuses."""
+    have = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_checksum": "CRC32", "gtid_mode": "OFF"}
+    server = ServerAsked(("127.0.0.1", 3306), "5.6.24-log", False, have)
+    mends = {finding.check: finding.mend for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}
+    assert mends.keys() == {"binlog_row_metadata", "gtid_mode"}
+    assert "SET GLOBAL" not in "".join(mends.values())
+    with pytest.raises(BinlogDisabled, match=r"5\.6\.24-log.*follow DDLs with schema_history = on$"):
+        require_binlog(server, Settings(store="s"))
+    require_binlog(server, Settings(store="s", schema_history="on"))
