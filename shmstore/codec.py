@@ -340,9 +340,9 @@ def _decode_image(table: TableSchema, columns: Any, rows: Any) -> list[tuple[Any
 
 def flags_of(event: Event) -> int:
     """Return the slot flags of `event`."""
-    if event.entry is EntryType.END:
-        return SlotFlag.TRANSACTION_END
-    return SlotFlag.DDL if event.entry is EntryType.DDL else 0
+    if not event.ends_transaction:
+        return 0
+    return SlotFlag.TRANSACTION_END if event.entry is EntryType.END else SlotFlag.DDL
 
 
 def encode_batch(events: Iterable[Event]) -> tuple[bytes, NDArray[np.void]]:

@@ -84,6 +84,11 @@ class Position(NamedTuple):
         """Sort key. File names are compared as numbers: ``.999999`` comes before ``.1000000``."""
         return (self.file_number, self.offset, self.row)
 
+    @property
+    def of_group(self) -> bool:
+        """Whether it is a place in a store of several sources: `gtids` then says where each of them stands, by name."""
+        return "=" in self.gtids
+
 
 class Column(NamedTuple):
     """One column as the binlog described it.
@@ -157,8 +162,8 @@ class Event(NamedTuple):
 
     @property
     def ends_transaction(self) -> bool:
-        """True at an ack point: the end of a transaction, or a DDL. Only here may a durable checkpoint stand."""
-        return self.entry is EntryType.END or self.entry is EntryType.DDL
+        """True at an ack point: the end of a transaction, or a DDL outside of one. Only here may a durable checkpoint stand."""
+        return self.entry is EntryType.END or (self.entry is EntryType.DDL and "in_transaction" not in self.props)
 
     def records(self) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
         """Yield (before, after) of each row as dicts by column name; columns absent from the image are left out."""

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from shmstore import ABSENT, EntryType, Event, EventType, Position
+from shmstore.codec import encode_batch
 from shmstore.event import Absent
 from tests.shmstore.samples import ddl, end, position, rows
 
@@ -40,13 +41,16 @@ def test_absent_is_one_value_in_every_process():
 
 
 def test_only_transaction_ends_and_ddl_are_ack_points():
-    """A durable checkpoint may stand at END and DDL, nowhere else."""
+    """A durable checkpoint may stand at END and DDL, nowhere else; not at a DDL that is part of a transaction."""
     assert {entry for entry in EntryType if Event(entry, EventType.NONE, position(1), 0).ends_transaction} == {
         EntryType.END,
         EntryType.DDL,
     }
     assert end(1).ends_transaction
     assert ddl(1).ends_transaction
+    inside = ddl(1)._replace(props={"in_transaction": "1"})
+    assert not inside.ends_transaction
+    assert [slot["flags"] for slot in encode_batch([end(1), ddl(1), inside])[1]] == [1, 2, 0]
 
 
 def test_records_leave_absent_columns_out_and_keep_nulls():
