@@ -29,11 +29,20 @@ def arguments() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add.add_argument("store", help="name of the store")
-    add.add_argument("--target", required=True, help="path of the copies, with {database} and {table}")
+    add.add_argument("--target", required=True, help="path of the copies, with {database} and {table}; with jdbc: SCHEMA.TABLE")
     add.add_argument("--tables", default="*", help=HELP["tables"])
     add.add_argument("--format", choices=FORMATS, default="delta")
     add.add_argument("--subscription", default="replicate", help="name of the subscription (default: %(default)s)")
-    add.add_argument("--checkpoint", help="folder of the query's checkpoint (default: _checkpoint beside the copies)")
+    add.add_argument(
+        "--checkpoint", help="folder of the query's checkpoint (default: _checkpoint beside the copies; jdbc needs one)"
+    )
+    add.add_argument(
+        "--url", help="jdbc: the database, as jdbc:postgresql://HOST/DATABASE, jdbc:mariadb://... or jdbc:mysql://..."
+    )
+    add.add_argument("--user", help="jdbc: the user")
+    add.add_argument("--password-file", metavar="FILE", help="jdbc: file with the password; or set SHMSTORE_JDBC_PASSWORD")
+    add.add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help="jdbc: further property of the driver")
+    add.add_argument("--packages", metavar="GROUP:NAME:VERSION", help="packages for Spark to fetch, such as a JDBC driver")
     add.add_argument(
         "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table without a primary key"
     )
@@ -52,6 +61,17 @@ def _pairs(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, s
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
+def _account(given: argparse.Namespace) -> dict[str, str]:
+    """The user and the password; a password on the command line would be seen by everybody on the host."""
+    found = {"user": given.user} if given.user else {}
+    if given.password_file:
+        with open(given.password_file, encoding="utf-8") as lines:
+            found["password"] = lines.read().rstrip("\r\n")
+    elif "SHMSTORE_JDBC_PASSWORD" in os.environ:
+        found["password"] = os.environ["SHMSTORE_JDBC_PASSWORD"]
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`; return the exit code: 2 for bad input, with one line that says what is wrong."""
     parser = arguments()
@@ -59,11 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     keys = {name: columns.split(",") for name, columns in _pairs(given.key, parser).items()}
     options = _pairs(given.option, parser)
     try:
+        properties = _pairs(given.property, parser) | _account(given)
         EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing
-    except ShmStoreError as error:
+    except (ShmStoreError, OSError) as error:
         print(f"shmstore: {error}", file=sys.stderr)
         return 2
-    builder: Any = SparkSession.builder.config(map=session_settings()).appName(f"shmstore replicate {given.store}")
+    settings = session_settings() | ({"spark.jars.packages": given.packages} if given.packages else {})
+    builder: Any = SparkSession.builder.config(map=settings).appName(f"shmstore replicate {given.store}")
     spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
     spark.sparkContext.setLogLevel("ERROR")
     query = None
@@ -81,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             history=given.history,
             trigger={"availableNow": True} if given.once else {"processingTime": given.interval},
             options=options,
+            url=given.url,
+            properties=properties,
         )
         query.awaitTermination()
     except KeyboardInterrupt:

@@ -37,11 +37,12 @@ class CannotFollow(ValueError):
 
 
 class Merge(NamedTuple):
-    """Last change of each key: rows to write whole, and keys to delete. `keys` are the names of the key columns."""
+    """Last change of each key: rows to write whole, and keys to delete. `keys` are the names of the key columns of `schema`."""
 
     keys: tuple[str, ...]
     upserts: pa.Table
     deletes: pa.Table
+    schema: TableSchema
 
 
 class Versions(NamedTuple):
@@ -50,6 +51,7 @@ class Versions(NamedTuple):
     keys: tuple[str, ...]
     ends: pa.Table
     versions: pa.Table
+    schema: TableSchema
 
 
 class Empty(NamedTuple):
@@ -206,7 +208,7 @@ class TableChanges:
             return
         upserts = [row for row in self._last.values() if row is not None]
         deletes = [key for key, row in self._last.items() if row is None]
-        self.steps.append(Merge(names, columns_of(schema, upserts, self.zero_dates), self._key_table(schema, deletes)))
+        self.steps.append(Merge(names, columns_of(schema, upserts, self.zero_dates), self._key_table(schema, deletes), schema))
         self._last = {}
 
     def _key_table(self, schema: TableSchema, keys: list[Any]) -> pa.Table:
@@ -230,7 +232,8 @@ class TableChanges:
         fresh = fresh.append_column(VALID_FROM, _moments([begins for _, begins, _, _ in versions]))
         fresh = fresh.append_column(VALID_TO, _moments([ends_ for _, _, ends_, _ in versions]))
         fresh = fresh.append_column(CURRENT, pa.array([ends_ is None for _, _, ends_, _ in versions], pa.bool_()))
-        return Versions(names, ends, fresh.append_column(SEQ, pa.array([seq for _, _, _, seq in versions], pa.string())))
+        fresh = fresh.append_column(SEQ, pa.array([seq for _, _, _, seq in versions], pa.string()))
+        return Versions(names, ends, fresh, schema)
 
 
 def _moments(times_ms: list[Any]) -> pa.Array:

@@ -11,6 +11,8 @@ import glob
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,10 +21,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.spark.changes import Step, collect
 from consumer.spark.collector import no_collector
+from consumer.spark.database import Database
 from consumer.spark.options import Options
 from consumer.spark.source import register
 
-FORMATS = ("delta", "parquet")
+FORMATS = ("delta", "parquet", "jdbc")
 
 
 class Target(Protocol):
@@ -35,7 +38,15 @@ class Target(Protocol):
         """Bring the copy up to date; a batch that is done changes nothing."""
 
 
-def _target(format: str) -> Callable[[str, str], Target]:
+def _target(format: str, database: Database | None) -> Callable[[str, str], Target]:
+    if (database is not None) != (format == "jdbc"):
+        raise ValueError(
+            "a database's URL goes with format='jdbc', and that format needs one: url='jdbc:postgresql://HOST/DATABASE'"
+        )
+    if database is not None:
+        from consumer.spark.jdbc import JdbcTarget
+
+        return partial(JdbcTarget, database)
     if format == "parquet":
         from consumer.spark.parquet import ParquetTarget
 
@@ -60,6 +71,7 @@ class Replication:
         *,
         keys: Mapping[str, Sequence[str]] | None = None,
         history: bool = False,
+        database: Database | None = None,
     ) -> None:
         if "{table}" not in target:
             raise ValueError(
@@ -67,13 +79,14 @@ class Replication:
             )
         self._options = options
         self._template = target.replace("{schema}", "{database}")
-        self._open = _target(format)
+        self._database = database
+        self._open = _target(format, database)
         self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
         self._history = history
         self._targets: dict[tuple[str, str], Target] = {}
 
     def path(self, database: str, table: str) -> str:
-        """Return where the copy of a table is."""
+        """Return where the copy of a table is: a path, or a table's name."""
         return self._template.replace("{database}", database).replace("{table}", table)
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -85,15 +98,29 @@ class Replication:
 
     def apply(self, payloads: Iterable[Any], query: str, batch: int) -> int:
         """Apply encoded events, in order, as one batch of a query; return how many rows changed in them."""
-        rows = 0
-        with no_collector():
-            changes = collect(payloads, self._options, self._keys, self._history, self._copies)
-        for (database, table), change in changes.items():
-            steps = change.finish()
-            rows += change.rows
-            if steps:
-                self._target(database, table).apply(steps, query, batch)
+        with self._writing():
+            with no_collector():
+                changes = collect(payloads, self._options, self._keys, self._history, self._copies)
+            rows = 0
+            for (database, table), change in changes.items():
+                steps = change.finish()
+                rows += change.rows
+                if steps:
+                    self._target(database, table).apply(steps, query, batch)
         return rows
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction for all tables, where the copies are in a database."""
+        if self._database is None:
+            yield
+            return
+        try:
+            with self._database.transaction():
+                yield
+        except BaseException:
+            self._targets.clear()  # what they know of their tables was rolled back
+            raise
 
     def _target(self, database: str, table: str) -> Target:
         target = self._targets.get((database, table))
@@ -104,6 +131,10 @@ class Replication:
     def _copies(self, database: str) -> list[str]:
         """The tables of a database that have a copy: those a dropped database takes with it."""
         head, tail = self._template.replace("{database}", database).split("{table}", 1)
+        if self._database is not None:
+            from consumer.spark.jdbc import tables_like
+
+            return tables_like(self._database, head, tail)
         found = glob.glob(glob.escape(head) + "*" + glob.escape(tail))
         return [path[len(head) : len(path) - len(tail)] for path in found if not os.path.basename(path).startswith("_")]
 
@@ -134,10 +165,14 @@ def replicate(
     trigger: Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
     name: str | None = None,
+    url: str | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
-    `target` is a path with ``{database}`` and ``{table}``. `format` is delta or parquet. `keys` names the key columns of
+    `target` is a path with ``{database}`` and ``{table}``. `format` is delta, parquet or jdbc: with jdbc the copies are tables of
+    the database (PostgreSQL, MariaDB, MySQL) at `url`, `target` is ``{database}.{table}`` or such, `properties` are those of the
+    driver (user, password), `checkpoint` must be given, and every micro-batch is one transaction over all tables. `keys` names the key columns of
     tables without a primary key, as ``{"shop.log": ["id"]}``. With `history` every version of a row is kept (SCD type 2:
     ``_valid_from``, ``_valid_to``, ``_current``, ``_seq``). `trigger` is what ``DataStreamWriter.trigger`` takes
     (``{"availableNow": True}``; as fast as it goes by default). `options` are further options of the source.
@@ -154,7 +189,13 @@ def replicate(
         "payload": "raw",
         "includeDdl": "true",
     }
-    replication = Replication(Options.parse(given), target, format, keys=keys, history=history)
+    parsed = Options.parse(given)
+    if url is not None and checkpoint is None:
+        raise ValueError("format='jdbc' needs a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
+    database = None if url is None else Database(spark, url, properties)
+    replication = Replication(parsed, target, format, keys=keys, history=history, database=database)
+    if database is not None:
+        database.connect()  # what is wrong with the way to it is said before a query runs
     register(spark)
     where = checkpoint or os.path.join(target.split("{", 1)[0], "_checkpoint")
     writer = spark.readStream.format("shmstore").options(**given).load().writeStream.foreachBatch(replication)

@@ -21,7 +21,7 @@ def alter(table: pa.Table, clauses: Sequence[Clause], name: str) -> pa.Table:
         place = _index(table, clause.name)
         if clause.kind == "add" and place is None and clause.column is not None:
             field = target_field(clause.column)
-            table = table.append_column(field, _constant(clause.default, field, len(table), name))
+            table = table.append_column(field, constant(clause.default, field, len(table), name))
         elif clause.kind == "drop" and place is not None:
             table = table.remove_column(place)
         elif clause.kind == "rename" and place is not None:
@@ -63,7 +63,8 @@ def _cast(table: pa.Table, place: int, field: pa.Field, name: str) -> pa.Table:
         ) from error
 
 
-def _constant(default: str | None, field: pa.Field, count: int, name: str) -> pa.Array:
+def constant(default: str | None, field: pa.Field, count: int, name: str) -> pa.Array:
+    """Return `count` times the value that rows of table `name` get for a column added with `default`. Raises `CannotFollow`."""
     if default is None:
         return pa.nulls(count, field.type)
     try:
