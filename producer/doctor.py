@@ -55,10 +55,10 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
     findings.append(_is(server, "binlog_format", "ROW", "SET GLOBAL binlog_format = ROW;", missing="ROW"))
     image = "fail" if settings.row_image == "full" else "warn"
     findings.append(_is(server, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL;", state=image, missing="FULL"))
-    metadata = "warn" if settings.schema_history == "on" else "fail"
+    metadata = "fail" if settings.schema_history == "off" else "warn"  # a history is right only from where it begins
     mend = "SET GLOBAL binlog_row_metadata = FULL;"
     if "binlog_row_metadata" not in have:  # before MySQL 8.0.1 and MariaDB 10.5
-        mend = "this server cannot log column names: follow its DDLs, with schema_history = on"
+        mend = "this server cannot log column names: follow its DDLs, with schema_history = auto"
     findings.append(_is(server, "binlog_row_metadata", "FULL", mend, state=metadata))
     findings.append(_is(server, "binlog_checksum", "CRC32", "SET GLOBAL binlog_checksum = CRC32;", state="warn"))
     if server.mariadb:

@@ -68,10 +68,12 @@ def open_history(
 
     Raises `SchemaUnknown` where the file is another server's.
     """
-    if settings.schema_history == "on":
-        identity = server.identity.replace("=", "-").replace("/", "-")
-        folder = (Path(settings.state) if settings.state else state_directory()) / settings.store
-        path = folder / f"schemas-{identity}.jsonl"
+    identity = server.identity.replace("=", "-").replace("/", "-")
+    folder = (Path(settings.state) if settings.state else state_directory()) / settings.store
+    path = folder / f"schemas-{identity}.jsonl"
+    # A history that was begun is followed on, also while the log names its columns: it must not miss a DDL.
+    wanted = server.variables.get("binlog_row_metadata") != "FULL" or path.exists()
+    if settings.schema_history == "on" or (settings.schema_history == "auto" and wanted):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if anew and path.exists():  # DDLs since then were seen by nobody

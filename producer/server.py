@@ -84,8 +84,8 @@ def require_binlog(server: Server, settings: Settings) -> None:
         mend = "SET GLOBAL binlog_row_image = FULL; or take partial rows with row_image = any"
         raise BinlogDisabled(f"{where} has binlog_row_image = {image}, which leaves columns out: {mend}")
     metadata = have.get("binlog_row_metadata", "missing")
-    if metadata != "FULL" and settings.schema_history != "on":
-        mend = "follow DDLs with schema_history = on"
+    if metadata != "FULL" and settings.schema_history == "off":
+        mend = "follow DDLs with schema_history = auto"
         if metadata == "missing":  # before MySQL 8.0.1 and MariaDB 10.5
             raise BinlogDisabled(f"{where} ({server.version}) cannot log column names (it has no binlog_row_metadata): {mend}")
         raise BinlogDisabled(

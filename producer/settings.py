@@ -89,7 +89,7 @@ class Settings:
     state: str = _option("", "folder of checkpoints and schema histories; default: $SHMSTORE_STATE or the XDG state folder")
     schema_history: str = _option(
         "auto",
-        "on: follow DDLs in a durable history, for binlog_row_metadata other than FULL; auto: only ask MariaDB for its UUID and INET columns",
+        "follow DDLs in a durable history; auto: where binlog_row_metadata is not FULL (else MariaDB is only asked for its UUID and INET columns)",
         choices=("auto", "on", "off"),
     )
     # ---- the store, when it is created

@@ -87,6 +87,6 @@ def test_a_server_without_row_metadata() -> None:
     mends = {finding.check: finding.mend for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}
     assert mends.keys() == {"binlog_row_metadata", "gtid_mode"}
     assert "SET GLOBAL" not in "".join(mends.values())
-    with pytest.raises(BinlogDisabled, match=r"5\.6\.24-log.*follow DDLs with schema_history = on$"):
-        require_binlog(server, Settings(store="s"))
-    require_binlog(server, Settings(store="s", schema_history="on"))
+    with pytest.raises(BinlogDisabled, match=r"5\.6\.24-log.*follow DDLs with schema_history = auto$"):
+        require_binlog(server, Settings(store="s", schema_history="off"))
+    require_binlog(server, Settings(store="s", schema_history="auto"))

@@ -27,9 +27,9 @@ def test_metadata_minimal(flavor: str, tmp_path: Path) -> None:
             "CREATE DATABASE d",
             "CREATE TABLE d.t (id INT UNSIGNED PRIMARY KEY, a ENUM('x','y'), b INT UNSIGNED)",
         )
-        with pytest.raises(BinlogDisabled, match="schema_history = on"):
-            producer.run(producer.Settings(store="producer-minimal", port=server.port), lambda: False)
-        with running(server, schema_history="on", state=str(tmp_path)) as run:
+        with pytest.raises(BinlogDisabled, match="schema_history = auto"):
+            producer.run(producer.Settings(store="producer-minimal", port=server.port, schema_history="off"), lambda: False)
+        with running(server, state=str(tmp_path)) as run:
             execute(server, "d", "INSERT INTO t VALUES (4294967295, 'y', 4000000000)")
             events_of(run, server)
             run.stop()

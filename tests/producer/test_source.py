@@ -150,15 +150,15 @@ def test_bad_input_is_one_line(any_server: Server, options: dict[str, Any], says
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "mends"),
+    ("variable", "value", "options", "mends"),
     [
-        ("binlog_format", "MIXED", {"statements": "pass"}),
-        ("binlog_row_image", "MINIMAL", {"row_image": "any"}),
-        ("binlog_row_metadata", "MINIMAL", None),
+        ("binlog_format", "MIXED", {}, {"statements": "pass"}),
+        ("binlog_row_image", "MINIMAL", {}, {"row_image": "any"}),
+        ("binlog_row_metadata", "MINIMAL", {"schema_history": "off"}, {}),
     ],
 )
 def test_servers_that_log_too_little_are_refused(
-    any_server: Server, variable: str, value: str, mends: dict[str, str] | None
+    any_server: Server, variable: str, value: str, options: dict[str, str], mends: dict[str, str]
 ) -> None:
     """The wrong format, image or metadata stops the producer at the start with the SQL that mends it, and so says the doctor."""
     with any_server.connect() as connection, connection.cursor() as cursor:
@@ -166,18 +166,17 @@ def test_servers_that_log_too_little_are_refused(
         (saved,) = cursor.fetchone()
         cursor.execute(f"SET GLOBAL {variable} = {value}")
         try:
-            message = refused(settings_of(any_server))
+            message = refused(settings_of(any_server, **options))
             assert message.startswith(f"BinlogDisabled: 127.0.0.1:{any_server.port} has {variable} = {value}")
             assert f"SET GLOBAL {variable} = " in message
-            findings = {finding.check: finding for finding in producer.check_server(settings_of(any_server))}
+            findings = {finding.check: finding for finding in producer.check_server(settings_of(any_server, **options))}
             assert findings[variable].state == "fail"
             assert findings[variable].mend.startswith(f"SET GLOBAL {variable} = ")
             cursor.execute(findings[variable].mend)  # what it says does mend it
-            assert {f.state for f in producer.check_server(settings_of(any_server)) if f.check == variable} == {"ok"}
+            assert {f.state for f in producer.check_server(settings_of(any_server, **options)) if f.check == variable} == {"ok"}
             cursor.execute(f"SET GLOBAL {variable} = {value}")
-            if mends:
-                with running(any_server, **mends) as run:
-                    assert run.alive
+            with running(any_server, **mends) as run:
+                assert run.alive
         finally:
             cursor.execute(f"SET GLOBAL {variable} = {saved}")
 
