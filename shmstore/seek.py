@@ -60,21 +60,31 @@ def find(segment: Segment, position: Position) -> int:
     first = known + (int(np.argmax(later)) if later.any() else len(slots))
     if first > known and len(slots):
         return max(first, oldest)
-    start = Position(segment.read_text("start_file"), segment.words[header_word("start_offset")])
-    if known == oldest == views.first and start.file and start.order <= position.order:
+    if known == oldest == views.first and begins_at(segment, position):
         return oldest
-    if not len(slots) and not start.file:
+    if not len(slots) and not segment.read_text("start_file"):
         raise PositionNotFound(
             f"store {segment.name!r} is empty, so {position.file}:{position.offset} cannot be found in it: wait for the producer"
         )
-    raise PositionNotFound(
+    raise gone(segment, position)
+
+
+def begins_at(segment: Segment, position: Position) -> bool:
+    """True where the producer of the first event began to read at or before `position`, as it said itself."""
+    start = start_position(segment)
+    return start is not None and start.order <= position.order
+
+
+def gone(segment: Segment, position: Position) -> PositionNotFound:
+    """The error that says so."""
+    return PositionNotFound(
         f"{position.file}:{position.offset} is older than what store {segment.name!r} keeps: events after it are gone; "
         "let the producer start from there in a new store, or take a snapshot"
     )
 
 
 def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> int:
-    for sequence in _ack_points(segment, oldest, put):
+    for sequence in ack_points(segment, oldest, put):
         if position_at(segment, sequence).gtids == position.gtids:
             return sequence + 1
     raise PositionNotFound(f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}")
@@ -119,7 +129,7 @@ def last_ack_point(segment: Segment) -> Position | None:
     Where its payload is gone, its slot and the file name that the producer gave still say file and offset, without GTIDs.
     """
     views, put = segment.views, segment.words[PUT]
-    for sequence in _ack_points(segment, max(views.first, put - views.places + 2), put):
+    for sequence in ack_points(segment, max(views.first, put - views.places + 2), put):
         if readable(segment, sequence):
             return position_at(segment, sequence)
         slot = views.slots[sequence & (views.places - 1)]
@@ -136,7 +146,7 @@ def position_if_readable(segment: Segment, sequence: int) -> Position | None:
         return None
 
 
-def _ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
+def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
     """Sequences of the ack points from `oldest` to `put`, newest first."""
     if put < oldest:
         return []
@@ -149,5 +159,5 @@ def _ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
 def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
     """Sequence of the last ack point at or before `sequence`, as far back as the slots reach."""
     put = segment.words[PUT]
-    points = _ack_points(segment, max(segment.views.first, put - segment.views.places + 2), sequence)
+    points = ack_points(segment, max(segment.views.first, put - segment.views.places + 2), sequence)
     return points[0] if points else None

@@ -25,6 +25,7 @@ from shmstore.layout import (
     header_word,
 )
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
+from shmstore.passed import Passed
 from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
 from shmstore.room import Room
 from shmstore.segment import Segment, check_name
@@ -48,9 +49,8 @@ class EventStore:
         self.segment = mapped
         self._views = mapped.views
         self._words = mapped.words
-        self.lock = Lock(
-            mapped.fd, LOCK_TABLE, f"/{mapped.semaphores}.lock", mapped.mode, -1 if mapped.mode == 0o600 else mapped.gid
-        )
+        gid = -1 if mapped.mode == 0o600 else mapped.gid
+        self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.semaphores}.lock", mapped.mode, gid)
         self._table = SubscriptionTable(mapped, self.lock)
         self._wakeups = Wakeups(mapped)
         self._room = Room(mapped, self._table, self._wakeups.room, self._wakeups.notify)
@@ -329,16 +329,17 @@ class EventStore:
         A known name goes on after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
         sequence of the first event wanted, or a `Position` (the first event after it). With `checkpoint`, the acked position
         is made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the
-        file holds. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
+        file holds: of a store made anew, it is not given what it had acked of the old one. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
         """
         self._check_open()
         saved = checkpoint.load() if checkpoint is not None else None
+        passed = Passed(saved.position) if saved is not None and saved.epoch != self.epoch else None
         if saved is not None:
-            start = saved.sequence + 1 if saved.epoch == self.epoch else saved.position
+            start = passed or saved.sequence + 1
         before = slowest_ack(self._views)
         place, owner = self._table.take(name, start)
-        condition = self._wakeups.condition(place)
-        subscription = Subscription(self, name, place, owner, condition, checkpoint, checkpoint_interval)
+        woken = self._wakeups.condition(place)
+        subscription = Subscription(self, name, place, owner, woken, checkpoint, checkpoint_interval, passed)
         self._subscriptions.add(subscription)
         self.free_oversized(before)  # place 0 may have been what held them, and the producer, up
         if self._words[ROOM_WANTED] != DISARMED:

@@ -11,6 +11,7 @@ from shmstore.checkpoint import Checkpoint, CheckpointFile
 from shmstore.errors import AckError, StoreClosed, StoreCorrupt, SubscriptionLost
 from shmstore.event import Position
 from shmstore.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
+from shmstore.passed import Passed
 from shmstore.ring import (
     ACTIVE,
     ARMED,
@@ -53,6 +54,7 @@ class Subscription:
         condition: Condition,
         checkpoint: CheckpointFile | None,
         checkpoint_interval: float,
+        passed: Passed | None = None,
     ) -> None:
         self.store = store
         self.name = name
@@ -69,7 +71,8 @@ class Subscription:
         self._generation = 0
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
         self._kept: list[tuple[int, int]] = []
-        self._careful = bool(flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
+        self._passed = passed  # until it is over
+        self._careful = bool(flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM)) or passed is not None
         self._checkpoint = checkpoint
         self._interval = checkpoint_interval
         self._unsaved: Checkpoint | None = None
@@ -97,6 +100,7 @@ class Subscription:
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
         """
+        deadline = None
         try:
             if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
@@ -109,16 +113,27 @@ class Subscription:
                 elif limit is not None:
                     room = limit * self._segment.memory_unit
                     limit_bytes = room if limit_bytes is None else min(room, limit_bytes)
-            if last < first:
-                events = NO_LIMIT if limit_events is None else limit_events
-                if not 0 < min_events <= min(events, self._views.capacity):
-                    raise ValueError(self._why_not(min_events, events))
-                if self._await(min_events, Deadline(timeout)):
-                    first, last = self._reader.take(events, limit_bytes)
-                else:
-                    first, last = self._reader.get + 1, self._reader.get
-            batch = Batch(self._segment, first, last, self._generation)
-            return self._checked(batch) if self._careful and batch else batch
+            while True:
+                if last < first:
+                    events = NO_LIMIT if limit_events is None else limit_events
+                    if not 0 < min_events <= min(events, self._views.capacity):
+                        raise ValueError(self._why_not(min_events, events))
+                    deadline = deadline or Deadline(timeout)
+                    if self._await(min_events, deadline):
+                        first, last = self._reader.take(events, limit_bytes)
+                    else:
+                        first, last = self._reader.get + 1, self._reader.get
+                batch = Batch(self._segment, first, last, self._generation)
+                if not self._careful or not batch:
+                    return batch
+                batch = self._checked(batch)
+                if self._passed is None:
+                    return batch
+                fresh = self._pass_over(self._passed, batch)
+                if fresh and (fresh.first == first or len(fresh) >= min_events):
+                    return fresh
+                self._reader.rollback_to(fresh.first - 1)
+                first, last = 1, 0  # wait for more
         except StoreCorrupt:
             self._check_state()  # an evicted reader finds nonsense where its events were
             raise
@@ -198,6 +213,25 @@ class Subscription:
             raise
         return batch
 
+    def _pass_over(self, passed: Passed, batch: Batch) -> Batch:
+        """The first events of the batch that were not acked in an earlier life of the store; those before them are acked again."""
+        lead, fresh = passed.split(batch)
+        first = batch.first + lead
+        self._reader.rollback_to(first - 1)
+        if lead:
+            if self._reader.ack == batch.first - 1:
+                self.ack(first - 1)
+            else:
+                passed.runs[batch.first - 1] = first - 1
+        self._reader.rollback_to(first + fresh - 1)
+        if passed.over and not passed.runs:
+            self._passed = None
+            self._careful = bool(self._segment.flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
+        if first == batch.first and fresh == len(batch):
+            return batch
+        rest = Batch(self._segment, first, first + fresh - 1, self._generation)
+        return self._checked(rest) if self._careful and rest else rest
+
     # ------------------------------------------------------------ ack, rollback
 
     def ack(self, what: Batch | int | Position) -> None:
@@ -223,6 +257,8 @@ class Subscription:
             )
         if self._careful:
             self._check_state()
+            if self._passed is not None:
+                sequence = self._passed.behind(sequence, reader.get)
         before = reader.ack
         reached = self._checkpoint_at(before, sequence) if self._checkpoint is not None else None
         reader.ack_to(sequence)
@@ -292,6 +328,8 @@ class Subscription:
 
     def _checkpoint_at(self, before: int, sequence: int) -> Checkpoint | None:
         """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the room away."""
+        if self._passed is not None:
+            return None  # the one of the store's earlier life says more, until all of that has been passed over
         point = Batch(self._segment, before + 1, sequence, self._generation).ack_point
         if point is None:
             return None

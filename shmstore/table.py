@@ -18,6 +18,7 @@ from typing import Final
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.event import Position
 from shmstore.layout import DISARMED, LOCK_SUBSCRIPTION, NAME_BYTES, SUBSCRIPTIONS, SubscriptionState, subscription_word
+from shmstore.passed import Passed
 from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at, slowest_ack
 from shmstore.seek import find, last_ack_point_until
 from shmstore.segment import Segment, check_name
@@ -27,7 +28,7 @@ from shmstore.sync import Lock, Ownership, fence, start_time
 FREE: Final = int(SubscriptionState.FREE)
 LOST: Final = int(SubscriptionState.LOST)
 JOINING: Final = int(SubscriptionState.JOINING)
-Start = str | int | Position
+Start = str | int | Position | Passed
 
 
 class SubscriptionTable:
@@ -65,7 +66,7 @@ class SubscriptionTable:
     def take(self, name: str, start: Start) -> tuple[int, Ownership]:
         """Own the subscription `name`, made at `start` if it is new; return its place. Raises as `EventStore.subscribe`."""
         check_subscription_name(name)
-        if start not in ("earliest", "latest") and not isinstance(start, int | Position):
+        if start not in ("earliest", "latest") and not isinstance(start, int | Position | Passed):
             raise ValueError(f"start is {start!r}: give 'earliest', 'latest', a sequence or a Position")
         with self.locked():
             place = self._find(name) or self._vacant()
@@ -121,6 +122,8 @@ class SubscriptionTable:
             return newest + 1
         if isinstance(start, Position):
             return find(self._segment, start)
+        if isinstance(start, Passed):
+            return start.first_after(self._segment)
         assert isinstance(start, int)  # `take` looked
         if not oldest <= start <= newest + 1:
             raise PositionNotFound(f"sequence {start} is not in store {self._segment.name!r}: it keeps {oldest} to {newest}")

@@ -1,0 +1,157 @@
+"""Passed: what a subscription had acked in an earlier life of its store, and what of a new life's events that is.
+
+Plan. A producer of a rebuilt store begins where the slowest checkpoint stands, so a faster subscription meets events again that
+it acked before. Where the checkpoint has GTIDs and the events have, GTIDs decide, in any order: the source may be another server,
+whose files have other numbers. Else file and offset do. What carries neither, raw payloads, was never passed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+
+from shmstore import codec, seek
+from shmstore.batch import Batch
+from shmstore.errors import StoreCorrupt
+from shmstore.event import Position
+from shmstore.layout import SlotFlag
+from shmstore.ring import PUT, slowest_ack
+from shmstore.segment import Segment
+
+_GTID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:([a-z_][a-z0-9_]*:)?\d+|\d+-\d+-\d+")
+_INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
+Gtids = dict[str, list[tuple[int, int]]]  # source -> (first, last) ..., ascending, none touching the next
+
+
+def parse(text: str) -> Gtids:
+    """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number stands for all up to it."""
+    found: Gtids = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        source, *fields = part.split(":")
+        if not fields:
+            domain, _, number = part.split("-")
+            found.setdefault(domain, []).append((0, int(number)))
+        source = uuid = source.lower()
+        for field in (field.strip() for field in fields):
+            interval = _INTERVAL.fullmatch(field)
+            if interval:
+                found.setdefault(source, []).append((int(interval[1]), int(interval[2] or interval[1])))
+            else:
+                source = f"{uuid}:{field}"
+    return {source: _merged(intervals) for source, intervals in found.items()}
+
+
+def _merged(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(intervals):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def single(transaction: str) -> Gtids | None:
+    """Return the set of one transaction; None where its name is no GTID."""
+    if not _GTID.fullmatch(transaction):
+        return None
+    if ":" in transaction:
+        return parse(transaction)
+    domain, _, number = transaction.split("-")
+    return {domain: [(int(number), int(number))]}
+
+
+def covers(have: Gtids, wanted: Gtids) -> bool:
+    """True where everything in `wanted` is in `have`."""
+    return all(
+        any(low <= first and last <= high for low, high in have.get(source, ()))
+        for source, intervals in wanted.items()
+        for first, last in intervals
+    )
+
+
+def _joined(a: Gtids, b: Gtids) -> Gtids:
+    return {source: _merged([*a.get(source, ()), *b.get(source, ())]) for source in {**a, **b}}
+
+
+class Passed:
+    """Everything up to `position`, which was acked."""
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.over = False  #: True once nothing more can come that was passed
+        self.runs: dict[int, int] = {}  #: what was left out behind events that are not acked yet: sequence before -> last
+        self._gtids = parse(position.gtids)
+
+    def __repr__(self) -> str:
+        return f"{self.position.file}:{self.position.offset}" + (f" ({self.position.gtids})" if self.position.gtids else "")
+
+    def first_after(self, segment: Segment) -> int:
+        """Return a sequence before which nothing in the store is new, as late as can be told now. Raises `PositionNotFound`."""
+        oldest, put = slowest_ack(segment.views) + 1, segment.words[PUT]
+        first: tuple[str, Gtids] | None = None
+        for sequence in seek.ack_points(segment, max(oldest - 1, segment.views.first), put) if self._gtids else ():
+            header = _header(Batch(segment, sequence, sequence, -1).raw) if seek.readable(segment, sequence) else None
+            if header and (gtids := parse(codec.position_of(header).gtids)):
+                if covers(self._gtids, gtids):
+                    return max(sequence + 1, oldest)
+                first = str(header[7]), gtids
+        alone = single(first[0]) if first else None
+        if first and alone:
+            if oldest > segment.views.first:
+                seek.find(segment, self.position)  # for what it raises: of another server's files it can say no more
+            elif not covers(_joined(self._gtids, alone), first[1]) and not seek.begins_at(segment, self.position):
+                raise seek.gone(segment, self.position)
+            return oldest
+        return seek.find(segment, self.position)
+
+    def split(self, batch: Batch) -> tuple[int, int]:
+        """Return how many events at the start of `batch` were passed, and how many after them, in a row, were not."""
+        slots, lead, fresh = batch.slots, 0, 0
+        for slot, payload in zip(slots, batch.payloads(), strict=True):
+            if self.over:
+                return lead, len(batch) - lead
+            if self._has(slot, payload):
+                if fresh:
+                    break
+                lead += 1
+            else:
+                fresh += 1
+        return lead, fresh
+
+    def behind(self, sequence: int, get: int) -> int:
+        """Return where an ack of `sequence` leads: behind what was left out after it, as far as that was got."""
+        while (last := self.runs.get(sequence, -1)) >= 0 and last <= get:
+            del self.runs[sequence]
+            sequence = last
+        return sequence
+
+    def _has(self, slot: np.void, payload: memoryview) -> bool:
+        transaction = ""
+        if self._gtids:
+            header = _header(payload)
+            transaction = str(header[7]) if header else ""
+            alone = single(transaction)
+            if alone is not None:
+                if int(slot["flags"]) & int(SlotFlag.ACK_POINT):
+                    self.over = covers(parse(codec.position_of(header or ()).gtids), self._gtids)
+                return covers(self._gtids, alone)
+        place = int(slot["file"]), int(slot["offset"])
+        if place == (0, 0):
+            return False
+        after = place > self.position.order[:2]
+        if after and (transaction or not self._gtids):
+            self.over = True
+        return not after
+
+
+def _header(payload: memoryview) -> list[Any] | None:
+    """The header of an event; None for raw payloads of other users of the ring."""
+    try:
+        header = codec.decode_stored(payload)[0]
+        codec.position_of(header)
+    except StoreCorrupt:
+        return None
+    return header
