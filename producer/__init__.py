@@ -13,8 +13,9 @@ from producer.errors import (
     TransactionBroken,
 )
 from producer.filter import PatternError
-from producer.replicator import Summary, run, run_all
+from producer.replicator import Summary, run
 from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
+from producer.sources import run_all
 
 __all__ = [
     "AnonymousTransactions",

@@ -74,6 +74,7 @@ class EventDecoder:
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
         self.skipped = 0  # events, with skip_errors
+        self.heartbeats = 0  # each says that the server has sent all that it has
         self.executed: ExecutedSet | None = None
         self._unfinished = False  # the statement that comes is half of a MariaDB ALTER
         self._forget_transaction()
@@ -124,9 +125,8 @@ class EventDecoder:
         self.open = False
         self.gtid_name = ""
         self.event_count = self.row_count = 0  # that passed
-        self.marks: dict[str, tuple[int, int]] = {}  # savepoint -> the two before it
-        self.row_props = NO_PROPS
-        self.xa = ""
+        self.marks: dict[str, tuple[int, int, int]] = {}  # savepoint -> the two before it, and what was passed over
+        self.row_props, self.xa = NO_PROPS, ""
         self.writer.forget()
 
     @property
@@ -188,6 +188,7 @@ class EventDecoder:
 
     def _heartbeat(self, raw: RawEvent) -> None:
         """An idle server says how far it has read: past what it did not send, having been asked for a GTID set."""
+        self.heartbeats += 1
         file = raw.body.rstrip(b"\0").decode("utf-8", "replace")
         if self.in_transaction or not raw.end:
             return
@@ -301,13 +302,13 @@ class EventDecoder:
     def _savepoint(self, statement: Statement) -> None:
         if statement.kind is Kind.SAVEPOINT:
             self.writer.buffer.mark(statement.name)
-            self.marks[statement.name] = (self.event_count, self.row_count)
+            self.marks[statement.name] = (self.event_count, self.row_count, self.writer.passed)
         elif statement.kind is Kind.ROLLBACK_TO:
             if not self.writer.buffer.rollback_to(statement.name):
                 raise TransactionBroken(
                     f"ROLLBACK TO {statement.name}: what came after it is already in the store, or it was never set"
                 )
-            self.event_count, self.row_count = self.marks[statement.name]
+            self.event_count, self.row_count, self.writer.passed = self.marks[statement.name]
 
     # ------------------------------------------------------------ statements
 
@@ -423,8 +424,7 @@ class EventDecoder:
             self.row_props = {"rows_query": read(raw.body)}
 
     def _rows(self, raw: RawEvent) -> None:
-        if not self.open:
-            self._require_open("rows")
+        self._require_open("rows")
         self.writer.order += 1
         table = self.rows_decoder.table_of(raw.body)
         if not self.filter.passes(table.database, table.table):

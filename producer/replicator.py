@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import random
 import socket
-import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from producer.binlog import BinlogReader, connect
 from producer.binlog_file import BinlogFiles, find_place, find_time, list_files
@@ -24,13 +23,18 @@ from producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehi
 from producer.events import RawEvent
 from producer.history import open_history, require_covered, take_snapshot
 from producer.schema import SchemaHistory
+from producer.seal import Seal
 from producer.server import read_server, require_binlog
 from producer.settings import Settings
 from producer.start import Resume, Start, choose_start, has_resume, parse_place, parse_time, resume_point
 from producer.stream import new_buffer
 from producer.transaction import Flush
-from shmstore import BatchMode, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound, UnsupportedEvent
+from producer.writer import Tail
+from shmstore import BatchMode, Checkpoint, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound, UnsupportedEvent
 from shmstore.codec import decode, encode_batch
+
+if TYPE_CHECKING:
+    from producer.group import Seat
 
 Stop = Callable[[], bool]
 Handler = Callable[[list[Event]], list[Event] | None]
@@ -72,11 +76,12 @@ class Link(Protocol):
         """Let go of the source."""
 
 
-def replica_id(settings: Settings) -> int:
-    """Return the server id to present: as set, else derived from this host and the store, so that it stays the same."""
+def replica_id(settings: Settings, source: str = "") -> int:
+    """Return the server id to present: as set, else derived from this host, the store and, of several, the source, so that it
+    stays the same."""
     if settings.server_id:
         return settings.server_id
-    return 1 << 30 | zlib.crc32(f"{socket.gethostname()}/{settings.store}".encode()) >> 2
+    return 1 << 30 | zlib.crc32("/".join(filter(None, (socket.gethostname(), settings.store, source))).encode()) >> 2
 
 
 def open_store(settings: Settings) -> tuple[EventStore, bool]:
@@ -106,7 +111,7 @@ def open_store(settings: Settings) -> tuple[EventStore, bool]:
 
 
 class Replicator:
-    """One source into one store."""
+    """One source into one store; with a `seat`, beside others: then the seat's group alone touches the store."""
 
     def __init__(
         self,
@@ -117,8 +122,9 @@ class Replicator:
         before: Handler | None = None,
         after: Handler | None = None,
         log: logging.Logger | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        self._settings, self._store, self._stop = settings, store, stop
+        self._settings, self._store, self._stop, self._seat = settings, store, stop, seat
         self._before, self._after = before, after
         self._log = log or logging.getLogger("producer")
         self._buffer = new_buffer(
@@ -135,6 +141,7 @@ class Replicator:
             skip_errors=settings.on_error == "skip",
             log=self._log,
         )
+        self._seal = Seal(settings)
         self._endpoints = settings.endpoints()
         self._source = settings.name
         self._first: Start | None = None  # where the first link began: the resume point while nothing was put
@@ -164,7 +171,8 @@ class Replicator:
             try:
                 link = self._connect()
             except (LinkLost, ServerUnreachable, LoginRefused) as error:
-                if self._first is None and not isinstance(error, LinkLost):
+                is_known = self._first is not None or (self._seat is not None and self._seat.resume is not None)
+                if not is_known and not isinstance(error, LinkLost):
                     raise  # never had a connection: somebody is waiting to hear why
                 failures += 1
                 self._pause(failures, error)
@@ -221,19 +229,21 @@ class Replicator:
         try:
             server = read_server(session)
             require_binlog(server, settings)
-            newest, resume = store.newest, self._resume()
-            fresh = not has_resume(settings, resume)
+            newest, resume, seat = store.newest, self._resume(), self._seat
+            fresh = resume is None if seat is not None else not has_resume(settings, resume)
             schemas = open_history(settings, session, server, self._log, anew=fresh and settings.start == "latest")
             latest = None
             if isinstance(schemas, SchemaHistory) and schemas.first is None:
                 latest = take_snapshot(schemas, session, server)
-            start = choose_start(settings, session, server, resume, self._log, latest=latest)
+            saved: dict[str, Checkpoint] | None = {} if seat is not None else None
+            start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
             if isinstance(schemas, SchemaHistory):
                 schemas.seek(start.position)
                 if fresh:
                     require_covered(schemas, start.position)
-            store.claim(start=start.position)
-            if store.newest != newest:  # the former producer was not quite gone
+            domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
+            self._claim(start, gtids=server.gtids, domain=domain)
+            if seat is None and store.newest != newest:  # the former producer was not quite gone
                 return self._connect_to(endpoint)
             link = BinlogReader(
                 settings,
@@ -241,14 +251,14 @@ class Replicator:
                 file=start.position.file,
                 offset=start.position.offset,
                 gtids=start.executed if start.by_gtid else None,
-                server_id=replica_id(settings),
+                server_id=replica_id(settings, seat.name if seat else ""),
             )
         finally:
             session.close()
         self._first = self._first or start
         self._source = settings.name or server.source
         self._decoder.use(schemas)
-        self._decoder.start(start.position, start.executed, start.tail)
+        self._decoder.start(start.position, start.executed, self._sealed(start.tail))
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
         self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
         self._heartbeat(at_once=True)
@@ -256,12 +266,29 @@ class Replicator:
 
     def _resume(self) -> Resume | None:
         """Return where the store ends; where nothing was put yet, where its first producer began to read."""
+        if self._seat is not None:
+            return self._seat.resume
         resume = resume_point(self._store)
         if resume is None and self._first is not None:
             return Resume(self._first.position, None)
         if resume is None and self._store.start_position is not None:
             return Resume(self._store.start_position, None)
         return resume
+
+    def _claim(self, start: Start, *, gtids: bool = True, domain: str = "") -> None:
+        if self._seat is not None:
+            self._seat.start(start, gtids=gtids, domain=domain)
+        else:
+            self._store.claim(start=start.position)
+
+    def _sealed(self, tail: Tail | None) -> Tail | None:
+        sealed = self._seal.begin(tail)
+        if tail is not None and sealed is not None and tail.checksum != sealed.checksum:
+            self._log.warning(
+                "transaction %s stands half in the store, put with other options or another version: what is there is not compared",
+                tail.transaction,
+            )
+        return sealed
 
     def _open_files(self) -> Link:
         """Open the local binlog files at the place where the store ends, else where the options say, else at the first."""
@@ -275,17 +302,18 @@ class Replicator:
         else:
             first = Position(files[0].name, 4) if start in ("latest", "earliest") else parse_place(start)
             files, position, executed = find_place(files, first)
-        self._store.claim(start=position)
+        self._claim(Start(position, executed))
         self._first = self._first or Start(position, executed)
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
-        self._decoder.start(position, executed, resume.tail if resume is not None else None)
+        self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))
         self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
         self._heartbeat(at_once=True)
         return BinlogFiles(files, position.offset, self._log)
 
     def _stream(self, link: Link) -> None:
         """Read until told to stop, or until the source ends."""
-        feed, buffer = self._decoder.feed, self._buffer
+        feed, buffer, seat = self._decoder.feed, self._buffer, self._seat
+        heartbeats = self._decoder.heartbeats
         while not self._stop():
             events = link.read()
             if events is None:
@@ -298,6 +326,9 @@ class Replicator:
             buffer.tick()
             if not self._put_ready(link):
                 return
+            if seat is not None and events:
+                seat.say(drained=self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction)
+                heartbeats = self._decoder.heartbeats
             self._heartbeat()
 
     # ------------------------------------------------------------ the store
@@ -310,6 +341,7 @@ class Replicator:
         return True
 
     def _put(self, flush: Flush, link: Link) -> bool:
+        flush = self._seal.close(flush)
         blob, slots = flush.blob, flush.slots
         events = _decode(flush) if self._before or self._after else []
         if self._before is not None:
@@ -321,7 +353,11 @@ class Replicator:
                 blob, slots = encode_batch(events)
         began = time.monotonic()
         waited = False
-        while True:
+        if self._seat is not None:
+            if not self._seat.put(flush, self._stop):
+                return False
+            waited = time.monotonic() - began > 0.1
+        while self._seat is None:
             try:
                 self._store.put_encoded(blob, slots, timeout=0.5)
                 break
@@ -343,7 +379,7 @@ class Replicator:
 
     def _heartbeat(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if self._first is not None and (at_once or now - self._beat >= SECOND):
+        if self._seat is None and self._first is not None and (at_once or now - self._beat >= SECOND):
             self._beat = now
             self._store.heartbeat(self._source, self._decoder.position if self._decoder.position.file else None)
 
@@ -378,27 +414,3 @@ def run(
             if created and store.latest_position is None:  # leave nothing behind that was never of use
                 EventStore.unlink(settings.store, path=settings.store_path or None)
             raise
-
-
-def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None) -> list[Summary]:
-    """Replicate several sources, each in a thread and into a store of its own. The first error stops all and is raised."""
-    stopping = stop if callable(stop) else stop.is_set
-    failed = threading.Event()
-    results: list[Summary | BaseException | None] = [None] * len(settings)
-
-    def work(i: int) -> None:
-        try:
-            results[i] = run(settings[i], lambda: failed.is_set() or stopping(), log=log)
-        except BaseException as error:  # handed to the caller's thread, whatever it is
-            results[i] = error
-            failed.set()
-
-    threads = [threading.Thread(target=work, args=(i,), name=f"producer-{one.store}") for i, one in enumerate(settings)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, Summary)]

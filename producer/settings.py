@@ -85,6 +85,11 @@ class Settings:
     transaction_bytes: int = _option(4 << 20, "bytes kept together; a larger transaction goes in parts", low=1024)
     empty_events: int = _option(8192, "of transactions left empty by filters, one in this many passes", low=1)
     empty_seconds: float = _option(5.0, "or one in this many seconds", low=0)
+    merge_wait: float = _option(
+        1.0,
+        "of several sources in one store: seconds that one which says nothing holds up the others, which may have newer events",
+        low=0.01,
+    )
     # ---- files
     state: str = _option("", "folder of checkpoints and schema histories; default: $SHMSTORE_STATE or the XDG state folder")
     schema_history: str = _option(
@@ -213,17 +218,41 @@ def load_all(
     config: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Settings]:
-    """Return the settings of every ``[source.NAME]`` of the file; two may not share a store. Raises `SettingsError`."""
+    """Return the settings of every ``[source.NAME]`` of the file. Raises `SettingsError`.
+
+    Sources of one store are a group: what is said of the store must be the same for each.
+    """
     tables = _read(config or (flags or {}).get("config"))
     environ = os.environ if environ is None else environ
     found = [_settle(tables, name, flags or {}, environ) for name in tables.get("source", {})]
     if not found:
         raise SettingsError("the file has no [source.NAME]: there is nothing to run")
-    stores = [settings.store for settings in found]
-    for store in stores:
-        if stores.count(store) > 1:
-            raise SettingsError(f"store {store!r} is named by {stores.count(store)} sources; a store has one producer")
+    for store in {settings.store for settings in found}:
+        _require_alike([settings for settings in found if settings.store == store])
     return found
+
+
+def _require_alike(group: list[Settings]) -> None:
+    first, seen = group[0], set()
+    for one in group:
+        if one.name in seen:
+            raise SettingsError(
+                f"store {one.store!r} has two sources named {one.name!r}: leave name out, or give each its own; by it a source is known again"
+            )
+        seen.add(one.name)
+        for option in _OF_STORE:
+            ours, other = getattr(first, option), getattr(one, option)
+            if ours != other:
+                raise SettingsError(
+                    f"{option} is {ours!r} in source {first.name!r} and {other!r} in {one.name!r}, which share store {one.store!r}: give both the same, "
+                    "best in [producer]"
+                )
+
+
+_OF_STORE = (
+    *("state", "merge_wait", "store_path", "store_group", "store_checksum", "capacity", "memory_unit"),
+    *("batch_mode", "ddl_isolation", "lag", "evict_after"),
+)
 
 
 def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ transaction is read again from its beginning and what is in the store already is
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from producer.scan import scan_to_offset, scan_to_time
 from producer.server import Server, binlog_files, current_position, gtid_at
 from producer.settings import Settings, SettingsError
 from producer.writer import Tail
-from shmstore import BinlogPurged, EntryType, EventStore, Position, PositionNotFound, checkpoints
+from shmstore import BinlogPurged, Checkpoint, EntryType, EventStore, Position, PositionNotFound, checkpoints
 
 
 class Start(NamedTuple):
@@ -55,10 +55,21 @@ def resume_point(store: EventStore) -> Resume | None:
     if event.entry is EntryType.ROWS and resume:
         place, _, gtids = resume.partition(" ")
         file, _, offset = place.rpartition(":")
-        return Resume(Position(file, int(offset), gtids), Tail(event.transaction, event.order, event.part))
+        props = event.props
+        tail = Tail(event.transaction, event.order, event.part, props.get("source", ""), props.get("checksum", ""))
+        return Resume(Position(file, int(offset), gtids), tail)
     if position is not None:
         return Resume(position, None)  # put by somebody else: a snapshot
     return None
+
+
+def require_one_source(store: str, position: Position) -> None:
+    """Raise `SettingsError` where `position` is a place of several sources: one alone cannot go on there."""
+    if position.of_group:
+        raise SettingsError(
+            f"store {store!r}, or a checkpoint of it, is of several sources: run them together, with a [source.NAME] for each and shmstore "
+            "run, or give this one a store of its own"
+        )
 
 
 def has_resume(settings: Settings, resume: Resume | None) -> bool:
@@ -93,12 +104,18 @@ def choose_start(
     log: logging.Logger,
     *,
     latest: Position | None = None,
+    saved: Mapping[str, Checkpoint] | None = None,
 ) -> Start:
-    """Return where to start on `server`; `latest` is what start = latest means, by default now. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`."""
+    """Return where to start on `server`; `latest` is what start = latest means, by default now; `saved`: the checkpoints, by
+    default those of the store. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`.
+    """
     try:
         if resume is not None:
+            require_one_source(settings.store, resume.position)
             return _at(settings, session, server, resume.position)._replace(tail=resume.tail)
-        found = checkpoints(settings.store, settings.state or None)
+        found = checkpoints(settings.store, settings.state or None) if saved is None else saved
+        for checkpoint in found.values():
+            require_one_source(settings.store, checkpoint.position)
         position = lowest(checkpoint.position for checkpoint in found.values())
         if position is not None:
             log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))

@@ -20,6 +20,13 @@ _SLOT = struct.Struct("<qqIIIIHBBI")  # the fields of layout.SLOT, in its order
 assert _SLOT.size == SLOT.itemsize
 
 
+def resized(slot: bytes, size: int) -> bytes:
+    """Return the slot record of an event whose payload now has `size` bytes."""
+    fields = list(_SLOT.unpack(slot))
+    fields[3] = size
+    return _SLOT.pack(*fields)
+
+
 class Unit(NamedTuple):
     """Events that are put together: payloads, their slot records, and what they count."""
 
@@ -80,10 +87,8 @@ class TransactionBuffer:
 
     def replace_last(self, payload: bytes) -> None:
         """Replace the last event's payload; its slot record stays, but for the size."""
-        fields = list(_SLOT.unpack(self._slots[-1]))
         self._size += len(payload) - len(self._payloads[-1])
-        fields[3] = len(payload)
-        self._payloads[-1], self._slots[-1] = payload, _SLOT.pack(*fields)
+        self._payloads[-1], self._slots[-1] = payload, resized(self._slots[-1], len(payload))
 
     def cut(self) -> None:
         """Make what is open a part of its own."""

@@ -2,21 +2,30 @@
 
 `order` counts the events of a transaction as the binlog has them, before any filter, so that it does not depend on
 options: by it a restarted producer knows which events of a half-put transaction are in the store. For that, the last
-event of every part but the last carries where the transaction began, in its props: ``resume``.
+event of every part but the last carries where the transaction began, in its props: ``resume``. The last event of a put
+carries, too, a checksum of all events of the transaction so far (`seal`): what is passed over must be the same.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, NamedTuple
 
+from producer.errors import TransactionBroken
 from producer.events import RawEvent
 from producer.transaction import TransactionBuffer
 from shmstore import EntryType, EventType, Position, SlotFlag
-from shmstore.codec import decode_stored, encode_stored
+from shmstore.codec import decode_stored, encode_stored, pack
 
 NO_PROPS: dict[str, str] = {}
-_PART, _PROPS = 9, 14  # places in the header that codec's plan draws
+_PART, GTIDS, PROPS = 9, 10, 14  # places in the header that codec's plan draws
 _WRAP = 1 << 32
+
+
+def fold(checksum: int, order: int, type_: int, database: str, sql: str, schema: bytes | None, body: bytes | memoryview) -> int:
+    """Return `checksum` with one more event in it. Not in it is what another server of the same transaction has otherwise."""
+    checksum = zlib.crc32(f"{order} {type_} {database} {sql} ".encode(), checksum)
+    return zlib.crc32(body, zlib.crc32(schema or b"", checksum))
 
 
 class Tail(NamedTuple):
@@ -25,12 +34,20 @@ class Tail(NamedTuple):
     transaction: str
     order: int
     part: int
+    source: str = ""  # whose transaction it is, in a store of several
+    checksum: str = ""  # of the transaction's events up to this one, as `seal` writes it; empty: not known
+
+    @classmethod
+    def of(cls, header: list[Any]) -> Tail:
+        """Return the tail that an event is, by its header in stored form."""
+        props = header[PROPS]
+        return cls(header[7], header[8], header[_PART], props.get("source", ""), props.get("checksum", ""))
 
 
 class EventWriter:
     """Where the stream stands, and the transaction being written."""
 
-    __slots__ = ("before", "begun", "buffer", "file", "file_number", "gtids", "offset", "order", "tail", "transaction")
+    __slots__ = ("before", "begun", "buffer", "file", "file_number", "gtids", "offset", "order", "passed", "tail", "transaction")
 
     def __init__(self, buffer: TransactionBuffer) -> None:
         self.buffer = buffer
@@ -44,6 +61,7 @@ class EventWriter:
         self.transaction = ""
         self.begun: int | None = None  # offset where its first event begins; None: there is no transaction
         self.order = 0
+        self.passed = 0  # checksum of the events that the store has already
         self.before = self.gtids
 
     def move(self, file: str, offset: int) -> None:
@@ -87,7 +105,9 @@ class EventWriter:
         buffer = self.buffer
         if self.tail is not None:
             if self.order <= self.tail.order:
+                self._pass_over(self.tail, entry, fold(self.passed, self.order, int(type_), database, sql, schema, pack(body)))
                 return
+            self._compare(self.tail)
             buffer.part = max(buffer.part, self.tail.part + 1)
         time_ms = raw.timestamp * 1000 + microsecond // 1000
         header = [
@@ -114,10 +134,28 @@ class EventWriter:
             payload = encode_stored(header, schema, body)
         buffer.add(payload, (time_ms, self.offset, self.file_number, rows, int(entry) | int(type_) << 8))
 
+    def _pass_over(self, tail: Tail, entry: EntryType, checksum: int) -> None:
+        if entry is EntryType.END:
+            raise self._differs(tail, f"it ends with event {self.order}")
+        self.passed = checksum
+
+    def _compare(self, tail: Tail) -> None:
+        """The first event that the store does not have: those before it must be what the store has."""
+        if tail.checksum and int(tail.checksum[8:], 16) != self.passed:
+            raise self._differs(tail, "its events up to there are others")
+        self.tail = tail._replace(checksum="")
+
+    def _differs(self, tail: Tail, how: str) -> TransactionBroken:
+        return TransactionBroken(
+            f"the store ends inside transaction {tail.transaction}, behind its event {tail.order}, but on this server {how}: a replica "
+            "may group rows otherwise (binlog_row_event_max_size, binlog_row_image); let the producer read from the server it had, or "
+            "start anew with a new store"
+        )
+
     def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
         header, schema, body = decode_stored(self.buffer.last)
-        header[_PROPS] = {**header[_PROPS], "resume": f"{self.file}:{self.begun} {self.before}".rstrip()}
+        header[PROPS] = {**header[PROPS], "resume": f"{self.file}:{self.begun} {self.before}".rstrip()}
         self.buffer.replace_last(encode_stored(header, schema, body))
         self.buffer.cut()
 

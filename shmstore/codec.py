@@ -251,6 +251,14 @@ def decode_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None,
     return header, schema, body
 
 
+def split_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None, Packed]:
+    """Return (header, schema bytes, body as it is). Raises `StoreCorrupt`."""
+    try:
+        return _split(payload)[1:]
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {error}") from error
+
+
 def unpack_rows(rows: Any) -> Any:
     """Return the rows of a body as lists, where they are `Packed`; else as they are."""
     return _unpack(rows) if isinstance(rows, Packed) else rows

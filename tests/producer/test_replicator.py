@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -272,8 +273,13 @@ def test_several_sources(mariadb: Server, mysql: Server) -> None:
     both = [producer.Settings(store=name, port=server.port) for name, server in zip(names, (mariadb, mysql), strict=True)]
     try:
         stores: list[EventStore] = []
+        lock = threading.Lock()  # both threads ask
 
         def read() -> bool:
+            with lock:
+                return both_read()
+
+        def both_read() -> bool:
             if len(stores) < 2 and all(name in EventStore.names() for name in names):
                 stores.extend(EventStore.attach(name) for name in names)
             return len(stores) == 2 and all(store.stat().heartbeat_ms for store in stores)

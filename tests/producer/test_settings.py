@@ -112,11 +112,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_two_sources_do_not_share_a_store(tmp_path: Path) -> None:
-    """A store has one producer."""
+def test_sources_of_one_store(tmp_path: Path) -> None:
+    """Sources may share a store, as a group: their names differ, and what they say of the store does not."""
     file = tmp_path / "shmstore.toml"
     file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\n")
-    with pytest.raises(SettingsError, match="'s' is named by 2 sources"):
+    assert [(one.store, one.name) for one in load_all(config=file, environ={})] == [("s", "a"), ("s", "b")]
+    file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\ncapacity = 32\n")
+    with pytest.raises(SettingsError, match=r"capacity is 16384 in source 'a' and 32 in 'b', which share store 's'"):
+        load_all(config=file, environ={})
+    file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\nname = 'a'\n")
+    with pytest.raises(SettingsError, match="store 's' has two sources named 'a'"):
         load_all(config=file, environ={})
     file.write_text("[producer]\n")
     with pytest.raises(SettingsError, match="nothing to run"):

@@ -1,0 +1,67 @@
+"""A checksum of what the store has of a transaction, so that a restarted producer passes over the same events and no others.
+
+It goes into the props of the last event of a put that ends inside a transaction: ``checksum``, two numbers of eight hex digits:
+of the options that decide what an event holds, and of the events themselves. Headers are left out, but for what the event
+does: another server of the same transaction has other offsets.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from producer.settings import Settings
+from producer.transaction import Flush, resized
+from producer.writer import PROPS, Tail, fold
+from shmstore import SlotFlag, __version__
+from shmstore.codec import encode_stored, split_stored
+
+_OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
+_TYPE, _ORDER, _DATABASE, _SQL = 1, 8, 12, 13
+
+
+class Seal:
+    """Seals what one source puts."""
+
+    def __init__(self, settings: Settings) -> None:
+        options = repr((__version__, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
+        self._options = f"{zlib.crc32(options.encode()):08x}"
+        self._checksum: int | None = 0  # of the transaction that is open; None: of its beginning it is not known
+
+    def begin(self, tail: Tail | None) -> Tail | None:
+        """The next event put follows `tail`. Return it without its checksum where that was made with other options."""
+        self._checksum = 0
+        if tail is None:
+            return None
+        if not tail.checksum.startswith(self._options) or len(tail.checksum) != 16:
+            self._checksum = None
+            return tail._replace(checksum="")
+        self._checksum = int(tail.checksum[8:], 16)
+        return tail
+
+    def close(self, flush: Flush) -> Flush:
+        """Return `flush` with the checksum in its last event, where that is inside a transaction."""
+        slots = flush.slots
+        points = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+        if len(points):
+            self._checksum = 0
+        first = int(points[-1]) + 1 if len(points) else 0
+        if first == len(slots) or self._checksum is None:
+            return flush
+        sizes: list[int] = slots["size"].tolist()
+        at, view = sum(sizes[:first]), memoryview(flush.blob)
+        header: list[Any] = []
+        for size in sizes[first:]:
+            header, schema, body = split_stored(view[at : at + size])
+            packed = memoryview(body)
+            order, type_ = header[_ORDER], header[_TYPE]
+            self._checksum = fold(self._checksum, order, type_, header[_DATABASE], header[_SQL], schema, packed)
+            at += size
+        header[PROPS]["checksum"] = f"{self._options}{self._checksum:08x}"
+        last = encode_stored(header, schema, body)
+        raw = slots.tobytes()
+        record = resized(raw[-slots.itemsize :], len(last))
+        blob = b"".join((view[: at - sizes[-1]], last))
+        return flush._replace(blob=blob, slots=np.frombuffer(raw[: -slots.itemsize] + record, slots.dtype))

@@ -1,0 +1,55 @@
+"""Every source of a configuration at once: each store has a producer of its own, and several sources of one store are a group."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from producer.group import run_group
+from producer.replicator import Stop, StopEvent, Summary, open_store, run
+from producer.settings import Settings
+from shmstore import EventStore
+
+__all__ = ["run_all"]
+
+
+def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None) -> list[Summary]:
+    """Replicate several sources, each store in a thread. The first error stops all and is raised."""
+    stopping = stop if callable(stop) else stop.is_set
+    failed = threading.Event()
+    groups: dict[str, list[int]] = {}
+    for i, one in enumerate(settings):
+        groups.setdefault(one.store, []).append(i)
+    results: dict[int, Summary] = {}
+    errors: list[BaseException] = []
+
+    def work(members: list[int]) -> None:
+        try:
+            found = _run([settings[i] for i in members], lambda: failed.is_set() or stopping(), log)
+            results.update(zip(members, found, strict=True))
+        except BaseException as error:  # handed to the caller's thread, whatever it is
+            errors.append(error)
+            failed.set()
+
+    threads = [threading.Thread(target=work, args=(members,), name=f"producer-{store}") for store, members in groups.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[i] for i in range(len(settings))]
+
+
+def _run(settings: list[Settings], stop: Stop, log: logging.Logger | None) -> list[Summary]:
+    if len(settings) == 1:
+        return [run(settings[0], stop, log=log)]
+    store, created = open_store(settings[0])
+    with store:
+        try:
+            return run_group(settings, store, stop, log=log)
+        except Exception:
+            if created and store.latest_position is None:  # leave nothing behind that was never of use
+                EventStore.unlink(store.name, path=settings[0].store_path or None)
+            raise
