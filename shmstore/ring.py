@@ -154,8 +154,13 @@ class Writer:
             raise StoreCorrupt(
                 f"an ack cursor stands at {floor}, put at {words[PUT]}, capacity {self._views.capacity}: `shmstore check` tells more"
             )
+        acked = self._ends[floor & self._mask]
+        if not acked <= self.end:  # the room would seem larger than the arena
+            raise StoreCorrupt(
+                f"acked event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` tells more"
+            )
         self._limit_sequence = min(floor + self._views.capacity, MAX_SEQUENCE)
-        self._limit_end = self._ends[floor & self._mask] + self._views.limit
+        self._limit_end = acked + self._views.limit
 
     def close(self) -> None:
         """Let every later put fail its room check, so that it goes the slow way and finds the store closed."""
