@@ -23,7 +23,7 @@ class ServerRefused(Exception):
 
 
 class PacketSplitter:
-    """Feed it what came from the socket; it returns the events that became whole."""
+    """Receive into `room`, say how much came with `took`, or `feed` it bytes; it returns the events that became whole."""
 
     def __init__(self, sequence: int = 1) -> None:
         self._sequence = sequence
@@ -31,6 +31,17 @@ class PacketSplitter:
         self._size = 0  # bytes in _parts
         self._need = 4  # bytes wanted before the next look: a large event is joined once, not at every chunk
         self._events = EventSplitter()
+        self._room = bytearray()
+
+    def room(self, size: int) -> memoryview:
+        """Return memory for `size` bytes, to receive into."""
+        if len(self._room) < size:
+            self._room = bytearray(size)
+        return memoryview(self._room)[:size]
+
+    def took(self, size: int) -> list[RawEvent]:
+        """Take the first `size` bytes of `room`. Returns and raises as `feed`."""
+        return self.feed(bytes(memoryview(self._room)[:size]))
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """Return the events that `chunk` completes. Raises `ServerRefused`, `LinkLost`, `UnsupportedEvent`."""

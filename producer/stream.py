@@ -17,7 +17,7 @@ from producer import events
 from producer.errors import ChecksumMismatch, LinkLost
 from producer.events import EventCode, RawEvent
 from producer.gtid import GtidSet, MariadbGtids
-from producer.packets import EventSplitter, PacketSplitter
+from producer.packets import PacketSplitter
 from producer.program import COMPILED, compiled
 from producer.rows import RowsDecoder
 from producer.transaction import Flush, TransactionBuffer
@@ -47,7 +47,7 @@ def new_splitter(sequence: int = 1) -> Any:
 
 
 class SlowSplitter:
-    """What the compiled splitter asks of Python: errors, the FORMAT event's checksum, events over several packets."""
+    """What the compiled splitter asks of Python: errors, and the FORMAT event's checksum."""
 
     check_status = staticmethod(PacketSplitter.check_status)
     format_checksum = staticmethod(events.format_checksum)
@@ -66,12 +66,6 @@ class SlowSplitter:
     def wrong_checksum(code: int, end: int) -> Exception:
         """Return the error for an event with a wrong checksum."""
         return ChecksumMismatch(f"the checksum of an event of type {code} that ends at {end} is wrong")
-
-    @staticmethod
-    def take(event: bytes, checksum: int) -> RawEvent:
-        """Return the event in a packet's bytes; `checksum` is -1 while that is not known."""
-        splitter = EventSplitter(None if checksum < 0 else bool(checksum))
-        return splitter.take(memoryview(event), 1, len(event))
 
 
 class Stream:

@@ -17,8 +17,9 @@ the column's number in `Program.failed`, as the generated Python decoders do; no
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -34,3 +35,9 @@ include "crc32.pxi"
 include "buffer.pxi"
 include "split.pxi"
 include "stream.pxi"
+
+
+def is_text(const uint8_t[::1] data, bint wide=True):
+    """Whether `data` is UTF-8; `wide`: checked sixteen bytes at a time, where the processor can."""
+    cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
+    return is_utf8(at, data.shape[0]) if wide else steps_utf8(at, data.shape[0])

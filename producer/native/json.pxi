@@ -62,9 +62,12 @@ cdef int put_quoted(Buffer* out, const uint8_t* text, size_t size) except -1:
 
 
 cdef int _put_number(Buffer* out, bint negative, uint64_t value) except -1:
-    cdef char text[32]
-    cdef int size = snprintf(text, 32, b"%s%llu", b"-" if negative else b"", <unsigned long long>value)
-    return put_raw(out, <uint8_t*>text, size)
+    reserve(out, 21)
+    if negative:
+        out.data[out.size] = c"-"
+        out.size += 1
+    out.size += write_digits(<char*>out.data + out.size, value)
+    return 0
 
 
 cdef inline int _put_signed(Buffer* out, int64_t value) except -1:

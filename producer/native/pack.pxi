@@ -58,6 +58,21 @@ cdef inline int put_byte(Buffer* out, uint8_t value) except -1:
     return 0
 
 
+cdef inline int write_digits(char* text, uint64_t value) noexcept:
+    """Write a number as decimal text, up to 20 bytes; return its length."""
+    cdef char turned[20]
+    cdef int i, n = 0
+    while True:
+        turned[n] = <char>(c"0" + value % 10)
+        value //= 10
+        n += 1
+        if not value:
+            break
+    for i in range(n):
+        text[i] = turned[n - 1 - i]
+    return n
+
+
 cdef inline int put_unsigned(Buffer* out, uint64_t value) except -1:
     if value < 0x80:
         return put_byte(out, <uint8_t>value)

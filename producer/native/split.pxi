@@ -1,5 +1,8 @@
-# Splitter: bytes from the socket to runs of whole events, checksums verified. Run: such events back to back in one piece of
-# memory. As `producer.packets`, which draws the packets.
+# Splitter: bytes from the socket to runs of whole events, checksums verified. Run: such events, in order, in one piece of memory.
+# As `producer.packets`, which draws the packets.
+#
+# The socket writes into the splitter's chunk, and a run points into it: nothing is copied but the beginning of an event that is
+# not whole yet, from the chunk's end to its front.
 
 cdef enum:
     HEADER = 19
@@ -17,10 +20,32 @@ cdef struct Event:
     uint32_t length        # in the binlog, checksum included
 
 
-cdef class Run:
-    """Whole events back to back in one piece of memory, in order; made by `Splitter`, used up by `Stream`."""
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject*)
 
-    cdef bytes data
+
+cdef class Chunk:
+    """Memory to receive into."""
+
+    cdef uint8_t* memory
+    cdef size_t size
+
+    def __cinit__(self, size_t size):
+        self.memory, self.size = <uint8_t*>PyMem_Malloc(size), size
+        if self.memory == NULL:
+            raise MemoryError(f"no memory for {size} bytes of the stream")
+
+    def __dealloc__(self):
+        PyMem_Free(self.memory)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.memory, <Py_ssize_t>self.size, 0, flags)
+
+
+cdef class Run:
+    """Whole events in one piece of memory, in order; made by `Splitter`, used up by `Stream`."""
+
+    cdef Chunk chunk
     cdef Buffer events
 
     def __cinit__(self):
@@ -31,6 +56,11 @@ cdef class Run:
 
     def __len__(self):
         return self.events.size // sizeof(Event)
+
+    cdef void use_up(self):
+        """Let go of the memory, so that more can be received into it."""
+        self.events.size = 0
+        self.chunk = None
 
     def raw(self, make):
         """Return the events as `make(code, timestamp, server id, length, end, flags, body)` gives them."""
@@ -48,88 +78,113 @@ cdef class Run:
 
 
 cdef class Splitter:
-    """Feed it what came from the socket; it returns the events that became whole as one `Run`. As `PacketSplitter`.
+    """Receive into `room`, say how much came with `took`; it returns the events that became whole as one `Run`.
 
     What is not a plain packet, and whether the events have checksums, is asked of the Python splitter `slow`.
     """
 
     cdef int sequence
     cdef object slow
-    cdef int checksum    # -1 until the first FORMAT event
-    cdef list parts      # what came and is not whole yet
-    cdef size_t need     # bytes wanted before the next look: a large event is joined once, not at every chunk
+    cdef int checksum       # -1 until the first FORMAT event
+    cdef Chunk chunk
+    cdef size_t start, end  # what is in the chunk and was not split yet
+    cdef size_t need        # bytes of it wanted before the next look
 
     def __cinit__(self, slow, int sequence=1):
         self.slow, self.sequence, self.checksum = slow, sequence, -1
-        self.parts, self.need = [], 4
+        self.chunk, self.need = Chunk(1), 4
 
-    def feed(self, bytes chunk):
-        """Return ([] or [run]). Raises what `PacketSplitter.feed` raises."""
-        cdef const uint8_t* data
+    def feed(self, const uint8_t[::1] received):
+        """Take bytes that were received elsewhere. Returns and raises as `took`."""
+        room = self.room(max(1, received.shape[0]))
+        room[: received.shape[0]] = received
+        return self.took(received.shape[0])
+
+    def room(self, size_t size):
+        """Return memory for `size` bytes, to receive into."""
+        cdef size_t rest = self.end - self.start
+        cdef size_t wanted = max(rest, self.need) + size
+        cdef size_t now = self.chunk.size
+        cdef Chunk chunk
+        if Py_REFCNT(<PyObject*>self.chunk) > 1 or (now > 4 * size and wanted <= 2 * size) or wanted > now:
+            # Somebody looks at it still; or it was for a large event, and would stay large; or it is for one that comes.
+            chunk = Chunk(max(2 * size, wanted if wanted <= now or rest < now // 2 else max(wanted, 2 * now)))
+            memcpy(chunk.memory, self.chunk.memory + self.start, rest)
+            self.chunk = chunk
+            self.start, self.end = 0, rest
+        elif now - self.end < size:
+            memmove(self.chunk.memory, self.chunk.memory + self.start, rest)
+            self.start, self.end = 0, rest
+        return memoryview(self.chunk)[self.end : self.end + size]
+
+    def took(self, size_t size):
+        """Return [] or [run]: `size` more bytes are there. Raises what `PacketSplitter.feed` raises."""
         cdef const uint8_t* at
         cdef const uint8_t* end
         cdef const uint8_t* stop
-        cdef size_t size
+        cdef size_t length
         cdef Event event
-        self.parts.append(chunk)
-        if <size_t>sum([len(part) for part in self.parts]) < self.need:
+        cdef Run run
+        if size > self.chunk.size - self.end:
+            raise ValueError(f"{size} bytes were received where {self.chunk.size - self.end} had room")
+        self.end += size
+        if self.end - self.start < self.need:
             return []
-        whole = chunk if len(self.parts) == 1 else b"".join(self.parts)
-        self.parts = []
         self.need = 4
-        cdef Run run = Run.__new__(Run)
-        run.data = whole
-        data = at = <const uint8_t*>PyBytes_AS_STRING(whole)
-        end = at + PyBytes_GET_SIZE(whole)
+        run = Run.__new__(Run)
+        run.chunk = self.chunk
+        at, end = self.chunk.memory + self.start, self.chunk.memory + self.end
         while end - at >= 4:
-            size = <size_t>little(at, 3)
-            if <size_t>(end - at) < size + 4:
-                self.need = size + 4
+            length = <size_t>little(at, 3)
+            if <size_t>(end - at) < length + 4:
+                self.need = length + 4
                 break
             if at[3] != self.sequence:
                 raise self.slow.out_of_order(at[3], self.sequence)
-            stop = at + 4 + size
-            if size == 0xFFFFFF:
-                break
-            if size < 1 + HEADER or at[4]:
-                self.slow.check_status(PyBytes_FromStringAndSize(<char*>at + 4, size))
-            event.start, event.stop, event.length = at + 5, stop, <uint32_t>(size - 1)
+            event.start, event.stop = at + 5, at + 4 + length
+            stop = event.stop
+            if length == 0xFFFFFF:
+                stop = self.joined(&event, end)
+                if stop == NULL:
+                    break
+                length = event.stop - at - 4
+            if length < 1 + HEADER or at[4]:
+                self.slow.check_status(PyBytes_FromStringAndSize(<char*>at + 4, length))
+            event.length = <uint32_t>(length - 1)
             self.check(&event)
             put_raw(&run.events, <uint8_t*>&event, sizeof(Event))
             self.sequence = self.sequence + 1 & 255
             at = stop
-        if at < end:
-            self.parts.append(PyBytes_FromStringAndSize(<char*>at, end - at))
-            if end - at >= 4 and little(at, 3) == 0xFFFFFF and <size_t>(end - at) >= 0xFFFFFF + 4:
-                return self.long_event(run, at, end)
+        self.start = at - self.chunk.memory
         return [run] if run.events.size else []
 
-    cdef object long_event(self, Run run, const uint8_t* at, const uint8_t* end):
-        """An event over several packets: hand it to Python, whole, once all of it is there."""
-        cdef size_t size, taken = 0, need = 0
-        cdef const uint8_t* p = at
-        pieces = []
-        sequence = self.sequence
+    cdef const uint8_t* joined(self, Event* event, const uint8_t* end) except? NULL:
+        """Put an event over several packets together, in place, and return where the last ends; NULL where it has not come yet."""
+        cdef const uint8_t* first = event.start - 5
+        cdef const uint8_t* p = first
+        cdef size_t size
+        cdef int packets = 0
         while True:
             if end - p < 4 or <size_t>(end - p) < 4 + <size_t>little(p, 3):
-                self.need = (p - at) + 4 + (<size_t>little(p, 3) if end - p >= 4 else 0)
-                return [run] if run.events.size else []
+                self.need = (p - first) + 4 + (<size_t>little(p, 3) if end - p >= 4 else 0)
+                return NULL
+            if p[3] != self.sequence + packets & 255:
+                raise self.slow.out_of_order(p[3], self.sequence + packets & 255)
             size = <size_t>little(p, 3)
-            if p[3] != sequence:
-                raise self.slow.out_of_order(p[3], sequence)
-            sequence = sequence + 1 & 255
-            pieces.append(PyBytes_FromStringAndSize(<char*>p + 4, size))
+            p += 4 + size
+            packets += 1
+            if size < 0xFFFFFF:
+                break
+        p = event.stop
+        while True:
+            size = <size_t>little(p, 3)
+            memmove(<uint8_t*>event.stop, p + 4, size)
+            event.stop += size
             p += 4 + size
             if size < 0xFFFFFF:
                 break
-        self.sequence = sequence
-        self.parts = []
-        self.need = 4
-        event = b"".join(pieces)
-        self.slow.check_status(event)
-        raw = self.slow.take(event, self.checksum)
-        more = self.feed(PyBytes_FromStringAndSize(<char*>p, end - p)) if p < end else []
-        return ([run] if run.events.size else []) + [raw] + more
+        self.sequence = self.sequence + packets - 1 & 255
+        return p
 
     cdef int check(self, Event* event) except -1:
         """Verify size and checksum, and leave the checksum off."""

@@ -82,6 +82,7 @@ cdef class Stream:
                     self.surface(event)
                 event += 1
         finally:
+            run.use_up()
             self.leave()
 
     # ------------------------------------------------------------ state

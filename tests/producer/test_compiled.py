@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from producer.decoder import EventDecoder
+from producer.events import RawEvent
 from producer.filter import TableFilter
 from producer.gtid import parse
 from producer.packets import PacketSplitter
-from producer.program import COMPILED
+from producer.program import COMPILED, compiled
 from producer.stream import new_buffer, new_splitter
 from producer.transaction import TransactionBuffer
 from shmstore import Position, ShmStoreError
@@ -254,3 +256,57 @@ def _outcome(binlog: Binlog, compiled: bool, data: bytes) -> Any:
         return _decode(binlog, compiled, [data], TableFilter())
     except ShmStoreError as error:
         return type(error)
+
+
+def test_the_folded_checksum_is_zlibs() -> None:
+    """CRC-32 by the processor's multiplication, by the tables and by zlib are one, for every length and start."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    data = memoryview(chance.randbytes(5000))
+    for size in [*range(300), *(chance.randrange(4900) for _ in range(200))]:
+        at = chance.randrange(100)
+        piece = data[at : at + size]
+        assert compiled.checksum(piece) == compiled.checksum(piece, False) == zlib.crc32(piece), (at, size)
+
+
+def test_wide_and_narrow_utf8_checks_agree_with_python() -> None:
+    """Text in any script, cut off or damaged anywhere, is UTF-8 to both checks exactly where it is to Python's decoder."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    edges = ["\x7f", "\x80", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff", "a", "ü", "数"]
+    wrong = [
+        b"\x80",
+        b"\xc0\x80",
+        b"\xc1\xbf",
+        b"\xe0\x9f\xbf",
+        b"\xed\xa0\x80",
+        b"\xf0\x8f\xbf\xbf",
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+    ]
+    seen = set()
+    for _ in range(20_000):
+        text = "".join(chance.choices(edges, k=chance.randrange(40))).encode()
+        at = chance.randrange(len(text) + 1)
+        damage = chance.choice([b"", b"", chance.choice(wrong), chance.randbytes(1)])
+        text = text[:at] + damage + text[at + chance.randrange(2) :]
+        text = text[: chance.randrange(len(text) + 1)] if chance.random() < 0.3 else text
+        try:
+            right = bool(text.decode()) or True
+        except UnicodeDecodeError:
+            right = False
+        assert compiled.is_text(text) == compiled.is_text(text, False) == right, text
+        seen.add(right)
+    assert seen == {True, False}
+
+
+def test_a_run_keeps_its_bytes_while_somebody_looks_at_it(binlog: Binlog) -> None:
+    """The memory received into is used again once a run is used up, and never before."""
+    data = _stream(binlog.events)
+    splitter: Any = new_splitter()
+    runs = [run for piece in _cut(data, random.Random(1), [10_000]) for run in splitter.feed(piece)]
+    kept = [raw for run in runs for raw in run.raw(RawEvent)]
+    wanted = [raw for piece in [data] for raw in PacketSplitter().feed(piece)]
+    assert kept == wanted
