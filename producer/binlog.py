@@ -243,38 +243,38 @@ class BinlogReader:
 
     def read(self) -> list[RawEvent]:
         """Return the events that have arrived, or none after `POLL` seconds. Raises `LinkLost` and other `SourceError`."""
+        room = self._packets.room(RECEIVE)
         try:
-            chunk = self._socket.recv(RECEIVE)
+            size = self._socket.recv_into(room)
         except TimeoutError:
             if time.monotonic() - self._heard > self._silence:
                 raise LinkLost(f"{self._where()} was silent for {self._silence:g} s, heartbeats included") from None
             return []
         except OSError as error:
             raise LinkLost(f"the link to {self._where()} broke: {error}") from error
-        if not chunk:
+        if not size:
             raise LinkLost(f"{self._where()} closed the link")
         self._heard = time.monotonic()
         if self._more is not None:
-            chunk = self._gather(chunk, self._more)
+            size = self._gather(room, size, self._more)
+        del room
         try:
-            events: list[RawEvent] = self._packets.feed(chunk)
+            events: list[RawEvent] = self._packets.took(size)
             return events
         except ServerRefused as error:
             raise self._refused(error) from error
 
-    def _gather(self, chunk: bytes, more: select.poll) -> bytes:
-        """Return `chunk` and what else is there: a TLS record holds one event, and each read returns one record."""
-        parts, size = [chunk], len(chunk)
+    def _gather(self, room: memoryview, size: int, more: select.poll) -> int:
+        """Add what else is there to the first `size` bytes: a TLS record holds one event, and each read returns one record."""
         while size < RECEIVE and (self._socket.pending() or more.poll(0)):
             try:
-                chunk = self._socket.recv(RECEIVE)
+                came = self._socket.recv_into(room[size:])
             except OSError:  # half a record, or an error that the next read meets again
                 break
-            if not chunk:
+            if not came:
                 break
-            parts.append(chunk)
-            size += len(chunk)
-        return b"".join(parts)
+            size += came
+        return size
 
     def _refused(self, error: Exception) -> SourceError:
         meant = translate(error, self._endpoint)
