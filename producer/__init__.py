@@ -13,6 +13,7 @@ from producer.errors import (
     TransactionBroken,
 )
 from producer.filter import PatternError
+from producer.progress import Progress, cancel_snapshot, request_snapshot, snapshot_status
 from producer.replicator import Summary, run
 from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
 from producer.sources import run_all
@@ -25,6 +26,7 @@ __all__ = [
     "LoginRefused",
     "PatternError",
     "PrivilegeMissing",
+    "Progress",
     "ServerBehind",
     "ServerIdInUse",
     "ServerUnreachable",
@@ -33,9 +35,12 @@ __all__ = [
     "Summary",
     "TransactionBroken",
     "add_flags",
+    "cancel_snapshot",
     "check_server",
     "load_all",
     "load_settings",
+    "request_snapshot",
     "run",
     "run_all",
+    "snapshot_status",
 ]

@@ -31,6 +31,7 @@ from shmstore.errors import BinlogPurged, PositionNotFound, SourceError
 
 RECEIVE = 1 << 18
 POLL = 0.2  # seconds after which read() returns with nothing, so that a stop is seen
+HURRIED = 0.002
 
 GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
@@ -67,6 +68,17 @@ class Session:
         places = ",".join(["%s"] * len(wanted))
         rows = self.query(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({places})", wanted)
         return {str(name).lower(): str(value) for name, value in rows}
+
+    def command(self, body: bytes) -> socket.socket:
+        """Send a command of the protocol by hand; return the socket that its answer comes on. Nothing else may be under way."""
+        try:
+            self._connection._write_bytes(struct.pack("<I", len(body)) + body)
+            self._connection._next_seq_id = 1
+            made: socket.socket = self._connection._sock
+            made.settimeout(self._connection._read_timeout)
+            return made
+        except (pymysql.MySQLError, OSError) as error:
+            raise translate(error, self.endpoint) from error
 
     def close(self) -> None:
         """Close the connection; never raises."""
@@ -285,6 +297,10 @@ class BinlogReader:
     def rest(self) -> None:
         """Call after a pause that was ours: the silence before it does not count."""
         self._heard = time.monotonic()
+
+    def hurry(self, hurried: bool) -> None:
+        """From now on, do not wait for events: somebody has other work to do meanwhile. Or do again."""
+        self._socket.settimeout(HURRIED if hurried else POLL)
 
     def _where(self) -> str:
         return f"{self._endpoint[0]}:{self._endpoint[1]}"

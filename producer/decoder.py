@@ -73,9 +73,9 @@ class EventDecoder:
         self.rows_decoder = RowsDecoder(compiled=compiled)
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
-        self.skipped = 0  # events, with skip_errors
-        self.heartbeats = 0  # each says that the server has sent all that it has
+        self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
         self.executed: ExecutedSet | None = None
+        self.altered: Callable[[Statement, str], None] = lambda statement, database: None  # is told of each DDL, whatever passes
         self._unfinished = False  # the statement that comes is half of a MariaDB ALTER
         self._forget_transaction()
         take: dict[int, Callable[[RawEvent], None]] = {
@@ -204,9 +204,7 @@ class EventDecoder:
             return
         if self.open and writer.part_is_out:
             raise TransactionBroken(f"{reason} inside transaction {writer.transaction}, parts of which are already in the store")
-        self._log.warning(
-            "%s:%d: %s inside transaction %s: never committed", writer.file, writer.offset, reason, writer.transaction
-        )
+        self._log.warning("%s:%d: %s inside %s: never committed", writer.file, writer.offset, reason, writer.transaction)
         writer.discard()
         self._forget_transaction()
 
@@ -371,8 +369,10 @@ class EventDecoder:
                 f"a change was logged as a statement, not as rows: {shown!r}; SET GLOBAL binlog_format = ROW (sessions may have "
                 "set their own), or pass such statements on with statements = pass"
             )
-        if self._schemas is not None and statement.kind is Kind.DDL:
-            self._schemas.follow(self.position, query.database, query.sql)
+        if statement.kind is Kind.DDL:
+            self.altered(statement, query.database)
+            if self._schemas is not None:
+                self._schemas.follow(self.position, query.database, query.sql)
 
     def _passes(self, statement: Statement, query: events.Query) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):

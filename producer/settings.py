@@ -47,7 +47,9 @@ class Settings:
     # ---- the server
     host: str = _option("127.0.0.1", "server, or a list to fail over: HOST[:PORT],HOST[:PORT]")
     port: int = _option(3306, "port of hosts that name none", low=1)
-    user: str = _option("root", "account; it needs REPLICATION SLAVE and REPLICATION CLIENT (MariaDB: BINLOG MONITOR)")
+    user: str = _option(
+        "root", "account; it needs REPLICATION SLAVE and REPLICATION CLIENT (MariaDB: BINLOG MONITOR), for snapshots SELECT"
+    )
     password: str = _option("", "password (environment or file only)", flag=False)
     password_file: str = _option("", "file that holds the password; read again at each connection")
     tls: str = _option("preferred", "encryption", choices=("disabled", "preferred", "required", "verify-ca", "verify-identity"))
@@ -65,8 +67,18 @@ class Settings:
     start: str = _option("latest", "without a resume point: latest, earliest, FILE:OFFSET, gtid:SET or time:ISO-8601")
     gtid: str = _option("auto", "follow GTIDs where the server has them, or file and offset only", choices=("auto", "off"))
     on_purged: str = _option(
-        "fail", "when the server no longer has the start position: stop, or go on at", choices=("fail", "latest", "earliest")
+        "fail",
+        "when the server no longer has the start position: stop, go on at what there is, or go on at latest and read all tables anew "
+        "(rows deleted meanwhile stay in readers' copies)",
+        choices=("fail", "latest", "earliest", "snapshot"),
     )
+    snapshot: str = _option(
+        "never",
+        "initial: where there is no resume point yet, the rows of all tables too, read while streaming goes on; "
+        "`shmstore snapshot` asks for tables at any time",
+        choices=("never", "initial"),
+    )
+    snapshot_chunk: int = _option(10_000, "rows of a snapshot that are read at a time", low=1)
     # ---- what passes
     include: tuple[str, ...] = _option((), "tables: patterns on database.table (regex as in Canal, or glob); none: all")
     exclude: tuple[str, ...] = _option((), "tables left out; wins over include")
@@ -121,6 +133,10 @@ class Settings:
             raise SettingsError(f"capacity is {self.capacity}; it must be a power of two, such as 16384")
         if self.server_id >= 2**32:
             raise SettingsError(f"server_id is {self.server_id}; it must be below 4294967296")
+        if self.binlog and (self.snapshot != "never" or self.on_purged == "snapshot"):
+            raise SettingsError(
+                "binlog files hold no tables to take a snapshot of: leave snapshot and on_purged, or name a server"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SettingsError("tls_cert and tls_key go together: give both or neither")
         if self.tls in ("verify-ca", "verify-identity") and not self.tls_ca:

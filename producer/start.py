@@ -30,6 +30,7 @@ class Start(NamedTuple):
     executed: ExecutedSet | None
     by_gtid: bool = False
     tail: Tail | None = None
+    lost: Position | None = None  # where it should have been; what came between is gone
 
 
 class Resume(NamedTuple):
@@ -109,8 +110,10 @@ def choose_start(
     """Return where to start on `server`; `latest` is what start = latest means, by default now; `saved`: the checkpoints, by
     default those of the store. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`.
     """
+    position = None
     try:
         if resume is not None:
+            position = resume.position
             require_one_source(settings.store, resume.position)
             return _at(settings, session, server, resume.position)._replace(tail=resume.tail)
         found = checkpoints(settings.store, settings.state or None) if saved is None else saved
@@ -124,6 +127,10 @@ def choose_start(
     except BinlogPurged as error:
         if settings.on_purged == "fail" or (resume is not None and resume.tail is not None):
             raise  # half a transaction in the store would stay half
+        if settings.on_purged == "snapshot":
+            log.error("%s; all tables are read anew: what was deleted meanwhile stays in readers' copies", error)
+            start = _latest(session, server, settings)
+            return start._replace(lost=position or start.position)
         log.error("%s; going on at %s: changes between are lost", error, settings.on_purged)
         return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
 

@@ -20,6 +20,7 @@ from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column, EventType, TableSchema
 from tests.producer.decoding import Log, database_of, reference, run
 from tests.producer.oracle import value_of
+from tests.producer.selecting import equals_stream
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
@@ -284,15 +285,17 @@ def case_id(case: Case) -> str:
     return re.sub(r"[^a-z0-9() ]", "", case.type)[:40]
 
 
-def check(server: Server, log: Log, connection: Any, case: Case, columns: str = "") -> None:
-    """Insert, update and delete the case's values; every image equals SELECT of the row."""
-    run(connection, "DROP TABLE IF EXISTS t", f"CREATE TABLE t (id int primary key, v {case.type} {columns})")
+def check(server: Server, log: Log, connection: Any, case: Case, *, snapshot: bool = True) -> None:
+    """Insert, update and delete the case's values; every image equals SELECT of the row, and so does what a snapshot reads."""
+    run(connection, "DROP TABLE IF EXISTS t", f"CREATE TABLE t (id int primary key, v {case.type})")
     for i, value in enumerate((*case.values, "NULL")):
         run(connection, f"INSERT INTO t (id, v) VALUES ({i}, {value})")
     inserted = log.seen()
     select = "v * 1e0" if case.type.startswith("float") else "v"
     shown = run(connection, f"SELECT id, {select} FROM t ORDER BY id")
     assert len(shown) == len(case.values) + 1
+    if snapshot:
+        equals_stream(server, inserted[0].schema.database, "t", inserted)
     run(connection, "UPDATE t SET id = id + 1000 ORDER BY id DESC", "DELETE FROM t ORDER BY id")
     changed = log.seen()
     column = inserted[0].schema.columns[1]

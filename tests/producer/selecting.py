@@ -1,0 +1,59 @@
+"""A table as a snapshot reads it, compared with what the stream said of the same rows."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import producer
+from producer.binlog import Session, connect
+from producer.chunks import Rows, begin, literals, selection
+from producer.server import read_server
+from producer.tables import SourceTable, read_table
+from shmstore import Position, TableSchema, codec
+from tests.servers.server import Server
+
+SETUP = "SET SESSION time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', character_set_results = NULL"
+
+
+def session_of(server: Server) -> Session:
+    settings = producer.Settings(store="selecting", host=server.host, port=server.port, user=server.user)
+    session = connect(settings, settings.endpoints()[0])
+    session.query(SETUP)
+    return session
+
+
+def selected(session: Session, table: SourceTable, limit: int = 1000) -> list[tuple[Any, ...]]:
+    """All rows of a table, in stored form, read chunk by chunk."""
+    choice, after, found = selection(table), list[str](), list[tuple[Any, ...]]()
+    width = len(table.schema.columns)
+    while True:
+        rows = Rows(session, choice.sql(after, limit), choice.columns, 30)
+        while not rows.step(30):
+            pass
+        found += [row[:width] for row in rows.rows]
+        if table.key is None or len(rows.rows) < limit:
+            return found
+        after = literals(choice, table.key, rows.rows[-1])
+
+
+def as_shown(schema: TableSchema) -> TableSchema:
+    """The schema with members as the server shows them: both know only the first plane of Unicode there."""
+
+    def plain(text: str) -> str:
+        return "".join(char if ord(char) < 0x10000 else "?" for char in text)
+
+    return schema._replace(columns=tuple(c._replace(members=tuple(map(plain, c.members))) for c in schema.columns))
+
+
+def equals_stream(server: Server, database: str, table: str, seen: list[Any], *, history: str = "auto", limit: int = 3) -> None:
+    """What a snapshot makes of the table now is what `seen`, events of INSERTs of all its rows, hold: schema and rows."""
+    with closing(session_of(server)) as session:
+        begin(session, read_server(session), Position("", 0), None)
+        found = read_table(session, database, table, history=history)
+        assert found is not None
+        assert found.schema == as_shown(seen[0].schema)
+        rows = selected(session, found, limit)
+        header = [2, 16, "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
+        event = codec.decode(codec.encode_stored(header, codec.encode_schema(found.schema), [None, None, None, rows]))
+        assert [repr(row.after) for row in event.rows] == [repr(row.after) for one in seen for row in one.rows]

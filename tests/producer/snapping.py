@@ -1,0 +1,153 @@
+"""What the snapshot tests share: a reader that keeps rows by key, a load that never rests, and waiting for a snapshot's end."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+import producer
+from shmstore import EntryType, Event, EventStore, EventType
+from tests.producer.running import Running, events_of, wait_for
+from tests.servers.server import Server
+
+
+class Copy:
+    """Tables as a reader has them that puts each row in place of the one with its key, whatever the event says."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
+        self.reads = self.chunks = 0
+        self._place: tuple[tuple[int, int, int], int] = ((0, 0, 0), -1)
+        self._open = False
+
+    def apply(self, events: list[Event]) -> None:
+        for event in events:
+            place = (event.position.order, event.order)
+            assert place > self._place, f"{place} after {self._place}: {event}"
+            self._place = place
+            if event.entry is EntryType.BEGIN:
+                assert not self._open
+                self._open = True
+            elif event.entry is EntryType.END:
+                assert self._open
+                self._open = False
+                assert event.position.gtids
+                self.chunks += event.type is EventType.READ
+            elif event.entry is EntryType.DDL:
+                self._statement(event)
+            elif event.entry is EntryType.ROWS:
+                self._rows(event)
+
+    def _statement(self, event: Event) -> None:
+        if event.type is EventType.TRUNCATE:
+            self.tables.get(event.props["table"], {}).clear()
+        elif event.type is EventType.ALTER and "ADD COLUMN" in event.sql:
+            table = self.tables.get(event.props["table"], {})
+            for key in list(table):
+                table[key] = (*table[key], 7)
+
+    def _rows(self, event: Event) -> None:
+        assert event.table is not None
+        table = self.tables.setdefault(event.table.table, {})
+        key = event.table.primary_key
+        for before, after in event.rows:
+            if before is not None:
+                table.pop(tuple(before[i] for i in key), None)
+            if after is not None:
+                table[tuple(after[i] for i in key)] = after
+        self.reads += len(event.rows) * (event.type is EventType.READ)
+
+
+def select(server: Server, database: str, table: str, key: tuple[int, ...] = (0,)) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """The server's rows by key."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {database}.{table}")
+        return {tuple(row[i] for i in key): tuple(row) for row in cursor.fetchall()}
+
+
+class Load:
+    """Random transactions over one table (id, n, t), in a thread, until it is stopped: also key changes and rollbacks."""
+
+    def __init__(self, server: Server, database: str, seed: int, rows: int, pause: float = 0.0, table: str = "t") -> None:
+        self._random, self._rows, self._pause, self._table = random.Random(seed), rows, pause, table
+        self._connection = server.connect(database=database, autocommit=False)
+        self._stop = threading.Event()
+        self.count, self.error = 0, None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        r, table = self._random, self._table
+        try:
+            with self._connection.cursor() as cursor:
+                while not self._stop.wait(self._pause):
+                    for _ in range(r.randint(1, 5)):
+                        id_, other = r.randint(1, self._rows), r.randint(1, self._rows)
+                        sql = r.choice(
+                            [
+                                f"INSERT INTO {table} (id, n, t) VALUES ({id_}, {r.randint(0, 99)}, 'new') ON DUPLICATE KEY UPDATE n = n + 1",
+                                f"UPDATE {table} SET n = n + 1, t = concat('u', n) WHERE id BETWEEN {id_} AND {id_ + 3}",
+                                f"DELETE FROM {table} WHERE id = {id_}",
+                                f"UPDATE IGNORE {table} SET id = {other} WHERE id = {id_}",
+                            ]
+                        )
+                        with suppress(pymysql.err.IntegrityError):
+                            cursor.execute(sql)
+                    if r.random() < 0.1:
+                        self._connection.rollback()
+                    else:
+                        self._connection.commit()
+                    self.count += 1
+        except pymysql.MySQLError as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._connection.close()
+        assert self.error is None, self.error
+
+
+def fill(server: Server, database: str, rows: int, table: str = "t") -> None:
+    """A table (id, n, t) of so many rows."""
+    with server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} (id int primary key, n int, t varchar(60))")
+        for at in range(1, rows + 1, 5000):
+            values = ",".join(f"({i},{i % 97},'row {i}')" for i in range(at, min(at + 5000, rows + 1)))
+            cursor.execute(f"INSERT INTO {table} VALUES {values}")
+
+
+def finished(run: Running) -> bool:
+    """Whether nothing of a snapshot is left to do."""
+    progress = producer.snapshot_status(run.settings.store, state=run.settings.state or None)
+    return not run.alive or (
+        progress is not None
+        and bool(progress.requests)
+        and not progress.open
+        and not list((Path(run.settings.state) / run.settings.store).glob("*.request"))
+    )
+
+
+def copied(run: Running, server: Server) -> Copy:
+    """What a reader has that read everything from the beginning, once the snapshot is done and the stream has caught up."""
+    wait_for(lambda: finished(run), "the snapshot")
+    if not run.alive:
+        run.wait()
+    copy = Copy()
+    copy.apply(events_of(run, server))
+    return copy
+
+
+def states(run: Running) -> dict[str, str]:
+    """The state of each table of the snapshot."""
+    progress = producer.snapshot_status(run.settings.store, state=run.settings.state)
+    assert progress is not None
+    return {task.table: task.place.state for task in progress.tasks}
+
+
+__all__ = ["Copy", "EventStore", "Load", "copied", "fill", "finished", "select", "states"]
