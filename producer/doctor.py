@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from producer.binlog import Session, connect
 from producer.errors import PrivilegeMissing
+from producer.places import split_places
 from producer.replicator import replica_id
 from producer.scan import file_begins
 from producer.server import Server, binlog_files, read_server
@@ -169,6 +170,8 @@ def _start_position(settings: Settings) -> Position | None:
     try:
         with EventStore.attach(settings.store, path=settings.store_path or None) as store:
             position = store.last_ack_point()
+            if position is not None and position.of_group:
+                return split_places(position).get(settings.name)
             if position is not None:
                 return position
     except StoreNotFound:

@@ -106,6 +106,7 @@ class Group:
         store.claim()
         self._places, tail = self._read_store()
         self._texts = {name: place_text(name, place) for name, place in self._places.items()}
+        self._announced = bool(store.last_ack_point() or tail)  # whether the store says where the sources began
         self._joined = False  # a source is new: say so in the store
         names = [one.name for one in settings]
         if tail is not None and tail.source not in names:
@@ -165,6 +166,8 @@ class Group:
     def run(self) -> list[Summary]:
         """Replicate all until told to stop, or until the last source ends. Raises the first error of any."""
         results: dict[str, Summary] = {}
+        if self._places and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
+            self._put(*encode_batch(self._start_event()))
 
         def work(seat: Seat, settings: Settings) -> None:
             try:
@@ -199,13 +202,13 @@ class Group:
         while not self.failed and not self._stop():
             with self.changed:
                 pieces = self._take()
-                if not pieces and not self._joined:
-                    if all(seat.lane.ended and not seat.lane.pieces for seat in self.seats):
-                        return
-                    self.changed.wait(min(0.5, self._merge.until(time.monotonic())))
                 whole = not pieces and self._merge.owner is None and self._all_known
                 start = self._start_event() if self._joined and whole else None
                 self._joined = self._joined and start is None
+                if not pieces and start is None:
+                    if all(seat.lane.ended and not seat.lane.pieces for seat in self.seats):
+                        return
+                    self.changed.wait(min(0.5, self._merge.until(time.monotonic())))
             if start:
                 self._put(*encode_batch(start))
             if pieces:
@@ -225,13 +228,14 @@ class Group:
             return pieces  # first of all, where each source begins
         now, size, events = time.monotonic(), 0, 0
         by_lane = {id(seat.lane): seat for seat in self.seats}
+        added = 100 + sum(map(len, self._texts.values()))  # bytes that `_with_places` adds, about
         while (lane := self._merge.next(now)) is not None:
             head = lane.pieces[0]
-            if pieces and (size + head.size > self._most_bytes or events + head.events > self._most_events):
+            if pieces and (size + head.size + added > self._most_bytes or events + head.events > self._most_events):
                 break
             self._merge.took(lane, lane.take())
             pieces.append((by_lane[id(lane)], head))
-            size, events = size + head.size, events + head.events
+            size, events = size + head.size + added, events + head.events
         if pieces:
             self.changed.notify_all()  # there is room
         return pieces

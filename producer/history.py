@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from producer.binlog import Session, connect
 from producer.schema import SchemaHistory
@@ -62,22 +63,23 @@ class CurrentTables:
 
 
 def open_history(
-    settings: Settings, session: Session, server: Server, log: logging.Logger, *, anew: bool
+    settings: Settings, session: Session, server: Server, log: logging.Logger, *, anew: bool, source: str = ""
 ) -> SchemaHistory | CurrentTables | None:
-    """Return the history that the options and the server ask for; `anew`: an empty one, the old file is put aside.
+    """Return the history that the options and the server ask for; `anew`: an empty one, old files are put aside.
 
+    `source`: whose it is, of several in one store.
     Raises `SchemaUnknown` where the file is another server's.
     """
     identity = server.identity.replace("=", "-").replace("/", "-")
-    folder = (Path(settings.state) if settings.state else state_directory()) / settings.store
+    folder = (Path(settings.state) if settings.state else state_directory()) / settings.store / quote(source, safe="")
     path = folder / f"schemas-{identity}.jsonl"
-    # A history that was begun is followed on, also while the log names its columns: it must not miss a DDL.
-    wanted = server.variables.get("binlog_row_metadata") != "FULL" or path.exists()
+    # A history that was begun is followed on, also while the log, or another server's, names its columns: it must not miss a DDL.
+    wanted = server.variables.get("binlog_row_metadata") != "FULL" or bool(histories(folder))
     if settings.schema_history == "on" or (settings.schema_history == "auto" and wanted):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if anew and path.exists():  # DDLs since then were seen by nobody
-                path.replace(path.with_suffix(".old"))
+            for old in histories(folder) if anew else []:  # DDLs since then were seen by nobody
+                old.replace(old.with_suffix(".old"))
             history = SchemaHistory(path)
         except OSError as error:
             raise SettingsError(
@@ -89,6 +91,11 @@ def open_history(
     if settings.schema_history == "auto" and server.mariadb:
         return CurrentTables(settings, session.endpoint, log)
     return None
+
+
+def histories(folder: Path) -> list[Path]:
+    """Return the files of `folder` that are schema histories, one for each server; not those put aside."""
+    return sorted(folder.glob("schemas-*.jsonl"))
 
 
 def require_covered(history: SchemaHistory, position: Position) -> None:

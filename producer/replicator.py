@@ -21,7 +21,8 @@ from producer.binlog_file import BinlogFiles, find_place, find_time, list_files
 from producer.decoder import EventDecoder
 from producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable
 from producer.events import RawEvent
-from producer.history import open_history, require_covered, take_snapshot
+from producer.failover import go_to_start, needs_snapshot
+from producer.history import open_history, take_snapshot
 from producer.schema import SchemaHistory
 from producer.seal import Seal
 from producer.server import read_server, require_binlog
@@ -231,16 +232,15 @@ class Replicator:
             require_binlog(server, settings)
             newest, resume, seat = store.newest, self._resume(), self._seat
             fresh = resume is None if seat is not None else not has_resume(settings, resume)
-            schemas = open_history(settings, session, server, self._log, anew=fresh and settings.start == "latest")
+            anew, source = fresh and settings.start == "latest", seat.name if seat is not None else ""
+            schemas = open_history(settings, session, server, self._log, anew=anew, source=source)
             latest = None
-            if isinstance(schemas, SchemaHistory) and schemas.first is None:
+            if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
                 latest = take_snapshot(schemas, session, server)
             saved: dict[str, Checkpoint] | None = {} if seat is not None else None
             start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
             if isinstance(schemas, SchemaHistory):
-                schemas.seek(start.position)
-                if fresh:
-                    require_covered(schemas, start.position)
+                start = go_to_start(schemas, start, settings, session, server, fresh=fresh)
             domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
             self._claim(start, gtids=server.gtids, domain=domain)
             if seat is None and store.newest != newest:  # the former producer was not quite gone
@@ -251,7 +251,7 @@ class Replicator:
                 file=start.position.file,
                 offset=start.position.offset,
                 gtids=start.executed if start.by_gtid else None,
-                server_id=replica_id(settings, seat.name if seat else ""),
+                server_id=replica_id(settings, source),
             )
         finally:
             session.close()

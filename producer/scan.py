@@ -13,7 +13,7 @@ from producer.binlog import BinlogReader, Session
 from producer.decoder import EventDecoder
 from producer.events import ARTIFICIAL_FLAG, EventCode, RawEvent
 from producer.filter import TableFilter
-from producer.gtid import ExecutedSet
+from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from producer.rows import ROWS_EVENTS
 from producer.server import Server, binlog_files, current_position
 from producer.settings import Settings
@@ -65,6 +65,31 @@ def scan_to_time(settings: Settings, session: Session, server: Server, when: flo
             if position.order >= end.order:
                 return found
     return found
+
+
+def scan_to_set(settings: Settings, session: Session, server: Server, wanted: ExecutedSet) -> Place:
+    """Return the place before the first transaction that is not in `wanted`. Raises `PositionNotFound` where that is gone."""
+    end = current_position(session, server)
+    for name, _ in reversed(binlog_files(session)):
+        found: Place | None = None
+        with closing(_reader(settings, session, name)) as reader:
+            for position, executed, _ in boundaries(_events(reader), name):
+                if executed is None:
+                    continue
+                if not _covers(wanted, executed):
+                    break
+                found = (position, executed)
+                if position.order >= end.order:
+                    break
+        if found is not None:
+            return found
+    raise PositionNotFound(f"{server.endpoint[0]}:{server.endpoint[1]} has no place where only {wanted} was executed")
+
+
+def _covers(wanted: ExecutedSet, executed: ExecutedSet) -> bool:
+    if isinstance(wanted, GtidSet) and isinstance(executed, GtidSet):
+        return wanted.covers(executed)
+    return isinstance(wanted, MariadbGtids) and isinstance(executed, MariadbGtids) and wanted.covers(executed)
 
 
 def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[tuple[Position, ExecutedSet | None, float]]:

@@ -74,6 +74,11 @@ class SchemaHistory:
             self._replay(len(self._records))
 
     @property
+    def path(self) -> Path | None:
+        """The file that keeps it."""
+        return self._path
+
+    @property
     def first(self) -> Position | None:
         """Position of the oldest snapshot: nothing before it can be told."""
         return self._records[0].position if self._records else None
@@ -106,9 +111,21 @@ class SchemaHistory:
         self._schemas[key] = (found, schema)
         return schema
 
-    def seek(self, position: Position) -> None:
-        """Go to the tables as they were at `position`. Raises `SchemaUnknown` when that is older than the first snapshot."""
+    def seek(self, position: Position, has: Callable[[str], bool] | None = None) -> None:
+        """Go to the tables as they were at `position`. Raises `SchemaUnknown` when that is older than the first snapshot.
+
+        `has`: whether a GTID set is part of the one executed there. Where given, it decides, and `position` may be of another
+        server.
+        """
         if not self._records:
+            return
+        if has is not None:
+            count = self._reached(has)
+            if not count:
+                raise SchemaUnknown(
+                    f"the schema history {self._name} begins behind GTID set {position.gtids}; start later, or give a history that goes back further"
+                )
+            self._replay(count)
             return
         first = self._records[0].position
         if position.file.rpartition(".")[0] != first.file.rpartition(".")[0]:
@@ -123,7 +140,22 @@ class SchemaHistory:
             )
         self._replay(self._index(position))
 
+    def _reached(self, has: Callable[[str], bool]) -> int:
+        """How many records, from the first on, a place has reached by its GTID set."""
+        return next((n for n, record in enumerate(self._records) if not has(record.position.gtids)), len(self._records))
+
     # ------------------------------------------------------------ writing
+
+    def carry(self, other: SchemaHistory, position: Position, has: Callable[[str], bool]) -> None:
+        """Begin at `position` with the tables as `other`, of another server of the same transactions, has them.
+
+        `has` says how far they were followed there, as for `seek`. Raises `SchemaUnknown` where that is before its beginning.
+        """
+        other.seek(position, has)
+        change: Change = {(database, ""): charset for database, charset in other._catalog.databases.items()}
+        change |= other._catalog.tables
+        server = next(record.server for record in other._records[: other._applied][::-1] if record.kind == "snapshot")
+        self._add(_Record(position, "snapshot", change, "", None, server))
 
     def snapshot(self, query: Query, position: Position, *, database: str | None = None) -> None:
         """Add the tables as the server has them now, which is how they are at `position`; of one database, or of all.

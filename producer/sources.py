@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from producer.group import run_group
 from producer.replicator import Stop, StopEvent, Summary, open_store, run
 from producer.settings import Settings
-from shmstore import EventStore
+from producer.start import resume_point
+from shmstore import EventStore, StoreNotFound, checkpoints
 
 __all__ = ["run_all"]
 
@@ -42,8 +43,20 @@ def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: loggin
     return [results[i] for i in range(len(settings))]
 
 
+def _is_of_group(settings: Settings) -> bool:
+    """Whether the store was one of several sources before, so that the one left goes on where it was."""
+    try:
+        with EventStore.attach(settings.store, path=settings.store_path or None) as store:
+            resume = resume_point(store)
+    except StoreNotFound:
+        resume = None
+    if resume is not None:
+        return resume.position.of_group
+    return any(checkpoint.position.of_group for checkpoint in checkpoints(settings.store, settings.state or None).values())
+
+
 def _run(settings: list[Settings], stop: Stop, log: logging.Logger | None) -> list[Summary]:
-    if len(settings) == 1:
+    if len(settings) == 1 and not _is_of_group(settings[0]):
         return [run(settings[0], stop, log=log)]
     store, created = open_store(settings[0])
     with store:

@@ -147,8 +147,10 @@ def run(options: argparse.Namespace) -> int:
     stop = threading.Event()
     with on_signal(stop.set) as came:
         summaries = producer.run_all(settings, stop)
+    stores = [each.store for each in settings]
     for each, summary in zip(settings, summaries, strict=True):
-        print(f"shmstore: {each.store}: {told(summary)}", file=sys.stderr)
+        name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
+        print(f"shmstore: {name}: {told(summary)}", file=sys.stderr)
     return ended(came)
 
 

@@ -27,6 +27,8 @@ Gtids = dict[str, list[tuple[int, int]]]  # source -> (first, last) ..., ascendi
 
 def parse(text: str) -> Gtids:
     """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number stands for all up to it."""
+    if "=" in text:  # where several sources stand, by name: no two of them bring the same transactions
+        text = ",".join(place.partition("/")[2] for place in text.split(";"))
     found: Gtids = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         source, *fields = part.split(":")

@@ -49,8 +49,14 @@ def find(segment: Segment, position: Position) -> int:
     """
     views = segment.views
     oldest, put = slowest_ack(views) + 1, segment.words[PUT]
-    if not position.file and position.gtids:
+    if position.of_group or (not position.file and position.gtids):
         return _find_gtids(segment, oldest, put, position)
+    last = last_ack_point(segment)
+    if last is not None and last.of_group:
+        raise PositionNotFound(
+            f"store {segment.name!r} holds several sources, so {position.file}:{position.offset} is no place in it: give the position of a "
+            "transaction's end that was read from it, GTIDs and all, or a sequence"
+        )
     # One slot back: an event that is gone still says where it ended, and that is enough to know that nothing is missing.
     known = max(oldest - 1, views.first)
     i = known & (views.places - 1)

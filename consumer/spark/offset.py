@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from shmstore.errors import StoreError
 from shmstore.event import Position
 
 VERSION = 1
@@ -73,6 +74,7 @@ class Offset(NamedTuple):
         """Return the offset of the event `seq`, which ends at `position`."""
         if position is None:
             return cls(store, epoch, seq)
+        require_one_source(store, position)
         return cls(store, epoch, seq, position.file, position.offset, position.gtids, position.row)
 
     def __str__(self) -> str:
@@ -82,6 +84,14 @@ class Offset(NamedTuple):
     def to_json(self) -> str:
         """Return the text that `startingOffsets` takes."""
         return json.dumps(self.to_dict())
+
+
+def require_one_source(store: str, position: Position) -> None:
+    """Raise `StoreError` for a place in a store of several sources: files and offsets of different servers have no order."""
+    if position.of_group:
+        raise StoreError(
+            f"store {store!r} holds several sources, whose rows have no common seq: give each source a store of its own, and union the streams"
+        )
 
 
 def seq_prefix(file_number: int, offset: int, order: int) -> str:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from consumer.spark.batches import Decoder
 from consumer.spark.lease import attach, window
-from consumer.spark.offset import Offset
+from consumer.spark.offset import Offset, require_one_source
 from consumer.spark.options import Options
 from consumer.spark.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
 from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, typed_schema
@@ -90,6 +90,7 @@ class BatchReader(DataSourceReader):
             if point is None:
                 return [InlinePartition([])]
             events = window(store, first, point)
+            require_one_source(store.name, events.position_of(point))
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
             return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in split(first, events.ends, parts)]

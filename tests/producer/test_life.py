@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,30 +185,86 @@ def link_up(replica: Server, primary: Server) -> None:
 
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
-def test_failover(flavor: str) -> None:
-    """When the first server of the list dies, the stream goes on at its replica by GTID, from the right transaction."""
-    replicates = ["--server-id=2", "--log-slave-updates" if flavor == "mariadb" else "--log-replica-updates"]
-    with start_server(flavor) as primary, start_server(flavor, options=replicates) as replica:
+def test_failover(flavor: str, tmp_path: Path) -> None:
+    """When the first server of the list dies, the stream goes on at its replica by GTID, from the right transaction; where the
+    log names no columns, with what the schema history of the other knew there, whatever the files are called here."""
+    plain = ["--binlog-row-metadata=" + ("NO_LOG" if flavor == "mariadb" else "MINIMAL")]
+    replicates = [*plain, "--server-id=2", "--log-slave-updates" if flavor == "mariadb" else "--log-replica-updates"]
+    with start_server(flavor, options=plain) as primary, start_server(flavor, options=replicates) as replica:
         if flavor == "mysql":
             execute(replica, "mysql", "RESET BINARY LOGS AND GTIDS")
         else:
             execute(replica, "mysql", "RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
         link_up(replica, primary)
+        execute(replica, "mysql", *["FLUSH BINARY LOGS"] * 3)
         execute(primary, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY AUTO_INCREMENT, a INT)")
         hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
-        with running(primary, host=hosts, start="earliest", **QUICK) as run:
+        options = {**QUICK, "host": hosts, "schema_history": "on", "state": str(tmp_path)}
+        with running(primary, **options) as run:
             follower = Follower(run.settings.store, Mirror("d"))
             for i in range(20):
                 execute(primary, "d", f"INSERT INTO t (a) VALUES ({i})", "UPDATE t SET a = a + 1 WHERE id % 3 = 0")
+            altered = ("ALTER TABLE t ADD COLUMN z INT UNSIGNED DEFAULT 4000000000 FIRST", "ALTER TABLE t ADD COLUMN y INT FIRST")
+            execute(primary, "d", "CREATE TABLE later (id INT PRIMARY KEY)", "DROP TABLE later", "CREATE TABLE u LIKE t")
+            execute(primary, "d", altered[0].replace(" t ", " u "))
+            execute(primary, "d", "INSERT INTO u (a) VALUES (1)")
             expected = select_table(primary, "d", "t")
             wait_for(lambda: _same(replica, expected), "the replica")
             primary.kill()
-            execute(replica, "d", "INSERT INTO t (a) VALUES (99)", "DELETE FROM t WHERE id = 1")
+            execute(replica, "d", "INSERT INTO t (a) VALUES (99)", "DELETE FROM t WHERE id = 1", "INSERT INTO u (a) VALUES (2)")
+            execute(replica, "d", altered[1].replace(" t ", " u "), "INSERT INTO u (a) VALUES (3)")
             with EventStore.attach(run.settings.store) as store:
                 wait_for(lambda: _ends_like(replica, store), "the stream to go on at the replica")
             assert run.stop().reconnects >= 1
-            assert follower.finish().tables["t"] == select_table(replica, "d", "t")
+            execute(replica, "d", "INSERT INTO u (a) VALUES (4)")
+            again = Running(run.settings)  # it goes on with the history of its new server
+            with EventStore.attach(run.settings.store) as store:
+                wait_for(lambda: not again.alive or _ends_like(replica, store), "the stream to go on after a restart")
+            again.stop()
+            tables = follower.finish().tables
+            assert tables["t"] == select_table(replica, "d", "t")
+            rows = [row for row in tables["u"].values() if len(row) == 4]
+            assert rows == list(select_table(replica, "d", "u", key=2).values())[2:]
+            assert sorted(row[-2:] for row in tables["u"].values()) == [(i, i) for i in range(1, 5)]
+            assert [path.suffix for path in sorted((tmp_path / run.settings.store).glob("schemas-*"))].count(".jsonl") == 1
             remove(run.settings.store)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_failover_in_half_a_transaction(alike: bool) -> None:
+    """When the store ends inside a transaction, a replica that logged the same events finishes it; one that grouped the rows
+    otherwise is refused, and no row is left out or put twice."""
+    replicates = ["--server-id=2", "--log-slave-updates", *([] if alike else ["--binlog-row-event-max-size=2048"])]
+    with start_server("mariadb") as primary, start_server("mariadb", options=replicates) as replica:
+        link_up(replica, primary)
+        execute(primary, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, a VARCHAR(100))")
+        options = {**QUICK, "capacity": 64, "memory_unit": 16384, "transaction_events": 8}
+        with running(primary, **options) as run, EventStore.attach(run.settings.store) as store:
+            reader = store.subscribe("mirror")
+            many = ",".join(f"({i}, REPEAT('x', 90))" for i in range(9000))
+            execute(primary, "d", "INSERT INTO t VALUES (9999, 'before')", f"INSERT INTO t VALUES {many}")
+            wait_for(lambda: store.newest - store.oldest >= 50, "the ring to be full")
+            run.stop()
+            last = store.latest_event
+            assert last is not None
+            assert not last.ends_transaction
+            expected = select_table(primary, "d", "t")
+            wait_for(lambda: _same(replica, expected), "the replica")
+            primary.kill()
+            reader.close()
+            follower = Follower(run.settings.store, Mirror("d"))
+            again = Running(dataclasses.replace(run.settings, host=f"127.0.0.1:{replica.port}"))
+            if alike:
+                wait_for(lambda: not again.alive or _ends_like(replica, store), "the rest of the transaction")
+                again.stop()
+                assert follower.finish().tables["t"] == expected
+            else:
+                with pytest.raises(
+                    producer.TransactionBroken, match=r"behind its event \d+, but on this server .*binlog_row_event_max_size"
+                ):
+                    again.wait()
+                assert store.latest_event == last
+                follower.finish()
 
 
 def _same(server: Server, expected: dict[tuple[int, ...], tuple[int, ...]]) -> bool:

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from producer.errors import TransactionBroken
 from producer.events import RawEvent
+from producer.seal import Seal
+from producer.settings import Settings
 from producer.transaction import Flush, TransactionBuffer
 from producer.writer import EventWriter, Tail
 from shmstore import EntryType, Event, EventType, Position, SlotFlag
@@ -118,6 +121,53 @@ def test_a_tail_is_passed_over(order: int, part: int) -> None:
     events = [event for flush in drain(buffer) for event in flush]
     assert [event.order for event in events] == [*range(order + 1, 8), 0, 1, 2]
     assert [event.part for event in events] == [part + 1] * (7 - order) + [0] * 3
+
+
+@given(st.integers(1, 8), st.sampled_from(["same", "other", "fewer"]))
+def test_what_is_passed_over_is_compared(cut: int, then: str) -> None:
+    """Of a transaction that stands half in the store, what is passed over must have the checksum of what is there; whichever
+    part it ends with, and over several lives. With other options that cannot be said, and is not."""
+    sizes = [3, 5, 8, 13, 21, 34, 55, 89]
+    settings = Settings(store="s")
+
+    def parts(sizes: list[int], tail: Tail | None) -> list[Flush]:
+        buffer, seal = TransactionBuffer(events=2, size=100_000), Seal(settings)
+        writer = EventWriter(buffer)
+        writer.tail = seal.begin(tail)
+        if tail is None:
+            write(writer, [1], number=0)
+        write(writer, sizes, number=1)
+        flushes = []
+        while (flush := buffer.take()) is not None:
+            flushes.append(seal.close(flush))
+        return flushes
+
+    whole = [flush for flush in parts(sizes, None) if events_of(flush)[-1].transaction == "uuid:1"]
+    assert len(whole) == 5
+
+    def tail_of(flush: Flush) -> Tail:
+        last = events_of(flush)[-1]
+        return Tail(last.transaction, last.order, last.part, "", last.props["checksum"])
+
+    tail = tail_of(whole[min(cut, len(whole) - 1) - 1])
+    if then == "same":
+        rest = parts(sizes, tail)
+        assert [event.order for flush in rest for event in events_of(flush)] == list(range(tail.order + 1, 10))
+        if len(rest) > 1:  # a second life's checksum goes on from the first's
+            assert tail_of(rest[0]).checksum == next(
+                tail_of(flush).checksum for flush in whole if tail_of(flush).order == tail_of(rest[0]).order
+            )
+    elif then == "other" and tail.order:
+        with pytest.raises(
+            TransactionBroken, match=f"behind its event {tail.order}, but on this server its events up to there are others"
+        ):
+            parts([4, *sizes[1:]], tail)
+    elif then == "fewer" and tail.order:
+        with pytest.raises(TransactionBroken, match="it ends with event"):
+            parts(sizes[: tail.order - 1], tail)
+    other = Seal(Settings(store="s", exclude=("a.*",))).begin(tail)
+    assert other is not None
+    assert other.checksum == ""
 
 
 def test_savepoints() -> None:
