@@ -219,6 +219,18 @@ def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[A
 # ---------------------------------------------------------------- compiled
 
 
+class Places(NamedTuple):
+    """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do."""
+
+    seq: pa.Array
+    op: pa.Array
+    file: pa.Array
+    offset: pa.Array
+    time: pa.Array
+    server: pa.Array
+    row: pa.Array
+
+
 class Events:
     """Encoded events, indexed by compiled code; `records` has a record of dtype `RECORD` for each."""
 
@@ -244,6 +256,28 @@ class Events:
         buffers = [None, *map(pa.py_buffer, found)]
         return pa.Array.from_buffers(pa.string(), len(found[0]) // 4 - 1, buffers, 0)
 
+    def places(self, events: NDArray[np.int64], numbers: Sequence[int], ops: bytes) -> Places | None:
+        """Where the rows of `events` are in the binlog and what they are. `numbers` has the number of each of `files`, `ops` a
+        character for each of the 256 event types. None where the reference must read them.
+        """
+        found = self._index.places(np.ascontiguousarray(events), np.array(numbers, np.int64), ops)
+        if found is None:
+            return None
+        seq, op, file, offset, time, server, row = found
+        rows = len(op)
+        long = pa.int64()
+        return Places(
+            seq=_texts(len(seq) // rows, rows, seq),
+            op=_texts(1, rows, op),
+            file=pa.array(self.files, pa.string()).take(_numbers(long, rows, file))
+            if len(self.files) > 1
+            else pa.repeat(self.files[0], rows),
+            offset=_numbers(long, rows, offset),
+            time=_numbers(long, rows, time),
+            server=_numbers(long, rows, server),
+            row=_numbers(pa.int32(), rows, row),
+        )
+
     def images(self, events: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str) -> Images | None:
         """The images of `events`, all of `table`, as columns of `types` (None: not wanted), as `stored_images` gives them.
 
@@ -256,7 +290,8 @@ class Events:
         found = self._index.images(np.ascontiguousarray(events), steps)  # type: ignore[arg-type]
         if found is None:
             return None
-        records = self.records[events]
+        images, counts = self.records["images"][events], self.records["rows"][events]
+        rows = int(counts.sum())
         made: list[Image | None] = []
         for columns, bit in zip(found, (1, 2), strict=True):
             if columns is None:
@@ -264,8 +299,9 @@ class Events:
                 continue
             if zero_dates != "null" and any(column is not None and column[1] for column in columns):
                 return None
-            absent = np.repeat(records["images"] & bit == 0, records["rows"])
-            made.append(Image([_array(type_, len(absent), column) for type_, column in zip(types, columns, strict=True)], absent))
+            gone = images & bit == 0
+            absent = np.repeat(gone, counts) if gone.any() else np.zeros(rows, bool)
+            made.append(Image([_array(type_, rows, column) for type_, column in zip(types, columns, strict=True)], absent))
         return made[0], made[1]
 
 
@@ -277,6 +313,16 @@ def read_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | No
         return None
     index = compiled.Index(raw, np.ascontiguousarray(ends, np.int64))
     return None if index.failed >= 0 else Events(index, memoryview(raw), ends)
+
+
+def _numbers(type_: pa.DataType, rows: int, values: Any) -> pa.Array:
+    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(values)], 0)
+
+
+def _texts(width: int, rows: int, text: Any) -> pa.Array:
+    """Text of `width` characters a row."""
+    ends = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text)], 0)
 
 
 def _array(type_: pa.DataType, rows: int, column: Any) -> pa.Array | None:

@@ -286,7 +286,7 @@ def _typed_keys(images: Images, places: Sequence[int | None], type_: pa.StructTy
         return [pa.nulls(count, field.type) if i is None else image.arrays[i] for i, field in zip(places, type_, strict=True)]
 
     before, after = images
-    if before is None or after is None:
+    if before is None or after is None or not after.absent.any():
         image = after or before
         assert image is not None
         return pa.StructArray.from_arrays(of(image), fields=list(type_))

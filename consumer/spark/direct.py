@@ -14,17 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from consumer.spark.batches import OPS, Decoder
-from consumer.spark.offset import seqs
 from consumer.spark.schema import SOURCE_TYPE, arrow_schema
 from shmstore.arrow import Events, read_events
 from shmstore.event import EntryType, Position, TableSchema
 
 ROWS_PER_BATCH = 20_000
-_OPS = pa.array(["c", "u", "d", "r"])
-_SPREAD = ("type", "file", "offset", "time", "server", "order", "row")
-_OP_CODES = np.zeros(256, np.int64)
-for _type, _op in OPS.items():
-    _OP_CODES[_type] = _OPS.index(_op).as_py()
+_OPS = bytes(ord(OPS.get(type_, "c")) for type_ in range(256))
+_SOURCE = list(arrow_schema(SOURCE_TYPE))
 
 
 def batches(decoder: Decoder, raw: memoryview | bytes, ends: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.RecordBatch]:
@@ -47,15 +43,20 @@ def batches(decoder: Decoder, raw: memoryview | bytes, ends: np.ndarray[Any, np.
 def _runs(events: Events, tables: Sequence[TableSchema | None], *, markers: bool) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the numbers of the events that belong in one RecordBatch: those of one table version, or those without rows."""
     records = events.records
-    schema, entry = records["schema"], records["entry"]
+    schema, entry, counts = (np.ascontiguousarray(records[name]) for name in ("schema", "entry", "rows"))
     other = (entry == EntryType.ROWS) | (entry == EntryType.DDL)
     if markers:
         other |= (entry == EntryType.BEGIN) | (entry == EntryType.END)
-    wanted = np.array([*(table is not None for table in tables), False])  # the last is schema -1
-    chosen = np.flatnonzero(np.where(schema < 0, other, wanted[schema] & (records["rows"] > 0)))
+    other &= schema < 0
+    if all(table is not None for table in tables):
+        other |= counts > 0
+    else:
+        wanted = np.array([*(table is not None for table in tables), False])  # the last is schema -1
+        other |= wanted[schema] & (counts > 0)
+    chosen = np.flatnonzero(other)
     schema = schema[chosen]
-    rows = np.cumsum(records["rows"][chosen])
-    cuts = [0, *(np.flatnonzero(np.diff(schema)) + 1).tolist(), len(chosen)]
+    rows = np.cumsum(counts[chosen])
+    cuts = [0, *(np.flatnonzero(schema[1:] != schema[:-1]) + 1).tolist(), len(chosen)]
     for first, last in pairwise(cuts):
         while first < last:
             before = int(rows[first - 1]) if first else 0
@@ -66,38 +67,27 @@ def _runs(events: Events, tables: Sequence[TableSchema | None], *, markers: bool
 
 def _batch(decoder: Decoder, events: Events, run: np.ndarray[Any, Any], table: TableSchema) -> pa.RecordBatch | None:
     """The rows of `run`; None where the reference must read them."""
-    records = events.records[run]
-    if records["sql_size"].any():
-        return None
-    counts = records["rows"]
-    mapping = decoder.mapping(table, f"{events.files[records['file'][0]]}:{records['offset'][0]}")
+    first = events.records[run[0]]
+    mapping = decoder.mapping(table, f"{events.files[first['file']]}:{first['offset']}")
     images = events.images(run, table, decoder.types(table, mapping), decoder.options.zero_dates)
-    transaction = None if images is None else events.transactions(run, counts)
-    if images is None or transaction is None:
+    if images is None:
         return None
-    count = int(counts.sum())
-    single = count == len(run)
-    spread = {name: records[name] if single else np.repeat(records[name], counts) for name in _SPREAD}
+    places = events.places(run, [Position(file, 0).file_number for file in events.files], _OPS)
+    transaction = events.transactions(run, events.records["rows"][run])
+    if places is None or transaction is None:
+        return None
+    count = len(places.row)
     before, after, key = decoder.structs(images, mapping, count)
-    ends = np.cumsum(counts)
-    rows = spread["row"] + np.arange(count) - np.repeat(ends - counts, counts)
-    numbers = np.array([Position(file, 0).file_number for file in events.files])
-    source = [
-        pa.array(spread["server"]),
-        pa.array(events.files, pa.string()).take(pa.array(spread["file"])),
-        pa.array(spread["offset"]),
-        pa.array(rows, pa.int32()),
-    ]
     return pa.RecordBatch.from_arrays(
         [
-            seqs(numbers[spread["file"]], spread["offset"], spread["order"], rows),
-            _OPS.take(pa.array(_OP_CODES[spread["type"]])),
+            places.seq,
+            places.op,
             pa.repeat(table.database, count),
             pa.repeat(table.table, count),
             before,
             after,
-            pa.array(spread["time"]),
-            pa.StructArray.from_arrays(source, fields=list(arrow_schema(SOURCE_TYPE))),
+            places.time,
+            pa.StructArray.from_arrays([places.server, places.file, places.offset, places.row], fields=_SOURCE),
             transaction,
             key,
             pa.nulls(count, pa.string()),

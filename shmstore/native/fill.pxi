@@ -132,10 +132,10 @@ cdef inline const uint8_t* fill_cell(Column* column, int64_t row, const uint8_t*
         return p
     if kind == TEXT or kind == BYTES:
         at = read_text(p, end, &size) if kind == TEXT else read_bin(p, end, &size)
-        if at == NULL or not _append(column, at, size):
+        if at == NULL or not _append(column, at, size, end):
             return NULL
         (<int32_t*>column.values)[row + 1] = <int32_t>column.size
-        if kind == TEXT and not is_utf8(column.text + column.size - size, size):
+        if kind == TEXT and not is_text(column.text + column.size - size, size):
             return NULL
         return at + size
     if kind == DATE or kind == MOMENT:
@@ -179,7 +179,27 @@ cdef inline const uint8_t* fill_cell(Column* column, int64_t row, const uint8_t*
     return skip_cell(p, end)
 
 
-cdef inline bint _append(Column* column, const uint8_t* at, size_t size) noexcept nogil:
+cdef inline bint is_text(const uint8_t* at, size_t size) noexcept nogil:
+    """Whether this is UTF-8. Short ASCII, the usual case, needs no step for each byte: its end is looked at again as a whole."""
+    cdef uint64_t eight, last
+    cdef uint32_t four, end
+    if size >= 8:
+        memcpy(&last, at + size - 8, 8)
+        if size <= 16:
+            memcpy(&eight, at, 8)
+            if not (eight | last) & <uint64_t>0x8080808080808080:
+                return True
+        elif not last & <uint64_t>0x8080808080808080:
+            return is_utf8(at, size & ~<size_t>7)
+    elif size >= 4:
+        memcpy(&four, at, 4)
+        memcpy(&end, at + size - 4, 4)
+        if not (four | end) & <uint32_t>0x80808080:
+            return True
+    return is_utf8(at, size)
+
+
+cdef inline bint _append(Column* column, const uint8_t* at, size_t size, const uint8_t* end) noexcept nogil:
     cdef size_t room = column.room
     cdef void* grown
     if column.size + size > MAX_BYTES:
@@ -191,7 +211,10 @@ cdef inline bint _append(Column* column, const uint8_t* at, size_t size) noexcep
             return False
         column.text = <uint8_t*>grown
         column.room = room
-    memcpy(column.text + column.size, at, size)
+    if size <= 16 and room - column.size >= 16 and end - at >= 16:
+        memcpy(column.text + column.size, at, 16)  # a size known beforehand needs no call; what is beyond is written over
+    else:
+        memcpy(column.text + column.size, at, size)
     column.size += size
     return True
 
@@ -211,7 +234,7 @@ cdef bint _decimal(Column* column, int64_t row, const uint8_t* at, size_t size) 
     cdef wide value = 0
     cdef uint64_t part = 0
     cdef size_t i = 0
-    cdef int digits = 0, after = 0, scale, pending = 0
+    cdef int digits = 0, after = 0, pending = 0
     cdef uint8_t c
     cdef bint negative = size > 0 and at[0] == c"-", point = False
     if size > 40:
@@ -233,10 +256,10 @@ cdef bint _decimal(Column* column, int64_t row, const uint8_t* at, size_t size) 
             pending = 0
     if not digits or digits > 38 or after > column.scale or (point and not after):
         return False
-    scale = 1
-    while pending:
-        value = value * 10
-        pending -= 1
+    if value:
+        while pending:
+            value = value * 10
+            pending -= 1
     value = value + part
     for i in range(column.scale - after):
         digits += 1

@@ -25,6 +25,20 @@ cdef enum:
     AFTER = 2
     HEADER_FIELDS = 15
     MAX_ROW = 0x3FFFFFFF    # a row number with a run's rows added stays an int32
+    SEQ_WIDTH = 37
+
+cdef uint16_t HEX[256]
+
+
+cdef void _fill_hex() noexcept:
+    cdef int byte
+    cdef uint8_t[2] two
+    for byte in range(256):
+        two[0], two[1] = b"0123456789abcdef"[byte >> 4], b"0123456789abcdef"[byte & 15]
+        memcpy(&HEX[byte], two, 2)
+
+
+_fill_hex()
 
 
 cdef struct Found:  # pieces of an event that become Python objects, once for each distinct one
@@ -141,6 +155,60 @@ cdef class Index:
                 (<int32_t*>starts.data)[row] = <int32_t>at
         return starts, texts
 
+    def places(self, events, numbers, bytes ops):
+        """What says where the rows of `events` are and what they are: (seq, op, file, offset, time, server, row), a value a row.
+
+        `seq` is text of `SEQ_WIDTH` characters that sorts as the rows do: in lower-case hex, each cut to its digits, the
+        number of the file (`numbers` has one for each of `files`), the end of the event, its number in the transaction, and the
+        row. `op` is the character that `ops` has for the event's type. file (an index), offset, time and server are int64,
+        row is int32. None where that is not all: an event without rows, or with a statement.
+        """
+        cdef Numbers chosen = Numbers(events), file_numbers = Numbers(numbers)
+        cdef Py_ssize_t n
+        cdef int64_t rows = 0
+        cdef Record* record
+        self.check(chosen)
+        if file_numbers.count < len(self.files) or len(ops) < 256:
+            raise ValueError("one number for each file, one op for each type")
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            if record.sql_size or not 0 < record.rows <= record.end - record.body:
+                return None  # a row takes a byte at least: no memory for rows that cannot be there
+            rows += record.rows
+        if rows > MAX_BYTES // SEQ_WIDTH:
+            return None
+        cdef uint8_t* made = NULL
+        cdef list found = []
+        for size in (SEQ_WIDTH, 1, 8, 8, 8, 8, 4):
+            made = zeroed(rows * <int64_t>size)
+            found.append(memory_of(&made, rows * <int64_t>size))
+        cdef uint8_t* seq = (<Memory>found[0]).data
+        cdef uint8_t* op = (<Memory>found[1]).data
+        cdef int64_t* file = <int64_t*>(<Memory>found[2]).data
+        cdef int64_t* offset = <int64_t*>(<Memory>found[3]).data
+        cdef int64_t* time = <int64_t*>(<Memory>found[4]).data
+        cdef int64_t* server = <int64_t*>(<Memory>found[5]).data
+        cdef int32_t* row = <int32_t*>(<Memory>found[6]).data
+        cdef const uint8_t* letters = <const uint8_t*>PyBytes_AS_STRING(ops)
+        cdef int64_t k, at = 0
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            for k in range(record.rows):
+                if k == 0:
+                    hex_of(file_numbers.at[record.file], 4, seq)
+                    hex_of(record.offset, 6, seq + 9)
+                    hex_of(record.order, 4, seq + 22)
+                    seq[8] = seq[21] = seq[30] = c"-"
+                else:
+                    memcpy(seq, seq - SEQ_WIDTH, SEQ_WIDTH)
+                hex_of(record.row + k, 3, seq + 31)
+                seq += SEQ_WIDTH
+                op[at] = letters[record.type]
+                file[at], offset[at], time[at], server[at] = record.file, record.offset, record.time, record.server
+                row[at] = <int32_t>(record.row + k)
+                at += 1
+        return tuple(found)
+
     def images(self, events, steps):
         """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image.
 
@@ -205,6 +273,14 @@ cdef class Index:
                 return False
             row += record.rows
         return True
+
+
+cdef inline void hex_of(uint64_t value, int size, uint8_t* at) noexcept nogil:
+    """The last `size` bytes of a number, two digits each."""
+    while size:
+        size -= 1
+        memcpy(at + 2 * size, &HEX[value & 0xFF], 2)
+        value >>= 8
 
 
 cdef inline bint same(bytes known, const uint8_t* at, size_t size):

@@ -1,11 +1,17 @@
 # MessagePack, read. Each function gives where the value ends, or NULL: not that kind of value, or it runs past the end.
 
 cdef inline uint64_t big(const uint8_t* at, int size) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int i
-    for i in range(size):
-        value = value << 8 | at[i]
-    return value
+    """A big-endian integer of 1, 2, 4 or 8 bytes. Written out, it is one load and one swap."""
+    if size == 1:
+        return at[0]
+    if size == 2:
+        return <uint64_t>at[0] << 8 | at[1]
+    if size == 4:
+        return <uint64_t>at[0] << 24 | <uint64_t>at[1] << 16 | <uint64_t>at[2] << 8 | at[3]
+    return (
+        <uint64_t>at[0] << 56 | <uint64_t>at[1] << 48 | <uint64_t>at[2] << 40 | <uint64_t>at[3] << 32
+        | <uint64_t>at[4] << 24 | <uint64_t>at[5] << 16 | <uint64_t>at[6] << 8 | at[7]
+    )
 
 
 cdef inline const uint8_t* read_unsigned(const uint8_t* p, const uint8_t* end, uint64_t* value) noexcept nogil:

@@ -181,6 +181,18 @@ def test_text_that_is_not_utf8_is_refused(bad: bytes, both: Callable[..., Outcom
     assert isinstance(both([split]), tuple)
 
 
+def test_a_bad_byte_is_found_wherever_it_is() -> None:
+    """One byte that is not ASCII is seen at every place of a text of every length; two that are a character are no fault."""
+    for size in range(1, 41):
+        payload = rows_event(0, EventType.INSERT, None, [[1, "?" * size], [2, "next"]], NARROW)
+        for at in range(size):
+            text = b"?" * at + b"\xb6" + b"?" * (size - at - 1)
+            assert direct([payload.replace(b"?" * size, text)], NARROW) is None, (size, at)
+            if at:
+                text = text[: at - 1] + b"\xc3" + text[at:]
+                assert direct([payload.replace(b"?" * size, text)], NARROW) is not None, (size, at)
+
+
 def test_every_character_is_utf8(both: Callable[..., Outcome]) -> None:
     """Every character there is passes, beside its neighbours and at every place in a word of eight bytes."""
     texts = [
@@ -303,7 +315,12 @@ def test_events_that_are_not_there() -> None:
         with pytest.raises(IndexError):
             events.transactions(chosen, np.array([1, 1]))
         with pytest.raises(IndexError):
+            events.places(chosen, [1], bytes(256))
+        with pytest.raises(IndexError):
             events.images(chosen, NARROW, [pa.int32(), pa.string()], "error")
+    for numbers, ops in (([], bytes(256)), ([1], b"c")):
+        with pytest.raises(ValueError, match="one number for each file"):
+            events.places(np.array([0]), numbers, ops)
     with pytest.raises(ValueError, match="count"):
         events.transactions(np.array([0]), np.array([1, 1]))
     with pytest.raises(ValueError, match="count"):

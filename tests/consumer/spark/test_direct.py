@@ -74,6 +74,18 @@ def test_many_rows(binlog: Binlog) -> None:
     assert [row["seq"] for row in rows] == sorted({row["seq"] for row in rows})
 
 
+def test_a_log_that_rotates(binlog: Binlog) -> None:
+    """Rows out of several files know theirs, and seq stays sorted, with huge offsets and numbers too."""
+    events = []
+    for number, file in enumerate(("mysql-bin.000009", "mysql-bin.000010", "mysql-bin.4294967295")):
+        for event in binlog.insert(*[order_row(n) for n in range(3)]):
+            position = event.position._replace(file=file, offset=event.position.offset + number * 2**46, row=2**20 * number)
+            events.append(event._replace(position=position, order=event.order * 2**30))
+    rows = compare(encoded(events), ORDERS)
+    assert [row["source"]["file"][-2:] for row in rows] == ["09"] * 3 + ["10"] * 3 + ["95"] * 3
+    assert [row["seq"] for row in rows] == sorted({row["seq"] for row in rows})
+
+
 def test_ddl_and_markers_stay_in_their_places(binlog: Binlog) -> None:
     """Events without rows are read by the reference, between the rows where they belong; other tables' rows are left out."""
     other = TableSchema("shop", "other", (Column("id", "int"),), (0,))
