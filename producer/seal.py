@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+import shmstore
 from producer.settings import Settings
 from producer.transaction import Flush, resized
 from producer.writer import PROPS, Tail, fold
-from shmstore import SlotFlag, __version__
+from shmstore import SlotFlag
 from shmstore.codec import encode_stored, split_stored
 
 _OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
@@ -26,7 +27,7 @@ class Seal:
     """Seals what one source puts."""
 
     def __init__(self, settings: Settings) -> None:
-        options = repr((__version__, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
+        options = repr((shmstore.__version__, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
         self._options = f"{zlib.crc32(options.encode()):08x}"
         self._checksum: int | None = 0  # of the transaction that is open; None: of its beginning it is not known
 

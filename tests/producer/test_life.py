@@ -230,7 +230,7 @@ def test_failover(flavor: str, tmp_path: Path) -> None:
             remove(run.settings.store)
 
 
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("alike", [pytest.param(True, marks=pytest.mark.long), False])
 def test_failover_in_half_a_transaction(alike: bool) -> None:
     """When the store ends inside a transaction, a replica that logged the same events finishes it; one that grouped the rows
     otherwise is refused, and no row is left out or put twice."""
