@@ -121,8 +121,20 @@ class Batch:
     @property
     def ack_point(self) -> int | None:
         """Sequence of the last transaction end or DDL in the batch; None within a large transaction."""
-        found = np.flatnonzero(self.slots["flags"] & int(SlotFlag.ACK_POINT))
-        return self.first + int(found[-1]) if len(found) else None
+        flags, last, look = self._flags, len(self), 64
+        while last > 0:  # from the end, where one mostly is
+            first = max(0, last - look)
+            found = np.flatnonzero(flags[first:last] & int(SlotFlag.ACK_POINT))
+            if len(found):
+                return self.first + first + int(found[-1])
+            last, look = first, look * 2
+        return None
+
+    @property
+    def _flags(self) -> NDArray[np.uint8]:
+        i = self.first & (self._segment.views.places - 1)
+        flags: NDArray[np.uint8] = self._segment.views.slots["flags"][i : i + len(self)]
+        return flags
 
     @property
     def ends_transaction(self) -> bool:
@@ -202,6 +214,7 @@ class _Copied(Batch):
     ends = property(lambda self: self._ends)
     rows = property(lambda self: self._rows)
     oversized = property(lambda self: self._oversized)
+    _flags = property(lambda self: self._slots["flags"])
 
     def copy(self) -> Batch:
         return self

@@ -242,30 +242,33 @@ class Lease:
         if last <= base:
             return base
         events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
-        slots, ends = self._look(base, min(events, last - base), size)
-        points = np.flatnonzero(slots["flags"] & SlotFlag.ACK_POINT) + 1
-        fit = len(slots)
-        if limit.rows is not None:
-            fit = min(fit, int(np.searchsorted(np.cumsum(slots["rows"], dtype=np.int64), limit.rows, "right")))
+        batch = self._look(base, min(events, last - base), size)
+        ends, fit = batch.ends, len(batch)
+        self._seen = (base + 1, ends)
         if limit.size is not None:
             fit = min(fit, int(np.searchsorted(ends, limit.size, "right")))
-        self._seen = (base + 1, ends)
-        if len(points):
-            within = points[points <= fit]
-            return base + int(within[-1] if len(within) else points[0])
-        if base + len(slots) < last or self._stalled(base, last):
+        point = batch.ack_point
+        if limit.rows is not None or (point is not None and point > base + fit):
+            slots = batch.slots  # a copy: for a million events it takes longer than all the rest
+            if limit.rows is not None:
+                fit = min(fit, int(np.searchsorted(np.cumsum(slots["rows"], dtype=np.int64), limit.rows, "right")))
+            points = np.flatnonzero(slots["flags"] & SlotFlag.ACK_POINT) + 1
+            if len(points):
+                within = points[points <= fit]
+                return base + int(within[-1] if len(within) else points[0])
+        elif point is not None:
+            return point
+        if base + len(batch) < last or self._stalled(base, last):
             return base + max(1, fit)
         return base
 
-    def _look(self, base: int, events: int, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return slots and ends of the events after `base`, without a copy of their payloads where that can be had."""
+    def _look(self, base: int, events: int, size: int) -> Batch:
+        """Return the events after `base`, without a copy of their payloads where that can be had."""
         subscription = self._subscription
         if subscription is not None and subscription.ack_cursor.sequence == base and not self.store.ddl_isolation:
             subscription.rollback()  # get moves along with what is looked at; it is the reader's own business
-            got = subscription.get(limit_events=events, limit_bytes=size, timeout=0)
-            return got.slots, got.ends
-        peeked = self.store.peek(base + 1, limit_events=events, limit_bytes=size)
-        return peeked.slots, peeked.ends
+            return subscription.get(limit_events=events, limit_bytes=size, timeout=0)
+        return self.store.peek(base + 1, limit_events=events, limit_bytes=size)
 
     def ends(self, first: int, last: int) -> np.ndarray[Any, Any]:
         """Return where each of the events `first` to `last` ends, in bytes after the beginning of `first`."""
