@@ -13,7 +13,7 @@ from producer.errors import (
     TransactionBroken,
 )
 from producer.filter import PatternError
-from producer.progress import Progress, cancel_snapshot, request_snapshot, snapshot_status
+from producer.progress import Progress, cancel_snapshot, request_snapshot, snapshot_status, snapshot_waits
 from producer.replicator import Summary, run
 from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
 from producer.sources import run_all
@@ -43,4 +43,5 @@ __all__ = [
     "run",
     "run_all",
     "snapshot_status",
+    "snapshot_waits",
 ]

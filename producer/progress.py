@@ -32,6 +32,7 @@ __all__ = [
     "cancel_snapshot",
     "request_snapshot",
     "snapshot_status",
+    "snapshot_waits",
 ]
 
 FORMAT = 1
@@ -104,6 +105,30 @@ class Progress:
     def open(self) -> bool:
         """Whether any table is waiting or being read."""
         return any(task.open for task in self.tasks)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any table or request could not be served."""
+        return any(task.place.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
+
+    def page(self, waits: int = 0) -> str:
+        """Return it as text: a line for each table, with rates and what is left."""
+        lines = [f"{waits} requests wait for a producer"] * bool(waits)
+        lines += [f"request {request.id}: {request.problem}" for request in self.requests if request.problem]
+        if not self.tasks:
+            return "\n".join(lines or ["no snapshot was asked for"])
+        table: list[tuple[str, ...]] = [("TABLE", "STATE", "ROWS", "OF ABOUT", "ROWS/S", "LEFT", "")]
+        table += [_line(task) for task in self.tasks]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            cells = [
+                cell.ljust(width) if i in (0, 1, 6) else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        done = sum(not task.open for task in self.tasks)
+        rows = sum(task.place.rows for task in self.tasks)
+        return "\n".join([*lines, f"{done} of {len(self.tasks)} tables, {rows:,} rows"])
 
     def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
         """Add a request for `tables`. When nothing else is open, the requests before it are forgotten."""
@@ -237,6 +262,11 @@ def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) 
     return ProgressFile(store, state).load()
 
 
+def snapshot_waits(store: str, *, state: str | os.PathLike[str] | None = None) -> int:
+    """Return how many requests no producer has taken up yet. Raises `StoreError`."""
+    return len(ProgressFile(store, state).asked())
+
+
 def new_id() -> str:
     """Return a new request's id."""
     return uuid.uuid4().hex[:8]
@@ -245,6 +275,16 @@ def new_id() -> str:
 def now_ms() -> int:
     """Return the time, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def _line(task: Task) -> tuple[str, ...]:
+    """A table's line in `Progress.page`."""
+    place, seconds = task.place, ((task.ended_ms or now_ms()) - task.began_ms) / 1000 if task.began_ms else 0.0
+    rate = place.rows / seconds if seconds > 0 else 0.0
+    left = f"{max(0.0, task.estimate - place.rows) / rate:,.0f} s" if task.open and rate else ""
+    about = f"{task.estimate:,}" if task.open and task.estimate else ""
+    name = f"{task.database}.{task.table}"
+    return name, place.state, f"{place.rows:,}", about, f"{rate:,.0f}" if rate else "", left, task.problem
 
 
 def _read(path: Path) -> dict[str, Any]:

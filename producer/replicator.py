@@ -13,6 +13,7 @@ import socket
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -26,8 +27,9 @@ from producer.history import open_history, take_snapshot
 from producer.schema import SchemaHistory
 from producer.seal import Seal
 from producer.server import read_server, require_binlog
-from producer.settings import Settings
-from producer.start import Resume, Start, choose_start, has_resume, parse_place, parse_time, resume_point
+from producer.settings import Settings, SettingsError
+from producer.snapshot import Snapshot
+from producer.start import Resume, Start, choose_start, configured, has_resume, parse_place, parse_time, resume_point
 from producer.stream import new_buffer
 from producer.transaction import Flush
 from producer.writer import Tail
@@ -143,6 +145,13 @@ class Replicator:
             log=self._log,
         )
         self._seal = Seal(settings)
+        self._snapshot: Snapshot | None = None
+        if seat is None and not settings.binlog:
+            self._snapshot = Snapshot(settings, store, self._decoder, self._log)
+        elif settings.snapshot != "never" or settings.on_purged == "snapshot":
+            raise SettingsError(
+                f"store {settings.store!r} is shared by several sources: snapshots work with one source in a store"
+            )
         self._endpoints = settings.endpoints()
         self._source = settings.name
         self._first: Start | None = None  # where the first link began: the resume point while nothing was put
@@ -239,6 +248,14 @@ class Replicator:
                 latest = take_snapshot(schemas, session, server)
             saved: dict[str, Checkpoint] | None = {} if seat is not None else None
             start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
+            if start.lost is not None and isinstance(schemas, SchemaHistory):  # it has not seen what was lost
+                schemas = open_history(settings, session, server, self._log, anew=True)
+                if isinstance(schemas, SchemaHistory):
+                    start = configured(
+                        replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server)
+                    )._replace(lost=start.lost)
+            if self._snapshot is not None and (start.lost is not None or (fresh and settings.snapshot == "initial")):
+                self._snapshot.want(server, "initial" if start.lost is None else "purged")
             if isinstance(schemas, SchemaHistory):
                 start = go_to_start(schemas, start, settings, session, server, fresh=fresh)
             domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
@@ -259,6 +276,8 @@ class Replicator:
         self._source = settings.name or server.source
         self._decoder.use(schemas)
         self._decoder.start(start.position, start.executed, self._sealed(start.tail))
+        if self._snapshot is not None:
+            self._snapshot.begin(server)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
         self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
         self._heartbeat(at_once=True)
@@ -279,7 +298,7 @@ class Replicator:
         if self._seat is not None:
             self._seat.start(start, gtids=gtids, domain=domain)
         else:
-            self._store.claim(start=start.position)
+            self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
 
     def _sealed(self, tail: Tail | None) -> Tail | None:
         sealed = self._seal.begin(tail)
@@ -312,10 +331,10 @@ class Replicator:
 
     def _stream(self, link: Link) -> None:
         """Read until told to stop, or until the source ends."""
-        feed, buffer, seat = self._decoder.feed, self._buffer, self._seat
-        heartbeats = self._decoder.heartbeats
+        feed, buffer, seat, snapshot = self._decoder.feed, self._buffer, self._seat, self._snapshot
+        heartbeats, hurried = self._decoder.heartbeats, False
         while not self._stop():
-            events = link.read()
+            events = link.read() if snapshot is None or not snapshot.holds else []
             if events is None:
                 self._put_ready(link)
                 return
@@ -326,6 +345,16 @@ class Replicator:
             buffer.tick()
             if not self._put_ready(link):
                 return
+            if snapshot is not None and (snapshot.active or hurried) and isinstance(link, BinlogReader):
+                if snapshot.active is not hurried:
+                    hurried = snapshot.active
+                    link.hurry(hurried)
+                snapshot.step(bool(events))
+                if not self._put_ready(link):
+                    return
+                snapshot.settle()
+                if snapshot.holds:
+                    link.rest()  # its silence is ours
             if seat is not None and events:
                 seat.say(drained=self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction)
                 heartbeats = self._decoder.heartbeats
@@ -343,6 +372,8 @@ class Replicator:
     def _put(self, flush: Flush, link: Link) -> bool:
         flush = self._seal.close(flush)
         blob, slots = flush.blob, flush.slots
+        if self._snapshot is not None and self._snapshot.window is not None:
+            self._snapshot.window.note(blob, slots)
         events = _decode(flush) if self._before or self._after else []
         if self._before is not None:
             changed = self._before(events)
@@ -382,6 +413,8 @@ class Replicator:
         if self._seat is None and self._first is not None and (at_once or now - self._beat >= SECOND):
             self._beat = now
             self._store.heartbeat(self._source, self._decoder.position if self._decoder.position.file else None)
+            if self._snapshot is not None:
+                self._snapshot.look()
 
 
 def _decode(flush: Flush) -> list[Event]:

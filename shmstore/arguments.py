@@ -83,6 +83,18 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         store=False,
     )
 
+    _snapshot(
+        command(
+            "snapshot",
+            "ask a store's producer for the rows of tables, read while streaming goes on",
+            "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch\n\n"
+            "The producer takes the request up within a second or so; where none runs, the next one does. The rows come as events\n"
+            "with op r (READ), between the changes, at a place where they are as the server has them: put each in place of the row\n"
+            "with its key. It goes on where it was after a restart. Rows deleted before the first change that the store has seen are\n"
+            "not told. `shmstore produce --snapshot initial` begins a new store with all tables.",
+            store=False,
+        )
+    )
     _tail(
         command(
             "tail",
@@ -140,6 +152,19 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     sub = command("unsubscribe", "forget a subscription, so that it holds nothing up", "  shmstore unsubscribe orders audit")
     sub.add_argument("name", metavar="NAME", help="the subscription, as `shmstore stat` shows it")
     return top
+
+
+def _snapshot(sub: Parser) -> None:
+    sub.add_argument("store", metavar="STORE", help="the store's name, as `shmstore ls` shows it")
+    sub.add_argument(
+        "--tables", action="append", metavar="PATTERNS", help="which tables, of those that the producer's filters let through"
+    )
+    sub.add_argument("--status", action="store_true", help="show how far it is (the default without --tables)")
+    sub.add_argument("--watch", action="store_true", help="show it each second, until all is done; exit 1 when a table failed")
+    sub.add_argument("--cancel", action="store_true", help="leave out what is not read yet")
+    sub.add_argument(
+        "--state", metavar="DIR", help="the producer's state folder; default: $SHMSTORE_STATE or the XDG state folder"
+    )
 
 
 def _tail(sub: Parser) -> None:

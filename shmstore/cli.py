@@ -172,6 +172,26 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if any(finding.state == "fail" for finding in findings) else 0
 
 
+def snapshot(options: argparse.Namespace) -> int:
+    """`shmstore snapshot`."""
+    import producer
+
+    if options.cancel:
+        producer.cancel_snapshot(options.store, state=options.state)
+    elif options.tables:
+        print(producer.request_snapshot(options.store, options.tables, state=options.state))
+    if (options.cancel or options.tables) and not (options.status or options.watch):
+        return 0
+    while True:
+        found = producer.snapshot_status(options.store, state=options.state)
+        waits = producer.snapshot_waits(options.store, state=options.state)
+        clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
+        print(clear + (found or producer.Progress()).page(waits), flush=True)
+        if not options.watch or (not waits and not (found and found.open)):
+            return 1 if found and found.failed else 0
+        time.sleep(1)
+
+
 def show_log() -> None:
     """Write the log to stderr, from INFO up."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -381,7 +401,7 @@ def check(options: argparse.Namespace) -> int:
 
 def rm(options: argparse.Namespace) -> int:
     """`shmstore rm`. A segment that cannot be read (another layout, damage) has no users to ask, and goes."""
-    from shmstore import CheckpointFile, EventStore, checkpoints, report
+    from shmstore import CheckpointFile, EventStore, checkpoints, report, state_directory
 
     if not options.force:
         try:
@@ -396,6 +416,8 @@ def rm(options: argparse.Namespace) -> int:
     if options.forget:
         for name in checkpoints(options.store):
             CheckpointFile(None, options.store, name).remove()
+        for file in (state_directory() / options.store).glob("snapshot*"):
+            file.unlink(missing_ok=True)
     return 0
 
 
@@ -416,7 +438,7 @@ def unsubscribe(options: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, arguments.Run] = {
     command.__name__: command
-    for command in (produce, run, doctor, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
+    for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
 }
 FILLS: dict[str, arguments.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}
 

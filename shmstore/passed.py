@@ -15,7 +15,7 @@ import numpy as np
 from shmstore import codec, seek
 from shmstore.batch import Batch
 from shmstore.errors import StoreCorrupt
-from shmstore.event import Position
+from shmstore.event import EventType, Position
 from shmstore.layout import SlotFlag
 from shmstore.ring import PUT, slowest_ack
 from shmstore.segment import Segment
@@ -95,7 +95,8 @@ class Passed:
         oldest, put = slowest_ack(segment.views) + 1, segment.words[PUT]
         first: tuple[str, Gtids] | None = None
         for sequence in seek.ack_points(segment, max(oldest - 1, segment.views.first), put) if self._gtids else ():
-            header = _header(Batch(segment, sequence, sequence, -1).raw) if seek.readable(segment, sequence) else None
+            told = seek.readable(segment, sequence) and not seek.is_read(segment, sequence)
+            header = _header(Batch(segment, sequence, sequence, -1).raw) if told else None
             if header and (gtids := parse(codec.position_of(header).gtids)):
                 if covers(self._gtids, gtids):
                     return max(sequence + 1, oldest)
@@ -132,6 +133,8 @@ class Passed:
 
     def _has(self, slot: np.void, payload: memoryview) -> bool:
         transaction = ""
+        if int(slot["type"]) == int(EventType.READ):
+            return False  # a snapshot's: put where the stream has reached what every reader had acked
         if self._gtids:
             header = _header(payload)
             transaction = str(header[7]) if header else ""

@@ -6,7 +6,7 @@ import numpy as np
 
 from shmstore.batch import Batch
 from shmstore.errors import PositionNotFound, StoreCorrupt
-from shmstore.event import Event, Position
+from shmstore.event import Event, EventType, Position
 from shmstore.layout import SlotFlag, StoreFlag, header_word
 from shmstore.ring import FLOOR, PUT, slowest_ack
 from shmstore.segment import Segment
@@ -62,7 +62,8 @@ def find(segment: Segment, position: Position) -> int:
     i = known & (views.places - 1)
     slots = views.slots[i : i + put - known + 1]
     file, offset = position.order[:2]
-    later = (slots["file"] > file) | ((slots["file"] == file) & (slots["offset"] > offset))
+    here = (slots["offset"] == offset) & (slots["type"] == int(EventType.READ))  # a snapshot's rows, put at that place: behind it
+    later = (slots["file"] > file) | ((slots["file"] == file) & ((slots["offset"] > offset) | here))
     first = known + (int(np.argmax(later)) if later.any() else len(slots))
     if first > known and len(slots):
         return max(first, oldest)
@@ -90,10 +91,20 @@ def gone(segment: Segment, position: Position) -> PositionNotFound:
 
 
 def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> int:
+    snapshot = False  # whether rows of a snapshot stand at the position: they come after it
     for sequence in ack_points(segment, oldest, put):
-        if position_at(segment, sequence).gtids == position.gtids:
+        here, read = position_at(segment, sequence).gtids == position.gtids, is_read(segment, sequence)
+        if (here and not read) or (snapshot and not here):
             return sequence + 1
+        snapshot = here
+    if snapshot:
+        return oldest
     raise PositionNotFound(f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}")
+
+
+def is_read(segment: Segment, sequence: int) -> bool:
+    """True where the event belongs to a snapshot, whose rows stand at the place that the stream had reached: none was passed."""
+    return bool(segment.views.slots["type"][sequence & (segment.views.places - 1)] == int(EventType.READ))
 
 
 def readable(segment: Segment, sequence: int) -> bool:
