@@ -1,297 +1,387 @@
 """Try every schedule of a few processes on shared memory, with the store buffers of x86.
 
-Plan. Each process is a greenlet that runs real code of the store, until it stops. Its loads and stores go to
-`Memory`, as on x86-64 (total store order): a store waits in its process's own buffer, in order, until it is flushed; a load
-sees the own buffer first, then memory. A fence flushes the own buffer; a heavy fence (membarrier) everybody's. So a store
-that is overtaken by a later load, the one reordering x86 makes, is a schedule like any other.
+Model. Loads and stores go as on x86-64 (total store order): a store waits in its process's own buffer, in order, until it is
+flushed to memory, at any later moment; a load sees the own buffer first, then memory. So a store that is overtaken by a later
+load, the one reordering x86 makes, is a schedule like any other. A fence, and each operation on a lock or semaphore, is
+done when the own buffer is empty; a heavy fence (membarrier) when moreover each other process has emptied its buffer at
+some moment since it began, not all at the same one. A `mortal` process may be killed at any moment: what it stored is flushed
+yet, its locks are free, and it does no more. With `timeouts`, a process that waits where nobody at all can go on
+returns from its wait without what it waited for, that many times.
 
-A process stops before each load of a word that another process writes, before each fence, and before each operation on a
-lock or semaphore; where heavy fences are used, before each store that others see as well. There the scheduler chooses who
-goes on, or whose oldest store is flushed. `explore` takes all choices, depth first, by running the scenario again and
-again. It turns back where it has been before: in the same memory, with the same buffers, and with processes that have seen
-the same. Which words are shared is learnt on the way: when that changes, it begins again.
+Plan. `explore` walks depth first through all states: memory, buffers, and how far each process is in its `Steps`. A
+state that was met before is not entered again: what can follow depends on nothing else.
+
+Reduction. Where one process can make a step that no other can ever tell from the same step made earlier, only that step
+is tried. A step `a` is such a one where, whatever the others do first, `a` stays possible and does the same, and
+what they did is possible after `a` and does the same. Then each full schedule from here contains `a`, since nothing stops it,
+and with `a` moved to its beginning it has the same end; outcomes are read at the end alone. Which steps they are:
+
+- a load, where no other process has stored, or may yet store, to that place;
+- a flush, where none may yet look at the place, and none has stored or may yet store there. The own process's
+  loads see the value in either place;
+- a store into the buffer, where no other may yet begin a heavy fence: it is the only thing that looks at whole buffers;
+- a fence whose buffer is empty, and the beginning and the end of a heavy fence. It begins at once: a later beginning waits for more of
+  the others' stores, allows nothing that this one does not, and the process does nothing in between. For the same reason
+  each other process counts as having emptied its buffer as soon as what it held at the beginning is flushed;
+- a post and an unlock, unless somebody may yet look whether they happened other than by waiting: whoever waits can go on
+  just as well earlier;
+- a wait and a lock that can go on, where no other may yet take the same one or look at it; a try, where moreover none may release it.
+
+For a mortal process, being killed is one more thing that may happen before each step. Killed before a step that nobody
+sees, and right after it, come to the same, so this is tried before its stores, posts, waits and locks, which are then never made alone, and at its end;
+and its death may release any lock.
+
+What a process may yet do is what it was seen to do from that node of its steps on. While that grows, the walk is repeated. This
+does not miss anything when it is stable: take a schedule in which another process does, before `a`, something that
+forbids to move `a`, and let it be the first such thing. All before it moves behind `a`, so the walk has come to that very
+thing after `a`, has seen it, and knew of it here. All walks end, since each step goes on in some process's tree.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from greenlet import getcurrent, greenlet
+from tests.interleavings.process import (
+    ANY_HEAVY,
+    DONE,
+    FENCE,
+    HEAVY,
+    LEAVE,
+    LOAD,
+    LOCK,
+    LOOK,
+    NAMES,
+    POST,
+    STORE,
+    TRY,
+    UNLOCK,
+    WAIT,
+    End,
+    Explosion,
+    Learnt,
+    Memory,
+    Place,
+    Scenario,
+    Sharing,
+    Side,
+    Steps,
+)
 
-Place = Hashable
-Action = tuple[str, str]  # "step" or "flush", and whose
-HEAVY = "heavy fences are used"
+STEP, FLUSH, KILL, LATE = range(4)
+#: What nobody else may do at the place of a step that is made alone: look, take, change.
+FORBIDS = {
+    LOAD: (0, 0, 1),
+    FENCE: (0, 0, 0),
+    HEAVY: (0, 0, 0),
+    LEAVE: (0, 0, 0),
+    POST: (1, 0, 0),
+    UNLOCK: (1, 0, 0),
+    WAIT: (1, 1, 0),
+    LOCK: (1, 1, 0),
+    LOOK: (0, 1, 1),
+    TRY: (1, 1, 1),
+}
+Action = tuple[int, int]  # whose, and which of the above
+Buffer = tuple[tuple[int, Any], ...]
+DEAD = -1
+KILLED = "killed"
+REPEATED = 30  # schedules of each scenario that are run once more with all sides together
 
 
-class Abandoned(BaseException):
-    """Ends a process whose run is of no further interest."""
+class State(NamedTuple):
+    """All that what follows depends on."""
 
-
-class Explosion(Exception):
-    """More runs than allowed: make the scenario smaller."""
+    cells: tuple[Any, ...]  # by number; of a semaphore its count, of a lock who holds it
+    nodes: tuple[int, ...]  # of each process
+    buffers: tuple[Buffer, ...]
+    awaited: tuple[tuple[int, ...] | None, ...]  # of each that is in a heavy fence: how many stores of each other it awaits
+    late: tuple[int, ...]  # how often each was released by a time-out
 
 
 @dataclass(slots=True)
-class Process:
-    """One side of a scenario: its store buffer, and what it wants to do next."""
+class Ended:
+    """The end of one schedule, for the scenario to read."""
 
-    name: str
-    body: Callable[[], Any]
-    buffer: deque[tuple[Place, Any]] = field(default_factory=deque)
-    kind: str = ""
-    place: Place = None
-    run: greenlet | None = None
-    done: bool = False
-    seen: int = 0  # hash of all it has loaded
-    result: Any = None
-    error: BaseException | None = None
+    results: dict[str, Any]
+    cells: dict[Place, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.results[name]
 
 
-class Memory:
-    """The words all processes share, and the scheduler's side of each access."""
+@dataclass(slots=True)
+class Findings:
+    """What came of a scenario: a schedule for each outcome, and how much was looked at."""
 
-    def __init__(self, known: dict[Place, tuple[set[str], set[str]]]) -> None:
-        self.cells: dict[Place, Any] = {}
-        self.changes: dict[Place, Any] = {}  # of the cells, since the processes run
-        self.known = known  # place: (who accesses it, who writes it), over all runs so far
-        self.news = False
-        self.processes: list[Process] = []
-        self.current: Process | None = None
-        self.scheduler = getcurrent()
-        self.abandoned = False
-        self.counts: dict[Place, int] = {}
-        self.held: dict[Place, str] = {}
-        self.last = ""  # who went on last
-        self.bounded = False
-        self.switches = 0  # how often somebody was made to wait who could have gone on
+    outcomes: dict[Any, list[str]] = field(default_factory=dict)
+    states: int = 0  # in which somebody had a choice
+    schedules: int = 0  # that these stand for
+    runs: int = 0  # of the processes' code
 
-    # ------------------------------------------------------------ the processes' side
 
-    def shared(self, place: Place) -> bool:
-        who, writers = self.known.get(place, ((), ()))
-        return len(who) > 1 and bool(writers)
+class Walk:
+    """One process's steps each, and the states they reach together."""
 
-    def note(self, process: Process, place: Place, *, write: bool) -> None:
-        who, writers = self.known.setdefault(place, (set(), set()))
-        if process.name in (writers if write else who):
-            return
-        who.add(process.name)
-        if write:
-            writers.add(process.name)
-        self.news |= self.shared(place)
+    def __init__(self, scenario: Scenario, sharing: Sharing, mortal: Collection[str], timeouts: int, most: int) -> None:
+        self.scenario, self.sharing, self.timeouts, self.most = scenario, sharing, timeouts, most
+        memory = Memory(sharing)
+        bodies, self.read = scenario(memory)
+        self.first = memory.cells
+        self.names = list(bodies)
+        self.mortal = [name in mortal for name in self.names]
+        self.steps = [Steps(scenario, sharing, name, name in mortal) for name in self.names]
+        self.alone = not sharing.everything
+        self.everybody = range(len(self.names))
 
-    def load(self, place: Place) -> Any:
-        process = self.current
-        if process is None or self.abandoned:
-            return self.cells.get(place, 0)
-        self.note(process, place, write=False)
-        if self.known[place][1] - {process.name}:
-            self.stop("load", place)
-        value = next((value for where, value in reversed(process.buffer) if where == place), None)
-        if value is None:
-            value = self.cells.get(place, 0)
-        process.seen = hash((process.seen, value))
-        return value
+    # ------------------------------------------------------------ one step
 
-    def store(self, place: Place, value: Any) -> None:
-        process = self.current
-        if process is None or self.abandoned:
-            self.cells[place] = value
-            return
-        self.note(process, place, write=True)
-        if HEAVY in self.known and self.shared(place):
-            self.stop("store", place)  # it matters whether a store is buffered before or after a heavy fence
-        process.buffer.append((place, value))
+    def start(self) -> State:
+        n = len(self.names)
+        cells = tuple(self.first.get(place, 0) for place in self.sharing.numbers)
+        return State(cells, (0,) * n, ((),) * n, (None,) * n, (0,) * n)
 
-    def fence(self) -> None:
-        if self.current is not None and self.current.buffer:
-            self.stop("fence", None)
+    def perform(self, state: State, action: Action) -> State:
+        who, what = action
+        cells, nodes, buffers, awaited, late = state
+        if what == FLUSH:
+            (place, value), *rest = buffers[who]
+            cells = (*cells[:place], value, *cells[place + 1 :])
+            buffers = (*buffers[:who], tuple(rest), *buffers[who + 1 :])
+            if any(awaited):
+                awaited = tuple(a and tuple(k - (i == who and k > 0) for i, k in enumerate(a)) for a in awaited)
+            return State(cells, nodes, buffers, awaited, late)
+        if what == KILL:
+            free = [0 if self.sharing.locks >> i & 1 and held == self.names[who] else held for i, held in enumerate(cells)]
+            awaited = (*awaited[:who], None, *awaited[who + 1 :])
+            return State(tuple(free), (*nodes[:who], DEAD, *nodes[who + 1 :]), buffers, awaited, late)
+        steps, node = self.steps[who], nodes[who]
+        kind, place, value = steps.ops[node]
+        answer = None
+        if what == LATE:
+            answer, late = 0, (*late[:who], late[who] + 1, *late[who + 1 :])
+        elif kind == LOAD:
+            answer = next((there for at, there in reversed(buffers[who]) if at == place), None)
+            answer = cells[place] if answer is None else answer
+        elif kind == STORE:
+            buffers = (*buffers[:who], (*buffers[who], (place, value)), *buffers[who + 1 :])
+        elif kind == HEAVY:
+            if awaited[who] is None:
+                begun = tuple(0 if i == who else len(buffer) for i, buffer in enumerate(buffers))
+                return State(cells, nodes, buffers, (*awaited[:who], begun, *awaited[who + 1 :]), late)
+            awaited = (*awaited[:who], None, *awaited[who + 1 :])
+        elif kind == LOOK:
+            answer = cells[place]
+        elif kind not in (FENCE, LEAVE):
+            now = cells[place]
+            if kind in (WAIT, POST):
+                answer = 1
+                now += 1 if kind == POST else -1
+            elif kind == UNLOCK:
+                now = 0
+            else:
+                answer = 0 if now else 1
+                now = now or self.names[who]
+            cells = (*cells[:place], now, *cells[place + 1 :])
+        after = steps.after(node, answer)
+        if missing := len(self.sharing.numbers) - len(cells):  # places learnt of just now
+            cells += tuple(self.first.get(place, 0) for place in list(self.sharing.numbers)[-missing:])
+        return State(cells, (*nodes[:who], after, *nodes[who + 1 :]), buffers, awaited, late)
 
-    def heavy_fence(self) -> None:
-        if self.current is not None:
-            self.news |= HEAVY not in self.known
-            self.known[HEAVY] = (set(), set())
-            self.stop("heavy", None)
+    def ready(self, state: State, who: int) -> bool:
+        """True where the next step of process `who` can be made."""
+        kind, place, _ = self.steps[who].ops[state.nodes[who]]
+        if kind in (LOAD, STORE, LOOK, LEAVE):
+            return True
+        if kind == DONE or state.buffers[who]:
+            return False
+        if kind == HEAVY:
+            return not any(state.awaited[who] or ())
+        if kind == WAIT:
+            return bool(state.cells[place] > 0)
+        return kind != LOCK or not state.cells[place]
 
-    def wait(self, semaphore: Place) -> None:
-        self.stop("wait", semaphore)
+    # ------------------------------------------------------------ what can be done
 
-    def post(self, semaphore: Place) -> None:
-        self.stop("post", semaphore)
-
-    def lock(self, place: Place) -> None:
-        self.stop("lock", place)
-
-    def unlock(self, place: Place) -> None:
-        self.stop("unlock", place)
-
-    def stop(self, kind: str, place: Place) -> None:
-        """Hand control to the scheduler; come back when this step was chosen and done."""
-        process = self.current
-        if process is None or self.abandoned:
-            return
-        process.kind, process.place = kind, place
-        self.scheduler.switch()
-        if self.abandoned:
-            raise Abandoned
-
-    # ------------------------------------------------------------ the scheduler's side
-
-    def start(self, process: Process) -> None:
-        def run() -> None:
-            try:
-                process.result = process.body()
-            except Abandoned:
-                pass
-            except BaseException as error:  # an outcome like others
-                process.error = error
-            process.done, process.kind = True, ""
-
-        process.run = greenlet(run)
-        self.processes.append(process)
-        self.resume(process)
-
-    def resume(self, process: Process) -> None:
-        self.current = process
-        process.run.switch()
-        self.current = None
-        self.flush_private()
-
-    def flush_private(self) -> None:
-        for process in self.processes:
-            while process.buffer and not self.shared(process.buffer[0][0]):
-                self.flush(process)
-
-    def flush(self, process: Process) -> None:
-        place, value = process.buffer.popleft()
-        self.cells[place] = self.changes[place] = value
-
-    def actions(self, switches: int) -> list[Action]:
-        """What can be done next; nobody who could go on is interrupted when `switches` are used up."""
-        found = []
-        for process in self.processes:
-            ready = not process.done
-            if process.kind == "wait":
-                ready &= self.counts.get(process.place, 0) > 0
-            if process.kind == "lock":
-                ready &= process.place not in self.held
-            if ready:
-                found.append(("step", process.name))
-            if process.buffer:
-                found.append(("flush", process.name))
-        if self.switches >= switches and ("step", self.last) in found:
-            found = [(what, name) for what, name in found if what == "flush" or name == self.last]
+    def actions(self, state: State) -> list[Action]:
+        """What can be done next; where one step need not be compared with the others, that one alone."""
+        nodes, buffers = state.nodes, state.buffers
+        look, take, change = [], [], []
+        for who in self.everybody:
+            node, steps = nodes[who], self.steps[who]
+            look.append(0 if node == DEAD else steps.look[node])
+            take.append(0 if node == DEAD else steps.take[node])
+            changes = 0 if node == DEAD else steps.change[node]
+            if node != DEAD and self.mortal[who]:
+                changes |= self.sharing.locks
+            for place, _ in buffers[who]:
+                changes |= 1 << place
+            change.append(changes)
+        found: list[Action] = []
+        for who in self.everybody:
+            looks = takes = changes = 0
+            for other in self.everybody:
+                if other != who:
+                    looks |= look[other]
+                    takes |= take[other]
+                    changes |= change[other]
+            if buffers[who]:
+                if self.alone and not (looks | changes) >> buffers[who][0][0] & 1:
+                    return [(who, FLUSH)]
+                found.append((who, FLUSH))
+            if nodes[who] == DEAD:
+                continue
+            kind, place, _ = self.steps[who].ops[nodes[who]]
+            dying = self.mortal[who] and kind in (STORE, POST, WAIT, LOCK, LEAVE)
+            if self.ready(state, who):
+                if self.alone and not dying:
+                    looking, taking, changing, where = (*FORBIDS[kind], place) if kind != STORE else (1, 0, 0, ANY_HEAVY)
+                    if not (looks * looking | takes * taking | changes * changing) >> where & 1:
+                        return [(who, STEP)]
+                found.append((who, STEP))
+            if dying and not buffers[who]:
+                found.append((who, KILL))
+        if self.timeouts and all(what == KILL for _, what in found):
+            found += [
+                (who, LATE)
+                for who in self.everybody
+                if nodes[who] != DEAD and self.steps[who].ops[nodes[who]].kind == WAIT and state.late[who] < self.timeouts
+            ]
         return found
 
-    def of(self, name: str) -> Process:
-        return next(process for process in self.processes if process.name == name)
+    def settle(self, state: State) -> tuple[State, list[Action]]:
+        """Make steps while there is no choice; return where that ends, and what can be done there."""
+        while len(actions := self.actions(state)) == 1:
+            state = self.perform(state, actions[0])
+        return state, actions
 
-    def state(self) -> Hashable:
-        """All that what follows depends on."""
-        return (
-            self.last,
-            self.switches,
-            frozenset(self.changes.items()),
-            frozenset(self.counts.items()),
-            frozenset(self.held.items()),
-            tuple((tuple(p.buffer), p.seen, p.kind, p.place, p.done) for p in self.processes),
-        )
+    # ------------------------------------------------------------ all of them
 
-    def perform(self, action: Action) -> None:
-        what, name = action
-        process = self.of(name)
-        if what == "flush":
-            self.flush(process)
-            self.flush_private()
-            return
-        if name != self.last and self.bounded:
-            self.switches += ("step", self.last) in self.actions(10**9)
-            self.last = name
-        if process.kind not in ("load", "store"):
-            for each in self.processes if process.kind == "heavy" else [process]:
-                while each.buffer:
-                    self.flush(each)
-        match process.kind:
-            case "wait":
-                self.counts[process.place] -= 1
-            case "post":
-                self.counts[process.place] = self.counts.get(process.place, 0) + 1
-            case "lock":
-                self.held[process.place] = name
-            case "unlock":
-                del self.held[process.place]
-        if process.kind != "load":
-            process.seen = hash((process.seen, process.kind))
-        self.resume(process)
+    def all(self) -> Findings:
+        findings = Findings()
+        paths: dict[State, list[Action]] = {}
+        counted: dict[State, int] = {}  # how many schedules go on from there
+        state, actions = self.settle(self.start())
+        stack = [(state, iter(actions), [0])]
+        trail: list[Action] = []
+        if not actions:
+            paths[state] = []
+            stack[0][2][0] = 1
+        while stack:
+            state, left, count = stack[-1]
+            action = next(left, None)
+            if action is None:
+                counted[state] = count[0]
+                stack.pop()
+                if stack:
+                    stack[-1][2][0] += count[0]
+                    trail.pop()
+                continue
+            after, actions = self.settle(self.perform(state, action))
+            if after in counted:
+                count[0] += counted[after]
+                continue
+            trail.append(action)
+            if not actions:
+                paths[after] = trail.copy()
+            elif len(counted) > self.most:
+                raise Explosion(f"more than {self.most} states")
+            stack.append((after, iter(actions), [0 if actions else 1]))
+        findings.states, findings.schedules = len(counted), count[0]
+        findings.runs = sum(steps.runs for steps in self.steps)
+        if not any(steps.grown for steps in self.steps):
+            repeated = 0
+            for state, path in paths.items():
+                outcome = self._outcome(state, [self._end(state, who) for who in self.everybody], self.read)
+                if outcome not in findings.outcomes or repeated < REPEATED:
+                    told, repeated = self.repeat(path, outcome), repeated + 1
+                    findings.outcomes.setdefault(outcome, told)
+        return findings
 
-    def abandon(self) -> None:
-        self.abandoned = True
-        for process in self.processes:
-            if not process.done:
-                process.run.switch()
+    def _end(self, state: State, who: int) -> End | None:
+        node = state.nodes[who]
+        op = self.steps[who].ops[node]
+        return op.value if node != DEAD and op.kind == DONE else None
+
+    def _outcome(self, state: State, ends: list[End | None], read: Callable[[Any], Any]) -> Any:
+        results: dict[str, Any] = {}
+        cells = dict(self.first)
+        for name, end in zip(self.names, ends, strict=True):
+            results[name] = KILLED if end is None else end.result
+            cells |= end.own if end else {}
+        cells |= dict(zip(self.sharing.numbers, state.cells, strict=False))
+        error = next(((name, *end.error) for name, end in zip(self.names, ends, strict=True) if end and end.error), None)
+        waiting = tuple(name for who, name in enumerate(self.names) if ends[who] is None and state.nodes[who] != DEAD)
+        outcome = ("error", *error) if error else ("stuck", *waiting) if waiting else read(Ended(results, cells))
+        return ("late", outcome) if any(state.late) else outcome
+
+    def repeat(self, path: list[Action], expected: Any) -> list[str]:
+        """Run a schedule once more, all sides together on one stage: it must come to the same. Return it, to be read."""
+        memory = Memory(self.sharing)
+        bodies, read = self.scenario(memory)
+        sides = [Side(memory, name, bodies[name], mortal) for name, mortal in zip(self.names, self.mortal, strict=True)]
+        ops = [side.go(None) for side in sides]
+        told: list[str] = []
+        state, left = self.start(), list(path)
+        places = list(self.sharing.numbers)
+        while True:
+            actions = self.actions(state)
+            if not actions:
+                break
+            who, what = action = actions[0] if len(actions) == 1 else left.pop(0)
+            node = state.nodes[who]
+            assert node == DEAD or ops[who] == self.steps[who].ops[node], f"{self.names[who]} does {ops[who]} beside others"
+            after = self.perform(state, action)
+            told.append(f"{self.names[who]}: {self._told(state, after, who, what, places)}")
+            if what in (STEP, LATE) and after.nodes[who] != node:
+                answer = self.steps[who].before[after.nodes[who]][1]
+                ops[who] = sides[who].go(answer)
+            state = after
+        ends = [None if ops[who].kind != DONE or state.nodes[who] == DEAD else ops[who].value for who in self.everybody]
+        for side in sides:
+            side.abandon()
+        outcome = self._outcome(state, ends, read)
+        assert outcome == expected, f"{outcome} came of a schedule that had led to {expected}: the sides share more than memory"
+        return told
+
+    def _told(self, state: State, after: State, who: int, what: int, places: list[Place]) -> str:
+        if what == FLUSH:
+            place, value = state.buffers[who][0]
+            return f"flush {places[place]} = {value}"
+        if what == KILL:
+            return "is killed"
+        kind, place, value = self.steps[who].ops[state.nodes[who]]
+        answer = self.steps[who].before[after.nodes[who]][1]
+        where = "" if kind in (FENCE, HEAVY) else f" {places[place]}"
+        return f"{NAMES[kind]}{where}" + (f" = {value}" if kind == STORE else "" if answer is None else f": {answer}")
+
+    def close(self) -> None:
+        for steps in self.steps:
+            steps.close()
 
 
-Scenario = Callable[[Memory], tuple[dict[str, Callable[[], Any]], Callable[[Memory], Any]]]
+def explore(
+    scenario: Scenario, *, mortal: Collection[str] = (), timeouts: int = 0, reduced: bool = True, most: int = 2_000_000
+) -> Findings:
+    """Run `scenario` in every schedule; return what came of it.
 
-
-def explore(scenario: Scenario, switches: int = 10**9, most: int = 40_000) -> dict[Any, int]:
-    """Run `scenario` in every schedule; return in how many runs each outcome came.
-
-    `switches` bounds how often a process that could go on is interrupted for another; most errors need one or two. Waiting
-    and the flushing of buffers are not bounded.
-
-    `scenario` sets up memory and returns the processes' bodies by name, and a function that reads the outcome at the end.
-    A run in which nobody can go on has the outcome ("stuck", who waits); an exception is ("error", what).
+    `scenario` sets up memory and returns the processes' bodies by name, and a function that reads the outcome from an
+    `Ended`. Where nobody can go on, the outcome is ("stuck", who waits); an exception is ("error", whose, which); after a
+    time-out it is ("late", outcome). Processes must share nothing but memory, and always do the same on the same values.
     """
-    known: dict[Place, tuple[set[str], set[str]]] = {}
+    sharing = Sharing(everything=not reduced)
     while True:
-        outcomes, again = _explore(scenario, known, switches, most)
-        if not again:
-            return outcomes
-
-
-def _explore(scenario: Scenario, known: Any, switches: int, most: int) -> tuple[dict[Any, int], bool]:
-    choices: list[tuple[list[Action], int]] = []  # at each depth: what could be done, and which of it is being done
-    visited: set[Hashable] = set()
-    outcomes: dict[Any, int] = {}
-    for _ in range(most):
-        memory = Memory(known)
-        memory.bounded = switches < 10**9
-        bodies, read = scenario(memory)
-        for name, body in bodies.items():
-            memory.start(Process(name, body))
-        depth, fresh = 0, True
-        while not memory.news and fresh and (actions := memory.actions(switches)):
-            if depth == len(choices):
-                state = memory.state()
-                fresh = state not in visited
-                visited.add(state)
-                choices.append((actions if fresh else [], 0))
-            if fresh:
-                actions, which = choices[depth]
-                memory.perform(actions[which])
-                depth += 1
-        if memory.news:
-            memory.abandon()
-            return {}, True
-        if fresh:
-            outcome = _outcome(memory, read)
-            outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        memory.abandon()
-        while choices and choices[-1][1] + 1 >= len(choices[-1][0]):
-            choices.pop()
-        if not choices:
-            return outcomes, False
-        choices[-1] = choices[-1][0], choices[-1][1] + 1
-    raise Explosion(f"more than {most} runs")
-
-
-def _outcome(memory: Memory, read: Callable[[Memory], Any]) -> Any:
-    for process in memory.processes:
-        if process.error is not None:
-            return "error", process.name, type(process.error).__name__, str(process.error)[:120]
-    waiting = tuple(process.name for process in memory.processes if not process.done)
-    return ("stuck", *waiting) if waiting else read(memory)
+        sharing.news = False
+        walk = Walk(scenario, sharing, mortal, timeouts, most)
+        try:
+            while not sharing.news:
+                for steps in walk.steps:
+                    steps.grown = False
+                findings = walk.all()
+                if not any(steps.grown for steps in walk.steps):
+                    return findings
+        except Learnt:
+            continue
+        finally:
+            walk.close()

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
+import shmstore.stat
+import shmstore.table
 from shmstore import BatchMode, EventStore, Subscription
-from shmstore.layout import DISARMED, SLOT, SUBSCRIPTIONS, StoreFlag, StoreState, SubscriptionState, header_word
-from shmstore.ring import ACK_OF, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF, Writer
+from shmstore.layout import (
+    DISARMED,
+    LOCK_SUBSCRIPTION,
+    SLOT,
+    SUBSCRIPTIONS,
+    StoreFlag,
+    StoreState,
+    SubscriptionState,
+    header_word,
+)
+from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF, Writer
 from shmstore.segment import Views
-from tests.interleavings.scheduler import Memory
+from tests.interleavings.process import Memory
 
 
 class Words:
@@ -25,11 +36,27 @@ class Words:
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
-            return np.array([self[k] for k in range(i.start, i.stop)], np.int64)
+            found = np.array([self[k] for k in range(i.start, i.stop)], np.int64).view(Run)
+            found.words, found.start = self, i.start
+            return found
         return self.memory.load((self.kind, int(i) % self.ring))
 
     def __setitem__(self, i: int, value: int) -> None:
         self.memory.store((self.kind, int(i) % self.ring), int(value))
+
+
+class Run(np.ndarray):
+    """Words loaded by one slice; what numpy computes into it is stored, word by word."""
+
+    words: Words
+    start: int
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        result = getattr(ufunc, method)(*(np.asarray(each) if isinstance(each, Run) else each for each in inputs), **options)
+        for run in out:
+            for k, value in enumerate(result.tolist()):
+                run.words[run.start + k] = value
+        return result
 
 
 class Bytes:
@@ -47,10 +74,11 @@ class Bytes:
 
 
 class Records:
-    """The slot records as put_one writes them: 40 bytes at once, of which nothing here depends."""
+    """The slot records as they are written: 40 bytes each, of which nothing here depends."""
 
     def __setitem__(self, s: slice, value: bytes) -> None:
-        assert s.stop - s.start == len(value) == 40
+        assert s.stop - s.start == len(value)
+        assert len(value) % SLOT.itemsize == 0
 
 
 class Semaphore:
@@ -70,34 +98,66 @@ class Semaphore:
 
 
 class TableLock:
-    """Stands for the table's Lock; nobody dies here."""
+    """Stands for the table's Lock: excludes, and is free again when its holder is killed."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, *_: Any) -> None:
+        pass
 
     def __enter__(self) -> None:
-        self.memory.lock("table")
+        Memory.current.lock("table")
 
     def __exit__(self, *exc: object) -> None:
-        self.memory.unlock("table")
+        Memory.current.unlock("table")
 
     def close(self) -> None:
         pass
 
 
 class Role:
-    """Stands for an Ownership that is free."""
+    """Stands for an Ownership: whoever holds it is a side, and it is free again when that side is killed."""
 
-    held = False
-
-    def __init__(self, fd: int = -1, byte: int = 0) -> None:
-        pass
+    def __init__(self, fd: int, byte: int, *, held: bool = False) -> None:
+        self.byte, self.held = byte, held
 
     def acquire(self) -> bool:
-        return True
+        self.held = self.held or Memory.current.try_lock(("role", self.byte))
+        return self.held
 
     def release(self) -> None:
-        pass
+        if self.held:
+            self.held = False
+            Memory.current.unlock(("role", self.byte))
+
+    def taken(self) -> bool:
+        return self.held or Memory.current.taken(("role", self.byte))
+
+
+class Clock:
+    """Stands for the module time: no time passes."""
+
+    @staticmethod
+    def time_ns() -> int:
+        return 0
+
+    @staticmethod
+    def monotonic() -> float:
+        return 0.0
+
+    perf_counter = monotonic
+
+
+class System:
+    """Stands for the module os where it is asked for the process's number."""
+
+    @staticmethod
+    def getpid() -> int:
+        side = Memory.current.side
+        return pid_of(side.name) if side else 1
+
+
+def pid_of(name: str) -> int:
+    """The process number of a side."""
+    return int.from_bytes(name.encode(), "big")
 
 
 class Stage:
@@ -107,17 +167,18 @@ class Stage:
         self.memory = memory
         limit, places = size * capacity, 2 * capacity
         words = Words(memory, "word", 10**9)
-        ends, self.slots = Words(memory, "ends", places), np.zeros(2 * places, SLOT)
+        ends, rows = Words(memory, "ends", places), Words(memory, "rows", places)
+        self.slots = np.zeros(2 * places, SLOT)
         self.views = Views(
-            words, ends, Words(memory, "rows", places), self.slots, Bytes(memory, limit), ends, np.zeros(2 * places, np.int64),
-            Records(), places, capacity, limit, limit, 0, 0,
-        )  # type: ignore[arg-type]  # fmt: skip
+            words, ends, rows, self.slots, Bytes(memory, limit), ends, rows, Records(), places, capacity, limit, limit, 0, 0
+        )  # type: ignore[arg-type]
         self.words, self.name, self.path = words, "stage", None
         self.objects = self.beside = self.semaphores = "stage"
         self.flags = StoreFlag.EVICT if evict else StoreFlag(0)
         self.batch_mode, self.memory_unit, self.evict_after, self.epoch = BatchMode.MEMSIZE, 2, 0.0, 1
         self.fd, self.mode, self.gid = -1, 0o600, -1
-        self.texts = {place: f"s{place}" for place in range(1, readers + 1)}
+        for place in range(1, readers + 1):
+            self.write_text("name", f"s{place}", place)
         for word in (PUT, FLOOR, OVERSIZED):
             words[word] = -1
         words[ROOM_WANTED], words[header_word("state")] = DISARMED, StoreState.LIVE
@@ -129,20 +190,33 @@ class Stage:
         self.producer = EventStore(self)  # type: ignore[arg-type]
         self.producer._writer = Writer(self.views)
 
-    removed = False
+    @property
+    def removed(self) -> bool:
+        return bool(self.words[header_word("state")] != StoreState.LIVE)
 
     def read_text(self, field: str, place: int | None = None) -> str:
-        return self.texts.get(place or -1, "")
+        return self.memory.load(("text", field, place)) or ""
 
     def write_text(self, field: str, text: str, place: int | None = None) -> None:
-        self.texts[place or -1] = text
+        self.memory.store(("text", field, place), text)
 
     def attach(self) -> EventStore:
         return EventStore(self)  # type: ignore[arg-type]
 
-    def reader(self, place: int) -> Subscription:
-        store = self.attach()
-        return Subscription(store, f"s{place}", place, Role(), Semaphore(self.memory, f"/stage.{place}"), None, 1.0)  # type: ignore[arg-type]
+    def reader(self, place: int, owner: str = "") -> Subscription:
+        """The subscription at `place`, owned by the side `owner`."""
+        role = Role(-1, LOCK_SUBSCRIPTION + place, held=bool(owner))
+        if owner:
+            self.memory.cells["lock", ("role", role.byte)] = owner
+        condition = Semaphore(self.memory, f"/stage.{place}")
+        return Subscription(self.attach(), f"s{place}", place, role, condition, None, 1.0)  # type: ignore[arg-type]
+
+    def arm(self, place: int, *, wanted: int) -> None:
+        """Let the reader at `place` sleep already, until `wanted` is put."""
+        self.words[WANTED_OF[place]], self.words[ARMED] = wanted, 1
+
+    def close(self) -> None:
+        pass
 
     def put(self, *payloads: bytes) -> None:
         """Put before the scenario begins."""
@@ -156,21 +230,24 @@ def read(batch: Any) -> tuple[bytes, ...]:
 
 
 @contextmanager
-def staged(patch: pytest.MonkeyPatch, memory_of: Callable[[], Memory], *, asymmetric: bool = True) -> Iterator[None]:
-    """Let the store's modules, wherever they use them, have the scheduler's fences, locks, roles and semaphores."""
+def staged(patch: pytest.MonkeyPatch, *, asymmetric: bool = True) -> Iterator[None]:
+    """Let the store's modules, wherever they use them, have the scheduler's fences, locks, roles and semaphores, and no clock."""
     stand_ins = {
-        "fence": lambda: memory_of().fence(),
-        "heavy_fence": (lambda: memory_of().heavy_fence()) if asymmetric else (lambda: memory_of().fence()),
+        "fence": lambda: Memory.current.fence(),
+        "heavy_fence": lambda: Memory.current.heavy_fence() if asymmetric else Memory.current.fence(),
         "ASYMMETRIC": asymmetric,
-        "Lock": lambda *a: TableLock(memory_of()),
-        "Condition": lambda name, *a: Semaphore(memory_of(), name),
+        "Lock": TableLock,
+        "Condition": lambda name, *_: Semaphore(Memory.current, name),
         "Ownership": Role,
         "start_time": lambda pid: 1,
         "SPINS": 0,
+        "time": Clock,
     }
     with patch.context() as patched:
         for module in [m for n, m in sys.modules.items() if n.startswith("shmstore.") and n != "shmstore.sync"]:
             for name, stand_in in stand_ins.items():
                 if hasattr(module, name):
                     patched.setattr(module, name, stand_in)
+        for module in (shmstore.table, shmstore.stat):
+            patched.setattr(module, "os", System)
         yield

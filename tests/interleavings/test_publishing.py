@@ -1,0 +1,287 @@
+"""What is put is seen whole, in order, and not written over before it may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import shmstore
+from shmstore.ring import ACK_OF, GET_OF, PUT, Reader, Writer
+from shmstore.subscription import Subscription
+from tests.interleavings.mutants import mutants, mutate
+from tests.interleavings.process import Memory
+from tests.interleavings.stage import Stage, read
+
+
+def publishing(memory: Memory) -> Any:
+    stage = Stage(memory, capacity=2)
+    reader = stage.reader(1)
+
+    def put() -> None:
+        stage.producer.put(b"ab", timeout=0)
+        stage.producer.put(b"cd", timeout=0)
+
+    def get() -> tuple[bytes, ...]:
+        return read(reader.get(timeout=0))
+
+    return {"put": put, "get": get}, lambda end: end["get"]
+
+
+def test_an_event_is_seen_whole_or_not_at_all(outcomes):
+    """A get beside two puts sees none, the first, or both, each byte of them."""
+    assert outcomes(publishing) == {(), (b"ab",), (b"ab", b"cd")}
+
+
+PAYLOAD, END = "        self._arena[at : at + size] = payload\n", "        self._ends[i] = end\n"
+EARLY = "        self._words[PUT] = put\n"
+
+
+@mutants(
+    ("payload", (Writer, "put_one", PAYLOAD, EARLY + PAYLOAD)),
+    ("end", (Writer, "put_one", END, EARLY + END)),
+)
+def test_publishing_too_early_is_caught(outcomes, monkeypatch, changes):
+    """A put that moves the cursor before payload or end is written shows bytes that were never put."""
+    mutate(monkeypatch, *changes)
+    assert outcomes(publishing, asymmetric=True) - {(), (b"ab",), (b"ab", b"cd")}
+
+
+def listing(memory: Memory) -> Any:
+    """A list is put where there is no room for it yet, and got."""
+    stage = Stage(memory, capacity=2)
+    reader = stage.reader(1)
+    stage.put(b"ab")
+    first = reader.get(timeout=0)
+
+    def get() -> Any:
+        reader.ack(first)
+        return read(reader.get())
+
+    return {"put": lambda: stage.producer.put([b"cd", b"ef"]), "get": get}, lambda end: end["get"]
+
+
+def test_a_list_is_seen_whole(outcomes):
+    """Who waits for one event gets both of a list: it is put all or nothing."""
+    assert outcomes(listing) == {(b"cd", b"ef")}
+
+
+PUBLISH = "        self._words[PUT] = after[0]  #"
+
+
+@mutants(
+    ("one by one", (Writer, "_publish", PUBLISH, "        self._words[PUT] = after[0] - 1\n" + PUBLISH)),
+    (
+        "ends late",
+        (Writer, "_publish", "        np.add.accumulate(sizes, out=self._views.ends_array[i : i + n])\n", ""),
+        (
+            Writer,
+            "_publish",
+            "        after = ",
+            "        self._words[PUT] = self.put + n\n"
+            "        np.add.accumulate(sizes, out=self._views.ends_array[i : i + n])\n        after = ",
+        ),
+    ),
+)
+def test_a_list_in_parts_is_caught(outcomes, monkeypatch, changes):
+    """A list whose events, or whose ends, become visible one after the other is seen."""
+    mutate(monkeypatch, *changes)
+    assert outcomes(listing, asymmetric=True) != {(b"cd", b"ef")}
+
+
+def overwriting(memory: Memory, *, early: bool = False) -> Any:
+    stage = Stage(memory, capacity=2)
+    reader = stage.reader(1)
+    stage.put(b"ab", b"cd")
+
+    def put() -> None:
+        stage.producer.put(b"ef")
+
+    def get() -> tuple[bytes, ...]:
+        batch = reader.get(limit_events=1, timeout=0)
+        seen = () if early else read(batch)
+        reader.ack(batch)
+        return (seen or read(batch)) + read(reader.get(limit_events=1, timeout=0))
+
+    return {"put": put, "get": get}, lambda end: (end["get"], end.cells["word", PUT])
+
+
+def test_nothing_is_overwritten_before_its_ack(outcomes):
+    """A producer that waits for room writes over an event only after its ack, and always gets there."""
+    assert outcomes(overwriting) == {((b"ab", b"cd"), 2)}
+
+
+def test_acking_before_reading_is_caught(outcomes):
+    """A reader that acks what it has not read yet reads what came after it."""
+    assert ((b"ef", b"cd"), 2) in outcomes(lambda memory: overwriting(memory, early=True), asymmetric=True)
+
+
+def test_counting_too_much_room_is_caught(outcomes, monkeypatch):
+    """A producer that counts more as free than was acked writes over what is not read."""
+    mutate(
+        monkeypatch,
+        (Writer, "refresh", "self._limit_sequence = min(floor", "self._limit_sequence = min(floor + 1"),
+        (Writer, "refresh", "+ self._views.limit", "+ 2 * self._views.limit"),
+    )
+    assert outcomes(overwriting, asymmetric=True) - {((b"ab", b"cd"), 2)}
+
+
+# ---------------------------------------------------------------- ack <= get <= put
+
+
+def observing(memory: Memory) -> Any:
+    """Somebody looks at a subscription, as `stat` does, while its reader gets, rolls back, gets and acks, and the producer puts."""
+    stage = Stage(memory, capacity=2)
+    reader = stage.reader(1)
+    stage.put(b"ab")
+
+    def get() -> None:
+        reader.get(timeout=0)
+        reader.rollback()
+        for _ in range(2):
+            batch = reader.get(limit_events=1, timeout=0)
+            reader.ack(batch)
+
+    def look() -> tuple[int, ...]:
+        return tuple(stage.words[word] for word in (ACK_OF[1], GET_OF[1], PUT))
+
+    def read(end: Any) -> Any:
+        ack, get, put = end["look"]
+        return ack <= get <= put
+
+    return {"put": lambda: stage.producer.put(b"cd"), "get": get, "look": look}, read
+
+
+def test_cursors_are_in_order_at_every_moment(outcomes):
+    """Whoever reads ack, get and put, in this order, finds them in this order."""
+    assert outcomes(observing) == {True}
+
+
+@mutants(
+    ("get", (Reader, "take", "self._words[self._get] = self.get = last", "self.get = last")),
+    ("rollback", (Subscription, "rollback", "to = reader.ack\n", "to = reader.ack - 1\n")),
+    (
+        "put",
+        (
+            Writer,
+            "put_one",
+            "        i = put & self._mask\n",
+            "        i = put & self._mask\n        self._words[PUT] = put - 2\n",
+        ),
+    ),
+)
+def test_cursors_out_of_order_are_caught(outcomes, monkeypatch, changes):
+    """A get that is not written down, a rollback too far, and a put cursor that goes back are seen."""
+    mutate(monkeypatch, *changes)
+    assert outcomes(observing, asymmetric=True) != {True}
+
+
+# ---------------------------------------------------------------- peek
+
+
+def peeking(memory: Memory) -> Any:
+    """Somebody peeks at an event that is being acked and written over."""
+    stage = Stage(memory, capacity=2, size=1)
+    reader = stage.reader(1)
+    stage.put(b"0", b"1")
+    batch = reader.get(limit_events=1, timeout=0)
+    peeker = stage.attach()
+
+    def peek() -> Any:
+        try:
+            return read(peeker.peek(0, limit_events=2))
+        except shmstore.PositionNotFound:
+            return "gone"
+
+    return {
+        "put": lambda: stage.producer.put(b"2"),
+        "ack": lambda: reader.ack(batch),
+        "peek": peek,
+    }, lambda end: end["peek"]
+
+
+def test_a_peek_is_whole_or_refused(outcomes):
+    """A peek gives events as they were put, or says that they are gone."""
+    assert outcomes(peeking) == {(b"0", b"1"), "gone"}
+
+
+def test_an_unchecked_peek_is_caught(outcomes, monkeypatch):
+    """A peek that does not look at the floor after its copy gives bytes of the next event."""
+    mutate(monkeypatch, (shmstore.seek, "peek", "if segment.words[FLOOR] >= first:", "if False:"))
+    assert (b"2", b"1") in outcomes(peeking, asymmetric=True)
+
+
+def test_a_floor_that_is_not_told_is_caught(outcomes, monkeypatch):
+    """A producer that takes room without writing the floor down leaves a peek with bytes of the next event."""
+    mutate(
+        monkeypatch,
+        (Writer, "refresh", "        words[FLOOR] = floor\n", ""),
+        (Writer, "refresh", "words[FLOOR] = self._floor", "self._floor"),
+    )
+    assert (b"2", b"1") in outcomes(peeking, asymmetric=True)
+
+
+# ---------------------------------------------------------------- a store that is removed
+
+
+def unlinking(patch: pytest.MonkeyPatch) -> Any:
+    """Somebody removes the store while the producer puts; a reader was waiting when all began."""
+
+    def scenario(memory: Memory) -> Any:
+        stage = Stage(memory, capacity=4)
+        stage.arm(1, wanted=0)
+        patch.setattr(shmstore.segment, "attach", lambda name, path: stage)
+        patch.setattr(shmstore.segment, "os", NoFiles)
+        patch.setattr(shmstore.segment, "semaphore_names", lambda prefix: [])
+
+        def put() -> list[str]:
+            told = []
+            for _ in range(3):
+                try:
+                    stage.producer.put(b"ab", timeout=0)
+                    told.append("put")
+                except shmstore.StoreClosed:
+                    told.append("closed")
+                if len(told) == 2:
+                    memory.wait("removed")
+            return told[2]
+
+        def unlink() -> None:
+            shmstore.EventStore.unlink("stage")
+            memory.post("removed")
+
+        return {"put": put, "unlink": unlink}, lambda end: end["put"]
+
+    return scenario
+
+
+class NoFiles:
+    """Stands for the module os where there is nothing to remove."""
+
+    class path:
+        split = staticmethod(lambda path: ("", path))
+
+    unlink = staticmethod(lambda path: None)
+    listdir = staticmethod(lambda path: [])
+
+
+def test_a_producer_hears_that_its_store_was_removed(outcomes, monkeypatch):
+    """The first put after a store was removed says so, whatever an earlier one did meanwhile."""
+    assert outcomes(unlinking(monkeypatch)) == {"closed"}
+
+
+STATE, FLAG = 'segment.words[header_word("state")] = StoreState.REMOVED', 'segment.words[header_word("armed")] = 1'
+
+
+@mutants(
+    (
+        "order",
+        (shmstore.segment, "unlink", f"{STATE}  # before", f"{FLAG}  # before"),
+        (shmstore.segment, "unlink", f"{FLAG}  # the next", f"{STATE}  # the next"),
+    ),
+    ("for good", (shmstore.EventStore, "_published", "                self._words[ARMED] = 1", "                pass")),
+)
+def test_a_removal_that_goes_unheard_is_caught(outcomes, monkeypatch, changes):
+    """Arming before the state is written, and clearing the flag for good, hide the removal from the producer."""
+    mutate(monkeypatch, *changes)
+    assert "put" in outcomes(unlinking(monkeypatch), asymmetric=True)
