@@ -113,6 +113,14 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             store=False,
         )
     )
+    _spool(
+        command(
+            "spool",
+            "keep writing a store's events as files, for readers that are away for longer than the ring holds",
+            "  shmstore spool orders --directory /var/spool/orders\n\n"
+            "Spark reads them with .option('spool', '/var/spool/orders'). Files that every such query is done with are removed.",
+        )
+    )
     command(
         "spark",
         "run a Spark program over a store, such as `replicate`: a copy of every table",
@@ -183,6 +191,15 @@ def _tail(sub: Parser) -> None:
     sub.add_argument("--tables", metavar="PATTERNS", help="only these, comma separated: shop.orders, shop.*, *.orders")
     sub.add_argument("--count", type=whole, metavar="N", help="stop after N printed events")
     sub.add_argument("--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for more at the end (default)")
+
+
+def _spool(sub: Parser) -> None:
+    sub.add_argument("--directory", required=True, metavar="DIR", help="folder of the files; made when it is not there")
+    sub.add_argument("--subscription", default="spool", metavar="NAME", help="subscription to read as (default spool)")
+    sub.add_argument(
+        "--interval", type=seconds, default=1.0, metavar="SECONDS", help="write a file this often, or when it is full (default 1)"
+    )
+    sub.add_argument("--file-size", type=whole, default=64, metavar="MB", help="most encoded megabytes in a file (default 64)")
 
 
 def _serve(sub: Parser) -> None:

@@ -282,6 +282,26 @@ def secret(file: str | None, variable: str) -> str:
         return lines.read().rstrip("\r\n")
 
 
+def spool(options: argparse.Namespace) -> int:
+    """`shmstore spool`."""
+    from consumer.spool import Spool
+    from consumer.spool import run as run_spool
+
+    with attach(options) as store:
+        writer = Spool(store, options.directory, options.subscription, file_bytes=options.file_size << 20)
+        stop = threading.Event()
+
+        def end() -> None:
+            stop.set()
+            writer.interrupt()
+
+        with on_signal(end) as came:
+            written = run_spool(writer, stop.is_set, options.interval)
+        writer.close()
+    print(f"shmstore: {options.store}: wrote {written} events into {options.directory}", file=sys.stderr)
+    return ended(came)
+
+
 def spark(options: argparse.Namespace) -> int:
     """`shmstore spark`: its own command line parses the rest, so that spark-submit has the same."""
     from consumer.spark.__main__ import main as run_spark
@@ -438,7 +458,7 @@ def unsubscribe(options: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, arguments.Run] = {
     command.__name__: command
-    for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
+    for command in (produce, run, doctor, snapshot, tail, spool, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
 }
 FILLS: dict[str, arguments.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}
 

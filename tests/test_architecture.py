@@ -36,7 +36,7 @@ OWNERS = {
     "cryptography": ("producer/binlog.py",),
     "zstandard": ("producer/compression.py",),
     "pyspark": ("consumer/spark/",),
-    "pyarrow": ("shmstore/arrow.py", "shmstore/frame.py", "consumer/spark/"),
+    "pyarrow": ("shmstore/arrow.py", "shmstore/frame.py", "consumer/spool.py", "consumer/spark/"),
     "pandas": ("consumer/spark/",),
     "deltalake": ("consumer/spark/",),
     "google": ("consumer/wire/",),

@@ -16,6 +16,7 @@ from consumer.spark.offset import Offset, require_one_source
 from consumer.spark.options import Options
 from consumer.spark.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
 from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, typed_schema
+from consumer.spark.spool import SpoolBatchReader, SpoolReader
 from consumer.spark.stream import StreamReader
 from consumer.spark.tables import find_table
 
@@ -47,10 +48,14 @@ class ShmStoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of micro-batches."""
+        if self._parsed.spool is not None:
+            return SpoolReader(self._decoder)
         return StreamReader(self._decoder)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of what the store holds now."""
+        """Return the reader of what the store, or its spool, holds now."""
+        if self._parsed.spool is not None:
+            return SpoolBatchReader(self._decoder)
         return BatchReader(self._decoder)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from consumer.spark.lease import attach
 from consumer.spark.options import Options
+from consumer.spark.spool import find_schema
 from shmstore import EventStore, SchemaUnknown, state_directory
 from shmstore.codec import decode_schema, decode_stored, encode_schema
 from shmstore.event import EntryType, TableSchema
@@ -22,8 +23,11 @@ def find_table(options: Options) -> TableSchema:
     database, table = options.tables[0].split(".")
     folder = Path(options.state_directory or state_directory()) / options.store / "tables"
     kept = folder / f"{database}.{table}.msgpack"
-    with attach(options, 0.0) as store:
-        found = newest_schema(store, database, table)
+    if options.spool is not None:
+        found = find_schema(options, database, table)
+    else:
+        with attach(options, 0.0) as store:
+            found = newest_schema(store, database, table)
     if found is not None:
         blob = encode_schema(found)
         if not kept.exists() or kept.read_bytes() != blob:
