@@ -51,6 +51,8 @@ class JdbcTarget:
             raise ValueError(f"target {path!r} names no schema, and the URL names no database: use {{database}}.{{table}}")
         self._table = f"{dialect.quote(self._schema)}.{dialect.quote(self._bare)}"
         self._marks = f"{dialect.quote(self._schema)}.{MARKS}"
+        # PostgreSQL keeps temporary tables in a schema of their own; MySQL's are in one like any other
+        self._stage = _STAGE if dialect.postgres else f"{dialect.quote(self._schema)}.{_STAGE}"
         self._columns: list[str] | None = None
         self._keys: set[str] = set()
         self._look()
@@ -172,22 +174,24 @@ class JdbcTarget:
     def _staged(self, columns: Sequence[str], rows: Sequence[str]) -> Iterator[None]:
         """A temporary table with the types of the copy's `columns`, and these rows."""
         names = self._names(columns)
-        self._database.execute(f"CREATE TEMPORARY TABLE {_STAGE} AS SELECT {names} FROM {self._table} WHERE 1 = 0")
-        self._database.insert(_STAGE, names, list(rows))
+        self._database.execute(f"CREATE TEMPORARY TABLE {self._stage} AS SELECT {names} FROM {self._table} WHERE 1 = 0")
+        self._database.insert(self._stage, names, list(rows))
         yield
-        self._database.execute(f"DROP {'' if self._database.dialect.postgres else 'TEMPORARY '}TABLE {_STAGE}")
+        self._database.execute(f"DROP {'' if self._database.dialect.postgres else 'TEMPORARY '}TABLE {self._stage}")
 
-    def _same(self, keys: Sequence[str]) -> str:
+    def _same(self, keys: Sequence[str], table: str = "t") -> str:
         quote = self._database.dialect.quote
-        return " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
+        return " AND ".join(f"{table}.{quote(key)} = s.{quote(key)}" for key in keys)
 
     def _delete(self, keys: Sequence[str], rows: Sequence[str]) -> None:
         """Delete the rows with these keys."""
         with self._staged(keys, rows):
             if self._database.dialect.postgres:
-                self._database.execute(f"DELETE FROM {self._table} t USING {_STAGE} s WHERE {self._same(keys)}")
+                self._database.execute(f"DELETE FROM {self._table} t USING {self._stage} s WHERE {self._same(keys)}")
             else:
-                self._database.execute(f"DELETE t FROM {self._table} t JOIN {_STAGE} s ON {self._same(keys)}")
+                # by its whole name: with an alias MySQL asks for a database of the connection
+                over = self._same(keys, self._table)
+                self._database.execute(f"DELETE {self._table} FROM {self._table} JOIN {self._stage} s ON {over}")
 
     def _merge(self, step: Merge) -> None:
         self._fit(step.schema, step.keys, history=False)
@@ -203,10 +207,10 @@ class JdbcTarget:
         with self._staged([*keys, VALID_TO, SEQ], dialect.rows(step.ends)):
             if dialect.postgres:
                 set_ = f"{VALID_TO} = s.{VALID_TO}, {CURRENT} = FALSE"
-                self._database.execute(f"UPDATE {self._table} t SET {set_} FROM {_STAGE} s WHERE {over}")
+                self._database.execute(f"UPDATE {self._table} t SET {set_} FROM {self._stage} s WHERE {over}")
             else:
                 set_ = f"t.{VALID_TO} = s.{VALID_TO}, t.{CURRENT} = FALSE"
-                self._database.execute(f"UPDATE {self._table} t JOIN {_STAGE} s ON {over} SET {set_}")
+                self._database.execute(f"UPDATE {self._table} t JOIN {self._stage} s ON {over} SET {set_}")
         # a version that is there came from another query, or from a batch of another number: the same row
         self._delete([*keys, SEQ], dialect.rows(step.versions.select([*keys, SEQ])))
         self._database.insert(self._table, self._names(step.versions.column_names), dialect.rows(step.versions))
