@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ def mutate(patch: pytest.MonkeyPatch, *changes: Change) -> None:
             patch.setattr(user, name, scope[name])
 
 
-def mutants(*each: tuple[Any, ...]) -> pytest.MarkDecorator:
-    """Run a test with each of these `changes`; the name of each comes first."""
-    return pytest.mark.parametrize("changes", [pytest.param(changes, id=name) for name, *changes in each])
+def mutants(*each: tuple[Any, ...], long: Collection[str] = ()) -> pytest.MarkDecorator:
+    """Run a test with each of these `changes`; the name of each comes first. Those in `long` are not run in CI."""
+    params = [pytest.param(changes, id=name, marks=[pytest.mark.long] * (name in long)) for name, *changes in each]
+    return pytest.mark.parametrize("changes", params)

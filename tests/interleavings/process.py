@@ -21,6 +21,29 @@ Bodies = dict[str, Callable[[], Any]]
 LOAD, STORE, FENCE, HEAVY, WAIT, POST, LOCK, UNLOCK, TRY, LOOK, LEAVE, DONE = range(12)
 NAMES = ("load", "store", "fence", "heavy fence", "wait", "post", "lock", "unlock", "try", "look", "leave", "done")
 LONGEST = 2000  # steps of one process
+#: What can be done at a place, as bits: one of each kind for each place.
+LOOKS, TAKES, CHANGES = 1, 1 << 100, 1 << 200
+DOES = {
+    LOAD: LOOKS,
+    LOOK: LOOKS,
+    HEAVY: LOOKS,
+    TRY: LOOKS | TAKES | CHANGES,
+    WAIT: TAKES,
+    LOCK: TAKES,
+    STORE: CHANGES,
+    POST: CHANGES,
+    UNLOCK: CHANGES,
+}
+#: What nobody else may do there when a step is to be made alone.
+FORBIDS = {
+    LOAD: CHANGES,
+    LOOK: TAKES | CHANGES,
+    TRY: LOOKS | TAKES | CHANGES,
+    WAIT: LOOKS | TAKES,
+    LOCK: LOOKS | TAKES,
+    POST: LOOKS,
+    UNLOCK: LOOKS,
+}
 ANY_HEAVY = 0  # stands among the places for "a heavy fence"
 
 
@@ -211,9 +234,8 @@ class Side:
 class Steps:
     """All that one process was seen to do: a tree of operations and answers.
 
-    For each node, `look`, `take` and `change` are the places at which the process may look, take (a semaphore, a lock) or
-    change something from there on, as bits. They grow while the tree does. `relied` are the places of each kind of which
-    somebody took it for granted that they do not; `mistaken` says that they did all the same.
+    For each node, `may` says what the process may do, and where, from there on. It grows while the tree does; `grown` says that it did.
+    `forbids` is what no other may yet do for the next step to be made alone.
     """
 
     def __init__(self, scenario: Scenario, sharing: Sharing, name: str, mortal: bool) -> None:
@@ -223,9 +245,8 @@ class Steps:
         self.before: list[tuple[int, Any]] = []
         self.depth: list[int] = []
         self.sides: list[Side | None] = []
-        self.look: list[int] = []
-        self.take: list[int] = []
-        self.change: list[int] = []
+        self.may: list[int] = []
+        self.forbids: list[int] = []
         self.grown = False
         self.runs = 0
         side = self._side()
@@ -279,21 +300,13 @@ class Steps:
         if self.depth[node] > LONGEST:
             raise Explosion(f"{self.name} has made {LONGEST} steps: does it go round in circles?")
         self.sides.append(None if op.kind == DONE else side)
-        bit = 1 << op.place
-        look = bit if op.kind in (LOAD, LOOK, TRY, HEAVY) else 0
-        take = bit if op.kind in (WAIT, LOCK, TRY) else 0
-        change = bit if op.kind in (STORE, POST, UNLOCK, TRY) else 0
-        self.look.append(look)
-        self.take.append(take)
-        self.change.append(change)
+        may = DOES.get(op.kind, 0) << op.place
+        self.may.append(may)
+        self.forbids.append(LOOKS << ANY_HEAVY if op.kind == STORE else FORBIDS.get(op.kind, 0) << op.place)
         if before >= 0:
             self.next[before][answer] = node
-        while before >= 0:
-            known = self.look[before], self.take[before], self.change[before]
-            more = known[0] | look, known[1] | take, known[2] | change
-            if more == known:
-                break
-            self.look[before], self.take[before], self.change[before] = more
+        while before >= 0 and self.may[before] | may != self.may[before]:
+            self.may[before] |= may
             self.grown = True
             before = self.before[before][0]
         return node

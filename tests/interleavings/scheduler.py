@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.interleavings.process import (
-    ANY_HEAVY,
+    CHANGES,
     DONE,
     FENCE,
     HEAVY,
@@ -52,6 +52,7 @@ from tests.interleavings.process import (
     LOAD,
     LOCK,
     LOOK,
+    LOOKS,
     NAMES,
     POST,
     STORE,
@@ -62,6 +63,7 @@ from tests.interleavings.process import (
     Explosion,
     Learnt,
     Memory,
+    Op,
     Place,
     Scenario,
     Sharing,
@@ -70,19 +72,6 @@ from tests.interleavings.process import (
 )
 
 STEP, FLUSH, KILL, LATE = range(4)
-#: What nobody else may do at the place of a step that is made alone: look, take, change.
-FORBIDS = {
-    LOAD: (0, 0, 1),
-    FENCE: (0, 0, 0),
-    HEAVY: (0, 0, 0),
-    LEAVE: (0, 0, 0),
-    POST: (1, 0, 0),
-    UNLOCK: (1, 0, 0),
-    WAIT: (1, 1, 0),
-    LOCK: (1, 1, 0),
-    LOOK: (0, 1, 1),
-    TRY: (1, 1, 1),
-}
 Action = tuple[int, int]  # whose, and which of the above
 Buffer = tuple[tuple[int, Any], ...]
 DEAD = -1
@@ -98,6 +87,18 @@ class State(NamedTuple):
     buffers: tuple[Buffer, ...]
     awaited: tuple[tuple[int, ...] | None, ...]  # of each that is in a heavy fence: how many stores of each other it awaits
     late: tuple[int, ...]  # how often each was released by a time-out
+
+
+class Moment:
+    """A state on its way to the next."""
+
+    __slots__ = ("awaited", "buffers", "cells", "late", "nodes")
+
+    def __init__(self, state: State) -> None:
+        self.cells, self.nodes, self.buffers, self.awaited, self.late = map(list, state)
+
+    def state(self) -> State:
+        return State(tuple(self.cells), tuple(self.nodes), tuple(self.buffers), tuple(self.awaited), tuple(self.late))
 
 
 @dataclass(slots=True)
@@ -142,103 +143,94 @@ class Walk:
         cells = tuple(self.first.get(place, 0) for place in self.sharing.numbers)
         return State(cells, (0,) * n, ((),) * n, (None,) * n, (0,) * n)
 
-    def perform(self, state: State, action: Action) -> State:
+    def perform(self, now: Moment, action: Action) -> None:
         who, what = action
-        cells, nodes, buffers, awaited, late = state
+        cells, buffers = now.cells, now.buffers
         if what == FLUSH:
-            (place, value), *rest = buffers[who]
-            cells = (*cells[:place], value, *cells[place + 1 :])
-            buffers = (*buffers[:who], tuple(rest), *buffers[who + 1 :])
-            if any(awaited):
-                awaited = tuple(a and tuple(k - (i == who and k > 0) for i, k in enumerate(a)) for a in awaited)
-            return State(cells, nodes, buffers, awaited, late)
+            place, value = buffers[who][0]
+            cells[place], buffers[who] = value, buffers[who][1:]
+            for i, awaited in enumerate(now.awaited):
+                if awaited and awaited[who]:
+                    now.awaited[i] = (*awaited[:who], awaited[who] - 1, *awaited[who + 1 :])
+            return
         if what == KILL:
-            free = [0 if self.sharing.locks >> i & 1 and held == self.names[who] else held for i, held in enumerate(cells)]
-            awaited = (*awaited[:who], None, *awaited[who + 1 :])
-            return State(tuple(free), (*nodes[:who], DEAD, *nodes[who + 1 :]), buffers, awaited, late)
-        steps, node = self.steps[who], nodes[who]
+            now.cells = [0 if held == self.names[who] and self.sharing.locks >> i & 1 else held for i, held in enumerate(cells)]
+            now.nodes[who], now.awaited[who] = DEAD, None
+            return
+        steps, node = self.steps[who], now.nodes[who]
         kind, place, value = steps.ops[node]
         answer = None
         if what == LATE:
-            answer, late = 0, (*late[:who], late[who] + 1, *late[who + 1 :])
+            answer = 0
+            now.late[who] += 1
         elif kind == LOAD:
-            answer = next((there for at, there in reversed(buffers[who]) if at == place), None)
+            answer = next((there for at, there in reversed(buffers[who]) if at == place), None) if buffers[who] else None
             answer = cells[place] if answer is None else answer
         elif kind == STORE:
-            buffers = (*buffers[:who], (*buffers[who], (place, value)), *buffers[who + 1 :])
+            buffers[who] += ((place, value),)
         elif kind == HEAVY:
-            if awaited[who] is None:
-                begun = tuple(0 if i == who else len(buffer) for i, buffer in enumerate(buffers))
-                return State(cells, nodes, buffers, (*awaited[:who], begun, *awaited[who + 1 :]), late)
-            awaited = (*awaited[:who], None, *awaited[who + 1 :])
+            if now.awaited[who] is None:
+                now.awaited[who] = tuple(0 if i == who else len(buffer) for i, buffer in enumerate(buffers))
+                return
+            now.awaited[who] = None
         elif kind == LOOK:
             answer = cells[place]
-        elif kind not in (FENCE, LEAVE):
-            now = cells[place]
-            if kind in (WAIT, POST):
-                answer = 1
-                now += 1 if kind == POST else -1
-            elif kind == UNLOCK:
-                now = 0
-            else:
-                answer = 0 if now else 1
-                now = now or self.names[who]
-            cells = (*cells[:place], now, *cells[place + 1 :])
-        after = steps.after(node, answer)
+        elif kind == WAIT:
+            answer = 1
+            cells[place] -= 1
+        elif kind == POST:
+            answer = 1
+            cells[place] += 1
+        elif kind == UNLOCK:
+            cells[place] = 0
+        elif kind in (LOCK, TRY):
+            answer = 0 if cells[place] else 1
+            cells[place] = cells[place] or self.names[who]
+        now.nodes[who] = steps.after(node, answer)
         if missing := len(self.sharing.numbers) - len(cells):  # places learnt of just now
-            cells += tuple(self.first.get(place, 0) for place in list(self.sharing.numbers)[-missing:])
-        return State(cells, (*nodes[:who], after, *nodes[who + 1 :]), buffers, awaited, late)
+            cells += [self.first.get(place, 0) for place in list(self.sharing.numbers)[-missing:]]
 
-    def ready(self, state: State, who: int) -> bool:
+    def ready(self, now: Moment, who: int, kind: int, place: int) -> bool:
         """True where the next step of process `who` can be made."""
-        kind, place, _ = self.steps[who].ops[state.nodes[who]]
         if kind in (LOAD, STORE, LOOK, LEAVE):
             return True
-        if kind == DONE or state.buffers[who]:
+        if kind == DONE or now.buffers[who]:
             return False
         if kind == HEAVY:
-            return not any(state.awaited[who] or ())
+            return not any(now.awaited[who] or ())
         if kind == WAIT:
-            return bool(state.cells[place] > 0)
-        return kind != LOCK or not state.cells[place]
+            return bool(now.cells[place] > 0)
+        return kind != LOCK or not now.cells[place]
 
     # ------------------------------------------------------------ what can be done
 
-    def actions(self, state: State) -> list[Action]:
+    def actions(self, now: Moment) -> list[Action]:
         """What can be done next; where one step need not be compared with the others, that one alone."""
-        nodes, buffers = state.nodes, state.buffers
-        look, take, change = [], [], []
-        for who in self.everybody:
-            node, steps = nodes[who], self.steps[who]
-            look.append(0 if node == DEAD else steps.look[node])
-            take.append(0 if node == DEAD else steps.take[node])
-            changes = 0 if node == DEAD else steps.change[node]
-            if node != DEAD and self.mortal[who]:
-                changes |= self.sharing.locks
-            for place, _ in buffers[who]:
-                changes |= 1 << place
-            change.append(changes)
+        nodes, buffers = now.nodes, now.buffers
+        may = [0 if node == DEAD else steps.may[node] for node, steps in zip(nodes, self.steps, strict=True)]
+        for who, buffer in enumerate(buffers):
+            for place, _ in buffer:
+                may[who] |= CHANGES << place
+            if self.mortal[who] and nodes[who] != DEAD:
+                may[who] |= CHANGES * self.sharing.locks
         found: list[Action] = []
         for who in self.everybody:
-            looks = takes = changes = 0
+            others = 0
             for other in self.everybody:
                 if other != who:
-                    looks |= look[other]
-                    takes |= take[other]
-                    changes |= change[other]
+                    others |= may[other]
             if buffers[who]:
-                if self.alone and not (looks | changes) >> buffers[who][0][0] & 1:
+                if self.alone and not others & (LOOKS | CHANGES) << buffers[who][0][0]:
                     return [(who, FLUSH)]
                 found.append((who, FLUSH))
-            if nodes[who] == DEAD:
+            node = nodes[who]
+            if node == DEAD:
                 continue
-            kind, place, _ = self.steps[who].ops[nodes[who]]
+            kind, place, _ = self.steps[who].ops[node]
             dying = self.mortal[who] and kind in (STORE, POST, WAIT, LOCK, LEAVE)
-            if self.ready(state, who):
-                if self.alone and not dying:
-                    looking, taking, changing, where = (*FORBIDS[kind], place) if kind != STORE else (1, 0, 0, ANY_HEAVY)
-                    if not (looks * looking | takes * taking | changes * changing) >> where & 1:
-                        return [(who, STEP)]
+            if self.ready(now, who, kind, place):
+                if self.alone and not dying and not others & self.steps[who].forbids[node]:
+                    return [(who, STEP)]
                 found.append((who, STEP))
             if dying and not buffers[who]:
                 found.append((who, KILL))
@@ -246,15 +238,15 @@ class Walk:
             found += [
                 (who, LATE)
                 for who in self.everybody
-                if nodes[who] != DEAD and self.steps[who].ops[nodes[who]].kind == WAIT and state.late[who] < self.timeouts
+                if nodes[who] != DEAD and self.steps[who].ops[nodes[who]].kind == WAIT and now.late[who] < self.timeouts
             ]
         return found
 
-    def settle(self, state: State) -> tuple[State, list[Action]]:
-        """Make steps while there is no choice; return where that ends, and what can be done there."""
-        while len(actions := self.actions(state)) == 1:
-            state = self.perform(state, actions[0])
-        return state, actions
+    def settle(self, now: Moment) -> list[Action]:
+        """Make steps while there is no choice; return what can be done where that ends."""
+        while len(actions := self.actions(now)) == 1:
+            self.perform(now, actions[0])
+        return actions
 
     # ------------------------------------------------------------ all of them
 
@@ -262,7 +254,8 @@ class Walk:
         findings = Findings()
         paths: dict[State, list[Action]] = {}
         counted: dict[State, int] = {}  # how many schedules go on from there
-        state, actions = self.settle(self.start())
+        now = Moment(self.start())
+        actions, state = self.settle(now), now.state()
         stack = [(state, iter(actions), [0])]
         trail: list[Action] = []
         if not actions:
@@ -278,7 +271,10 @@ class Walk:
                     stack[-1][2][0] += count[0]
                     trail.pop()
                 continue
-            after, actions = self.settle(self.perform(state, action))
+            now = Moment(state)
+            self.perform(now, action)
+            actions = self.settle(now)
+            after = now.state()
             if after in counted:
                 count[0] += counted[after]
                 continue
@@ -323,38 +319,36 @@ class Walk:
         sides = [Side(memory, name, bodies[name], mortal) for name, mortal in zip(self.names, self.mortal, strict=True)]
         ops = [side.go(None) for side in sides]
         told: list[str] = []
-        state, left = self.start(), list(path)
+        now, left = Moment(self.start()), list(path)
         places = list(self.sharing.numbers)
         while True:
-            actions = self.actions(state)
+            actions = self.actions(now)
             if not actions:
                 break
             who, what = action = actions[0] if len(actions) == 1 else left.pop(0)
-            node = state.nodes[who]
+            node, buffer = now.nodes[who], now.buffers[who]
             assert node == DEAD or ops[who] == self.steps[who].ops[node], f"{self.names[who]} does {ops[who]} beside others"
-            after = self.perform(state, action)
-            told.append(f"{self.names[who]}: {self._told(state, after, who, what, places)}")
-            if what in (STEP, LATE) and after.nodes[who] != node:
-                answer = self.steps[who].before[after.nodes[who]][1]
+            op, answer = ops[who], None
+            self.perform(now, action)
+            if what in (STEP, LATE) and now.nodes[who] != node:
+                answer = self.steps[who].before[now.nodes[who]][1]
                 ops[who] = sides[who].go(answer)
-            state = after
-        ends = [None if ops[who].kind != DONE or state.nodes[who] == DEAD else ops[who].value for who in self.everybody]
+            told.append(f"{self.names[who]}: {self._told(what, op, buffer, answer, places)}")
+        state = now.state()
+        ends = [self._end(state, who) and ops[who].value for who in self.everybody]
         for side in sides:
             side.abandon()
         outcome = self._outcome(state, ends, read)
         assert outcome == expected, f"{outcome} came of a schedule that had led to {expected}: the sides share more than memory"
         return told
 
-    def _told(self, state: State, after: State, who: int, what: int, places: list[Place]) -> str:
+    def _told(self, what: int, op: Op, buffer: Buffer, answer: Any, places: list[Place]) -> str:
         if what == FLUSH:
-            place, value = state.buffers[who][0]
-            return f"flush {places[place]} = {value}"
+            return f"flush {places[buffer[0][0]]} = {buffer[0][1]}"
         if what == KILL:
             return "is killed"
-        kind, place, value = self.steps[who].ops[state.nodes[who]]
-        answer = self.steps[who].before[after.nodes[who]][1]
-        where = "" if kind in (FENCE, HEAVY) else f" {places[place]}"
-        return f"{NAMES[kind]}{where}" + (f" = {value}" if kind == STORE else "" if answer is None else f": {answer}")
+        where = "" if op.kind in (FENCE, HEAVY, LEAVE) else f" {places[op.place]}"
+        return f"{NAMES[op.kind]}{where}" + (f" = {op.value}" if op.kind == STORE else "" if answer is None else f": {answer}")
 
     def close(self) -> None:
         for steps in self.steps:

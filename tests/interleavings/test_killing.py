@@ -195,6 +195,7 @@ def test_a_killed_reader_is_resumed_at_its_ack(outcomes, waiting):
 @mutants(
     ("from get", (Reader, "__init__", "self.get: int = self.ack", "self.get: int = views.words[self._get]")),
     ("acked at get", (Reader, "take", "= self.get = last", "= self.get = self._words[self._ack] = last")),
+    long=["acked at get"],
 )
 def test_losing_what_was_not_acked_is_caught(outcomes, monkeypatch, changes):
     """A reader that begins where the last had got to, or acks what it only got, leaves events out."""
@@ -248,7 +249,9 @@ def table_change(change: str) -> Callable[[Memory], Any]:
     return scenario
 
 
-@pytest.mark.parametrize("change", [pytest.param("subscribe", marks=pytest.mark.long), "unsubscribe", "clear"])
+@pytest.mark.parametrize(
+    "change", [pytest.param("subscribe", marks=pytest.mark.long), "unsubscribe", pytest.param("clear", marks=pytest.mark.long)]
+)
 def test_a_half_done_change_is_undone(outcomes, change):
     """Killed at any moment in the table, somebody leaves nothing joining, and place 0 beside nobody: room is what the acks say."""
     assert outcomes(table_change(change), mortal=["act"]) <= {("put", "whole"), ("full", "whole")}
@@ -289,10 +292,10 @@ def stuck_behind_the_dead(memory: Memory) -> Any:
     )
 
 
-@pytest.mark.parametrize("asymmetric", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_the_dead_hold_nobody_up(outcomes, asymmetric):
+@pytest.mark.long
+def test_the_dead_hold_nobody_up(outcomes):
     """A producer without room undoes what a killed subscriber left, and waits only for who is subscribed, or for the first."""
-    found = outcomes(stuck_behind_the_dead, asymmetric=asymmetric, mortal=["act"], timeouts=3)
+    found = outcomes(stuck_behind_the_dead, mortal=["act"], timeouts=3)
     assert {each[1] if each[0] == "late" else each for each in found} == {
         (None, "put", ACTIVE),
         ("killed", "put", ACTIVE),
@@ -341,6 +344,7 @@ def test_an_eviction_may_be_cut_off(outcomes):
     assert outcomes(evicting, mortal=["old"]) == {(done, seen) for done in (True, False) for seen in ((b"0", b"1"), "lost")}
 
 
+@pytest.mark.long
 def test_room_before_the_mark_is_caught(outcomes, monkeypatch):
     """An eviction that lets place 0 stand in and marks nobody leaves a reader with what came after."""
     mutate(monkeypatch, (SubscriptionTable, "evict", "words[STATE_OF[place]] = LOST", "words[STATE_OF[place]] = FREE"))

@@ -82,6 +82,7 @@ PUBLISH = "        self._words[PUT] = after[0]  #"
             "        np.add.accumulate(sizes, out=self._views.ends_array[i : i + n])\n        after = ",
         ),
     ),
+    long=["ends late"],
 )
 def test_a_list_in_parts_is_caught(outcomes, monkeypatch, changes):
     """A list whose events, or whose ends, become visible one after the other is seen."""

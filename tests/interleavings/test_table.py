@@ -207,6 +207,7 @@ def test_what_nobody_reads_is_kept_for_the_next(outcomes):
         (SubscriptionTable, "_fill", "        words[STATE_OF[0]] = FREE\n", ""),
         (SubscriptionTable, "locked", "self._half_done()", "()"),
     ),
+    long=["stale ack", "at the end"],
 )
 def test_going_carelessly_is_caught(outcomes, monkeypatch, changes):
     """Without place 0 in its stead, or with that at a wrong ack, or staying, events are lost or kept for ever."""
