@@ -1,12 +1,15 @@
 """From the server's dump to encoded events, one core, beside mysql-replication and beside the dump itself.
 
-Each subject reads the same binlog from the same real server over TCP. ``raw dump`` reads packets and looks at nothing but
-their heads: what the server can send. ``shmstore`` ends with events encoded and slotted, ready for `put_encoded`;
-``shmstore-pure`` is the same without the compiled decoder; ``mysql-replication`` ends with its rows as Python values.
+Each subject reads the same binlog from the same real server over TCP (MySQL: with TLS, which it offers and every client here
+takes). ``raw dump`` reads packets and looks at nothing but their heads: what the server can send. ``shmstore`` ends with events
+encoded and slotted, ready for `put_encoded`; ``shmstore-pure`` is the same without the compiled decoder;
+``mysql-replication`` ends with its rows as Python values. ``throughput`` is by the clock; ``throughput/cpu`` is rows for each
+second of the reader's own CPU: what one core could do if the server were not the limit.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,9 +20,10 @@ from scripts.benchmarks import loads, measure
 from tests.servers.server import start_server
 
 _CHILD = """
-import sys
-from scripts.benchmarks import decode
-print(*getattr(decode, sys.argv[1])(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5], int(sys.argv[6])))
+import importlib, json, sys
+from scripts.benchmarks import loads
+module, function = sys.argv[1].split(":")
+print(*getattr(importlib.import_module("scripts.benchmarks." + module), function)(int(sys.argv[2]), loads.Load(*json.loads(sys.argv[3]))))
 """
 
 
@@ -30,38 +34,56 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
         with start_server(kind) as server:
             for case in loads.CASES:
                 load = loads.write(server, case, 0.2 if quick else 1.0)
+                name = case if kind == "mariadb" else f"{case}/mysql"
                 for subject, function, pure in (
-                    ("raw dump", "read_raw", "0"),
-                    ("shmstore", "read_shmstore", "0"),
-                    ("shmstore-pure", "read_shmstore", "1"),
-                    ("mysql-replication", "read_library", "0"),
+                    ("raw dump", "decode:read_raw", "0"),
+                    ("shmstore", "decode:read_shmstore", "0"),
+                    ("shmstore-pure", "decode:read_shmstore", "1"),
+                    ("mysql-replication", "decode:read_library", "0"),
                 ):
-                    rates = [_child(function, server.port, load, pure) for _ in range(runs)]
-                    taken.append(
-                        measure.of(
-                            "decode", f"{case}" if kind == "mariadb" else f"{case}/mysql", subject, "throughput", "rows/s", rates
-                        )
-                    )
-                    measure.say(f"decode {kind} {case} {subject}: {measure.number(taken[-1].median)} rows/s")
+                    rates = [read(function, server.port, load, pure) for _ in range(runs)]
+                    for metric, unit, values in zip(
+                        ("throughput", "throughput/cpu"), ("rows/s", "rows/CPU s"), zip(*rates, strict=True), strict=True
+                    ):
+                        taken.append(measure.of("decode", name, subject, metric, unit, values))
+                        measure.say(f"decode {name} {subject}: {measure.number(taken[-1].median)} {unit}")
     return taken
 
 
-def _child(function: str, port: int, load: loads.Load, pure: str) -> float:
-    """Run one reader in a process of its own; return rows/s."""
-    arguments = [function, str(port), load.file, str(load.offset), load.end_file, str(load.end_offset)]
-    environment = os.environ | {"SHMSTORE_PURE": pure}
+def read(function: str, port: int, load: loads.Load, pure: str = "0") -> tuple[float, float]:
+    """Run one reader (``module:function``) in a process of its own; return rows/s and rows for each second of its CPU."""
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD, *arguments], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _CHILD, function, str(port), json.dumps(load)],
+        env=os.environ | {"SHMSTORE_PURE": pure},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    rows, seconds = done.stdout.split()
-    if rows != "-1" and int(rows) != load.rows:
+    rows, seconds, cpu = done.stdout.split()[-3:]
+    if int(rows) != load.rows:
         raise RuntimeError(f"{function} read {rows} rows of {load.rows}")
-    return load.rows / float(seconds)
+    return load.rows / float(seconds), load.rows / float(cpu)
 
 
 # ---------------------------------------------------------------- the readers, each in a process of its own
+
+
+class _Clock:
+    """Wall and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """(seconds by the clock, seconds of CPU)."""
+        return time.perf_counter() - self._wall, max(time.process_time() - self._cpu, 1e-9)
+
+
+def _server_id() -> int:
+    # each reader its own: a server that meets the id of the last one again waits until that one's dump has ended
+    return 1000 + os.getpid()
 
 
 def _link(port: int, file: str, offset: int) -> Any:
@@ -70,15 +92,15 @@ def _link(port: int, file: str, offset: int) -> Any:
 
     settings = Settings(store="bench", host="127.0.0.1", port=port, user="root")
     session = connect(settings, ("127.0.0.1", port))
-    return BinlogReader(settings, session, file=file, offset=offset, gtids=None, server_id=77), settings
+    return BinlogReader(settings, session, file=file, offset=offset, gtids=None, server_id=_server_id()), settings
 
 
-def read_raw(port: int, file: str, offset: int, end_file: str, end: int) -> tuple[int, float]:
+def read_raw(port: int, load: loads.Load) -> tuple[int, float, float]:
     """Read packets, look at their heads only."""
-    link, _ = _link(port, file, offset)
-    socket = link._socket
+    link, _ = _link(port, load.file, load.offset)
+    socket, end = link._socket, load.end_offset
     socket.settimeout(10)
-    began, rest, current = time.perf_counter(), b"", file
+    clock, rest, current = _Clock(), b"", load.file
     while True:
         data = rest + socket.recv(1 << 18)
         at, size = 0, len(data)
@@ -87,24 +109,24 @@ def read_raw(port: int, file: str, offset: int, end_file: str, end: int) -> tupl
             if stop > size:
                 break
             if data[at + 9] == 4:
-                current = end_file
-            elif current == end_file and int.from_bytes(data[at + 18 : at + 22], "little") >= end:
-                return -1, time.perf_counter() - began
+                current = load.end_file
+            elif current == load.end_file and int.from_bytes(data[at + 18 : at + 22], "little") >= end:
+                return load.rows, *clock.read()
             at = stop
         rest = data[at:]
 
 
-def read_shmstore(port: int, file: str, offset: int, end_file: str, end: int) -> tuple[int, float]:
+def read_shmstore(port: int, load: loads.Load) -> tuple[int, float, float]:
     """Read, decode, encode; what would be put is dropped."""
     from producer.decoder import EventDecoder
     from producer.stream import new_buffer
     from shmstore import Position
 
-    link, settings = _link(port, file, offset)
+    link, settings = _link(port, load.file, load.offset)
     buffer = new_buffer(events=8192, size=8 << 20)
     decoder = EventDecoder(buffer, settings.table_filter())
-    decoder.start(Position(file, offset), None)
-    began, rows = time.perf_counter(), 0
+    decoder.start(Position(load.file, load.offset), None)
+    clock, rows = _Clock(), 0
     while True:
         for raw in link.read():
             decoder.feed(raw)
@@ -112,8 +134,8 @@ def read_shmstore(port: int, file: str, offset: int, end_file: str, end: int) ->
                 rows += _drop(buffer)
         rows += _drop(buffer)
         position = decoder.position
-        if position.file == end_file and position.offset >= end:
-            return rows, time.perf_counter() - began
+        if (position.file, position.offset) >= (load.end_file, load.end_offset):
+            return rows, *clock.read()
 
 
 def _drop(buffer: Any) -> int:
@@ -123,22 +145,22 @@ def _drop(buffer: Any) -> int:
     return rows
 
 
-def read_library(port: int, file: str, offset: int, end_file: str, end: int) -> tuple[int, float]:
+def read_library(port: int, load: loads.Load) -> tuple[int, float, float]:
     """mysql-replication's own stream, every row as Python values."""
     from pymysqlreplication import BinLogStreamReader
     from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
     stream = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": port, "user": "root", "passwd": ""},
-        server_id=78,
-        log_file=file,
-        log_pos=offset,
+        server_id=_server_id(),
+        log_file=load.file,
+        log_pos=load.offset,
         resume_stream=True,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
     )
-    began, rows = time.perf_counter(), 0
+    clock, rows = _Clock(), 0
     for event in stream:
         rows += len(event.rows)
-    seconds = time.perf_counter() - began
+    taken = clock.read()
     stream.close()
-    return rows, seconds
+    return rows, *taken

