@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
+from consumer.wire.pattern import Name, compile_pattern
 from shmstore.errors import ProtocolError
 
 MOST_CHARACTERS: Final = 32768
@@ -29,26 +29,24 @@ def patterns(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
+@lru_cache(maxsize=256)
 def compile_filter(text: str) -> Wanted | None:
     """Return whether a ``schema.table`` is wanted, as a function; None where all are.
 
-    Each expression must match the whole name, in any case of letters. An empty filter wants everything. Raises
-    `ProtocolError` where an expression is none, or the filter is longer than `MOST_CHARACTERS`.
+    Each expression must match the whole name, in any case of letters. An empty filter wants everything. A name is matched
+    once: the function keeps what it found, for all clients of the same filter. It raises `ProtocolError` where a name takes
+    too long. Raises `ProtocolError` where an expression is none, or the filter is longer than `MOST_CHARACTERS`.
     """
     if len(text) > MOST_CHARACTERS:
         raise ProtocolError(f"the filter has {len(text)} characters; allowed are {MOST_CHARACTERS}")
     chosen = [pattern for pattern in patterns(text) if pattern]
     if not chosen or any(pattern in _EVERYTHING for pattern in chosen):
         return None
-    compiled = []
-    for pattern in chosen:
-        try:
-            compiled.append(re.compile(pattern, re.IGNORECASE))
-        except (re.error, RecursionError, OverflowError) as error:
-            raise ProtocolError(f"filter {pattern[:100]!r} is not a regular expression: {error}") from error
+    compiled = [compile_pattern(pattern) for pattern in chosen]
 
-    @lru_cache(maxsize=4096)
+    @lru_cache(maxsize=16384)
     def wanted(name: str) -> bool:
-        return any(pattern.fullmatch(name) for pattern in compiled)
+        matched = Name(name)
+        return any(matches(matched) for matches in compiled)
 
     return wanted

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from consumer.canal import Values
 from consumer.wire import protocol
 from consumer.wire.entry import Encoder
+from consumer.wire.filter import compile_filter
 from consumer.wire.messages import PacketType
 from consumer.wire.metrics import ClientMetrics, Metrics
 from consumer.wire.peer import Peer
@@ -289,6 +290,8 @@ class Server:
     async def _subscribe(self, request: Subscribe) -> bytes:
         client = request.client
         self._allowed(client.destination)
+        # Compiled beside the loop, and remembered: a long filter keeps nobody waiting.
+        await self._in_thread(compile_filter, request.filter)
         seat = await self._open(client)
         async with Turn(seat):
             with _Gone(self, seat):

@@ -137,6 +137,29 @@ def test_evicted(new_store: NewStore, server: ServerThread) -> None:
 # ---------------------------------------------------------------- limits, TLS, numbers
 
 
+def test_filter_that_takes_too_long(connect: Connect, store: EventStore) -> None:
+    """A filter made to burn time costs its own client an error and no events; other clients read on beside it."""
+    long = OTHER._replace(database="a" * 64, table="a" * 64)
+    for filter, refusal in ((r"(a+)+\.x,(.*)*b", False), (f"(?:(?!(?:{'|'.join('a' * i for i in range(1, 99))})*x)a)*", True)):
+        evil = connect(666, filter=filter)
+        other = connect(1)
+        store.put(events([1], long))
+        store.put(events([2]))
+        for _ in range(3):
+            if refusal:
+                assert "simplify" in refused(evil.get(), 400)
+            else:
+                assert evil.get().batch_id == -1
+        answer = other.get()
+        assert ids(answer) == [1, 2]
+        other.ack(answer.batch_id)
+        assert evil.subscribe(r"a+\.a+,shop\..*").error_code == 0
+        answer = evil.get()
+        assert ids(answer) == ([1, 2] if refusal else [])
+        if refusal:
+            evil.ack(answer.batch_id)
+
+
 def test_only_these_stores(new_server: NewServer, new_store: NewStore) -> None:
     """A server told which stores to serve serves no other."""
     store, other = new_store(), new_store()
