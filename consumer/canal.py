@@ -66,7 +66,7 @@ DDL_TYPES: Final = frozenset(
 
 
 class Rendering(NamedTuple):
-    """One column's rendering. `text` prints a value that is not NULL.
+    """One column's rendering. `text` prints a value that is not NULL; where `own`, a str stands for itself.
 
     `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL.
     """
@@ -76,6 +76,7 @@ class Rendering(NamedTuple):
     null_type: int
     high_type: int
     signed_max: int | None
+    own: bool = True
 
     def type_of(self, value: Any) -> int:
         """The sqlType that goes with `value` (None is NULL)."""
@@ -130,9 +131,11 @@ def rendering(column: Column, values: Values) -> Rendering:
             return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1)
         return Rendering(str, up, up, up, None)
     if kind == "enum":
-        return _same(enum_text(column.members), Sql.INTEGER) if canal else _same(_plain, Sql.VARCHAR)
+        return _same(enum_text(column.members), Sql.INTEGER, own=False) if canal else _same(_plain, Sql.VARCHAR)
     if kind == "set":
-        return Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None) if canal else _same(_plain, Sql.VARCHAR)
+        return (
+            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, False) if canal else _same(_plain, Sql.VARCHAR)
+        )
     if kind == "json":
         return Rendering(_plain, Sql.VARCHAR, Sql.OTHER if canal else Sql.VARCHAR, Sql.VARCHAR, None)
     if kind in ("float", "double"):
@@ -148,8 +151,8 @@ def renderings(table: TableSchema, values: Values) -> tuple[Rendering, ...]:
     return tuple(rendering(column, values) for column in table.columns)
 
 
-def _same(text: Callable[[Any], str], sql_type: int) -> Rendering:
-    return Rendering(text, sql_type, sql_type, sql_type, None)
+def _same(text: Callable[[Any], str], sql_type: int, *, own: bool = True) -> Rendering:
+    return Rendering(text, sql_type, sql_type, sql_type, None, own)
 
 
 # ---------------------------------------------------------------- value -> text as the server prints it
@@ -200,29 +203,54 @@ def _date(value: Any) -> str:
 def datetime_text(scale: int) -> Callable[[Any], str]:
     """Return the function that prints a DATETIME or TIMESTAMP with `scale` digits of a second."""
     timespec, cut = ("microseconds", 20 + scale) if scale else ("seconds", 19)
+    dropped, whole = 10 ** (6 - scale), 10**scale  # the 1 before the digits keeps their zeros
 
     def text(value: Any) -> str:
         if type(value) is int:
-            value = _EPOCH + timedelta(microseconds=value)
-        elif not isinstance(value, datetime):
+            # Of days and of seconds of a day there are few: what differs from row to row is the fraction.
+            second, micro = divmod(value, 1_000_000)
+            days, second = divmod(second, 86400)
+            return (
+                f"{_day(days)}{_clock[second]}.{str(micro // dropped + whole)[1:]}" if scale else f"{_day(days)}{_clock[second]}"
+            )
+        if not isinstance(value, datetime):
             return str(value)  # a zero or impossible date, kept as the server shows it
         return str(value.isoformat(" ", timespec))[:cut]
 
     return text
 
 
+class _Clock(dict[int, str]):
+    """The time of day by its second, with the space before it."""
+
+    def __missing__(self, second: int) -> str:
+        minute, rest = divmod(second, 60)
+        hour, minute = divmod(minute, 60)
+        text = self[second] = f" {hour:02d}:{minute:02d}:{rest:02d}"
+        return text
+
+
+_clock: Final = _Clock()
+
+
 @lru_cache(maxsize=16)
 def local_text(scale: int) -> Callable[[Any], str]:
     """Return the function that prints a TIMESTAMP in the process's local time zone, as Canal does in the JVM's."""
     plain = datetime_text(scale)
+    dropped, whole = 10 ** (6 - scale), 10**scale  # the 1 before the digits keeps their zeros
 
     def text(value: Any) -> str:
         if type(value) is int:
             second, micro = divmod(value, 1_000_000)
-            return plain(datetime.fromtimestamp(second).replace(microsecond=micro))
+            return f"{_local(second)}.{str(micro // dropped + whole)[1:]}" if scale else _local(second)
         return plain(value.astimezone().replace(tzinfo=None) if isinstance(value, datetime) else value)
 
     return text
+
+
+@lru_cache(maxsize=8192)
+def _local(second: int) -> str:
+    return datetime.fromtimestamp(second).isoformat(" ")
 
 
 @lru_cache(maxsize=16)

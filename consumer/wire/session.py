@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from consumer.wire.entry import Encoder
 from consumer.wire.filter import Wanted, compile_filter
 from consumer.wire.ledger import MOST_BATCHES, Given, Ledger
 from consumer.wire.protocol import Client
+from consumer.wire.ready import Limit, Ready, Run
 from consumer.wire.shelf import MISSING, Shelf
 from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, StoreError, Subscription
 from shmstore.event import EntryType
@@ -28,19 +29,6 @@ _STEP_BYTES: Final = 256 * 1024
 #: Bytes of a batch (a single event can be so large) from which on it is encoded in a thread, and not shared.
 LARGE: Final = 1 << 20
 _ROOM_WANTED: Final = header_word("room_wanted")
-
-
-class Limit(NamedTuple):
-    """What a batch may hold: entries, bytes of entries; and how many of either make it full."""
-
-    entries: int
-    bytes: int
-
-
-# What waits to be delivered, as plain tuples, since there is one for every event: (sequence, the entry's bytes or None where
-# the filter dropped it, its rows, whether it must be a batch of its own: a DDL in a store that isolates them).
-_Item = tuple[int, bytes | None, int, bool]
-_NOTHING: Final[tuple[None, int]] = (None, 0)
 
 
 def subscription_name(client: Client) -> str:
@@ -77,9 +65,7 @@ class Session:
         self._max_reply = max_reply
         self._default_filter = filter
         self._isolates = store.ddl_isolation
-        self._ready: deque[_Item] = deque()
-        self._entries = 0  # of _ready, without what the filter dropped
-        self._bytes = 0
+        self._ready = Ready()
         name = subscription_name(client)
         self._ledger = Ledger(state / store.name / f"{name}.batches")
         try:
@@ -122,20 +108,18 @@ class Session:
     def filter(self, text: str) -> None:
         """Use this filter from the next event not yet given on; empty is the server's own. Raises `ProtocolError`."""
         wanted = compile_filter(text or self._default_filter)
-        if self._ready:
-            self._back_to(self._given[-1].last if self._given else self.subscription.ack_cursor.sequence)
+        self._back()
         self._wanted = wanted
         if text != self._ledger.record.filter:
             self._ledger.write(self._ledger.record._replace(filter=text))
 
-    def _back_to(self, sequence: int) -> None:
-        self._drop_ready()
-        self.subscription.rollback()
-        self._advance(sequence)
-
-    def _drop_ready(self) -> None:
-        self._ready.clear()
-        self._entries = self._bytes = 0
+    def _back(self) -> None:
+        """Go back to what the client was given last, or has acked: what came after it will be got again."""
+        told = self._given[-1].last if self._given else self.subscription.ack_cursor.sequence
+        if self.subscription.get_cursor.sequence > told:
+            self._ready.clear()
+            self.subscription.rollback()
+            self._advance(told)
 
     # ------------------------------------------------------------ get
 
@@ -147,11 +131,12 @@ class Session:
 
     def full(self, limit: Limit) -> bool:
         """True where waiting longer would not make the batch larger, or where the producer waits for room."""
-        if self._entries >= limit.entries or self._bytes >= limit.bytes:
+        ready = self._ready
+        if ready.count >= limit.entries or ready.bytes >= limit.bytes:
             return True
-        if not self._entries:
+        if not ready.count:
             return False
-        return (self._isolates and any(item[3] for item in self._ready)) or self.store.segment.words[_ROOM_WANTED] != DISARMED
+        return (self._isolates and ready.has_alone) or self.store.segment.words[_ROOM_WANTED] != DISARMED
 
     def take(self, limit: Limit) -> Batch | None:
         """Return the next events that are there, for `absorb`; None where the batch is full already, or nothing is there."""
@@ -162,13 +147,13 @@ class Session:
     @property
     def partial(self) -> bool:
         """True where entries are ready, and too few."""
-        return self._entries > 0
+        return self._ready.count > 0
 
     def wait(self, timeout: float | None, limit: Limit) -> Batch:
         """Wait for events and return them, for `absorb`; perhaps none. Blocks: call it in a thread."""
         missing = 1
         if self._wanted is None and limit.entries < 1 << 62:
-            missing = max(1, min(limit.entries - self._entries, _STEP_EVENTS, self.store.capacity // 4))
+            missing = max(1, min(limit.entries - self._ready.count, _STEP_EVENTS, self.store.capacity // 4))
         return self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=timeout, min_events=missing)
 
     def interrupt(self) -> None:
@@ -177,88 +162,70 @@ class Session:
             self.subscription.interrupt()
 
     def absorb(self, batch: Batch) -> None:
-        """Encode `batch` and keep it ready."""
-        wanted = self._wanted
-        items: list[_Item] = []
-        if wanted is None and len(self._shelf.readers) > 1 and len(batch.raw) <= LARGE:
-            items = self._shared(batch)
-        else:
-            encode, sequence = self._encoder.encode, batch.first
-            for payload in batch.payloads():
-                data, rows = encode(payload, wanted) or _NOTHING
-                items.append((sequence, data, rows, False))
-                sequence += 1
-        if wanted is not None or self._isolates:
-            kinds = batch.slots["entry"].tolist()
-            if self._isolates:
-                items = [(n, data, rows, kind == EntryType.DDL) for (n, data, rows, _), kind in zip(items, kinds, strict=True)]
-            if wanted is not None:
-                items = _without_empty_transactions(items, kinds)
-        sizes = [len(item[1]) for item in items if item[1] is not None]
-        self._entries += len(sizes)
-        self._bytes += sum(sizes)
-        self._ready.extend(items)
+        """Encode `batch` and keep it ready. Raises `StoreCorrupt`, or `ProtocolError` of a filter that takes too long."""
+        if not batch:
+            return
+        try:
+            run = self._encoded(batch)
+        except BaseException:
+            self._back()  # or the next batch would leave these events out
+            raise
+        self._ready.add(run)
         self._pass_dropped()
 
-    def _shared(self, batch: Batch) -> list[_Item]:
-        """The items of `batch`, encoded by whichever client came first."""
+    def _encoded(self, batch: Batch) -> Run:
+        wanted = self._wanted
+        if wanted is None and len(self._shelf.readers) > 1 and len(batch.raw) <= LARGE:
+            entries = self._shared(batch)
+        else:
+            encode = self._encoder.encode
+            entries = [encode(payload, wanted) for payload in batch.payloads()]
+        slots = batch.slots
+        alone: frozenset[int] = frozenset()
+        if wanted is not None or self._isolates:
+            kinds = slots["entry"].tolist()
+            if wanted is not None:
+                _drop_empty_transactions(entries, kinds)
+            if self._isolates:
+                alone = frozenset(n for n, kind in enumerate(kinds, batch.first) if kind == EntryType.DDL)
+        return Run(batch.first, entries, slots["rows"].tolist(), alone)
+
+    def _shared(self, batch: Batch) -> list[bytes | None]:
+        """The entries of `batch`, encoded by whichever client came first."""
         shelf, encode = self._shelf, self._encoder.encode
-        items: list[_Item] = []
+        entries: list[bytes | None] = []
         for sequence, payload in enumerate(batch.payloads(), batch.first):
             found = shelf.find(sequence)
             if found is MISSING:
                 found = encode(payload)
                 shelf.keep(sequence, found)
-            data, rows = found or _NOTHING
-            items.append((sequence, data, rows, False))
-        return items
+            entries.append(found)
+        return entries
 
     def _pass_dropped(self) -> None:
         """Ack what the filter dropped at the front, so that a client that wants little holds up nobody."""
         ready = self._ready
-        dropped = -1
-        while ready and ready[0][1] is None:
-            dropped = ready.popleft()[0]
-        if dropped < 0:
-            return
-        if self._given:
-            ready.appendleft((dropped, None, 0, False))  # only acks of the batches before it can free it
-        else:
-            self.subscription.ack(dropped)
+        ready.skip()
+        # With batches out, only the acks of those can free it.
+        if not self._given and ready.next - 1 > self.subscription.ack_cursor.sequence:
+            self.subscription.ack(ready.next - 1)
 
     def deliver(self, limit: Limit) -> tuple[int, list[bytes], int] | None:
         """Make a batch of what is ready: (id, entries, rows), or None where there is nothing. Raises `ProtocolError`."""
-        ready = self._ready
-        if not self._entries:
+        portion = self._ready.portion(limit)
+        if portion is None:
             return None
         if len(self._given) >= self._max_outstanding:
             raise ProtocolError(
                 f"{len(self._given)} batches are out and not acked; allowed are {self._max_outstanding}: ack or roll back first"
             )
-        entries: list[bytes] = []
-        size = rows = taken = 0
-        last = -1
-        for sequence, data, count, alone in ready:
-            if data is not None:
-                if entries and (len(entries) >= limit.entries or size + len(data) > limit.bytes or alone):
-                    break
-                entries.append(data)
-                size += len(data)
-                rows += count
-            last = sequence
-            taken += 1
-            if alone:
-                break
         record = self._ledger.record
-        given = Given(record.next_id, last)
+        given = Given(record.next_id, portion.last)
         # Before anything is taken: a ledger that cannot be written leaves the events ready for the next GET.
         self._ledger.write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
         self._given.append(given)
-        for _ in range(taken):
-            ready.popleft()
-        self._entries -= len(entries)
-        self._bytes -= size
-        return given.id, entries, rows
+        self._ready.drop(portion)
+        return given.id, portion.entries, portion.rows
 
     # ------------------------------------------------------------ ack, rollback
 
@@ -275,7 +242,7 @@ class Session:
         if batch_id != 0:
             self._oldest(batch_id, "rolled back")
         self.subscription.rollback()
-        self._drop_ready()
+        self._ready.clear()
         if self._given:
             self._given.clear()
             self._keep()
@@ -331,16 +298,14 @@ class Session:
             self.store.close()
 
 
-def _without_empty_transactions(items: list[_Item], kinds: list[int]) -> list[_Item]:
+def _drop_empty_transactions(entries: list[bytes | None], kinds: list[int]) -> None:
     """Drop a BEGIN and its END where the filter left nothing in between and both are here, as Canal does mostly."""
     begin = -1
     for i, kind in enumerate(kinds):
         if kind == EntryType.BEGIN:
             begin = i
         elif kind == EntryType.END and begin >= 0:
-            for empty in (begin, i):
-                items[empty] = (items[empty][0], None, 0, False)
+            entries[begin] = entries[i] = None
             begin = -1
-        elif items[i][1] is not None:
+        elif entries[i] is not None:
             begin = -1
-    return items

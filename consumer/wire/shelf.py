@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakSet
 
-from consumer.wire.entry import Encoded
-
 #: What `Shelf.find` returns for an entry that is not there; None is an entry that nobody is sent.
-MISSING: Final[Encoded] = (b"", -1)
+MISSING: Final = b""
 
 
 class Shelf:
@@ -20,22 +18,22 @@ class Shelf:
         self.epoch = epoch
         self._limit = limit
         self._bytes = 0
-        self._entries: dict[int, Encoded | None] = {}
+        self._entries: dict[int, bytes | None] = {}
         #: The clients' sessions that are open. With one, nothing is kept.
         self.readers: WeakSet[object] = WeakSet()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, sequence: int) -> Encoded | None:
+    def find(self, sequence: int) -> bytes | None:
         """Return the entry of `sequence`, or `MISSING`."""
         return self._entries.get(sequence, MISSING)
 
-    def keep(self, sequence: int, encoded: Encoded | None) -> None:
+    def keep(self, sequence: int, encoded: bytes | None) -> None:
         """Remember an entry."""
         entries = self._entries
         entries[sequence] = encoded
-        self._bytes += len(encoded[0]) if encoded is not None else 0
+        self._bytes += len(encoded) if encoded is not None else 0
         while self._bytes > self._limit:
             oldest = entries.pop(next(iter(entries)))
-            self._bytes -= len(oldest[0]) if oldest is not None else 0
+            self._bytes -= len(oldest) if oldest is not None else 0

@@ -1,5 +1,6 @@
 """consumer.wire.entry: stored events to Canal's Entry. The protobuf package is the reference."""
 
+import hashlib
 import random
 import string
 from datetime import UTC, date, datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 from consumer.canal import Values, mysql_type, renderings
 from consumer.wire import messages as m
 from consumer.wire.entry import Encoder
-from shmstore.codec import encode
+from shmstore.codec import encode, encode_schema, encode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 
@@ -36,6 +37,11 @@ COLUMNS = (
     Column("note", "text", charset="utf8mb4"),
     Column("point", "geometry"),
 )
+
+
+def table_id(schema: bytes) -> int:
+    """The number of a table's definition: the first 48 bits of its stored schema's BLAKE2b."""
+    return int.from_bytes(hashlib.blake2b(schema, digest_size=6).digest(), "big")
 
 
 def reference(event: Event, values: Values) -> bytes:
@@ -75,6 +81,7 @@ def reference(event: Event, values: Values) -> bytes:
                 entry.header.schemaName, entry.header.tableName = event.database, event.props["table"]
         elif table is not None:
             stored.isDdl = False
+            stored.tableId = table_id(encode_schema(table))
             entry.header.schemaName, entry.header.tableName = table.database, table.table
             if event.rows:
                 entry.header.props.add(key="rowsCount", value=str(len(event.rows)))
@@ -186,8 +193,7 @@ def test_rows_as_protobuf_builds_them(values: Values) -> None:
         event = random_event(rng)
         encoded = encoder.encode(encode(event))
         assert encoded is not None
-        assert encoded[1] == len(event.rows)
-        assert encoded[0] == reference(event, values)
+        assert encoded == reference(event, values)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +241,7 @@ def test_other_entries_as_protobuf_builds_them(event: Event) -> None:
     """Begin, end and DDL give byte for byte what the protobuf package builds; an end without XID has transactionId 0."""
     encoded = Encoder(Values.CANAL).encode(encode(event))
     assert encoded is not None
-    assert encoded[0] == reference(event, Values.CANAL)
+    assert encoded == reference(event, Values.CANAL)
 
 
 def test_explicit_fields() -> None:
@@ -244,7 +250,7 @@ def test_explicit_fields() -> None:
     event = Event(EntryType.ROWS, EventType.INSERT, Position("b.1", 9), 0, table=table, rows=(Row(None, (5,)),))
     encoded = Encoder(Values.CANAL).encode(encode(event))
     assert encoded is not None
-    entry = m.Entry.FromString(m.Messages.FromString(encoded[0]).messages[0])
+    entry = m.Entry.FromString(m.Messages.FromString(encoded).messages[0])
     change = m.RowChange.FromString(entry.storeValue)
     column = change.rowDatas[0].afterColumns[0]
     assert entry.HasField("entryType")
@@ -252,6 +258,22 @@ def test_explicit_fields() -> None:
     assert all(change.HasField(name) for name in ("eventType", "isDdl"))
     assert column.HasField("isNull")
     assert (column.sqlType, column.value, column.isKey, column.updated, column.mysqlType) == (4, "5", True, True, "int")
+
+
+def test_table_id() -> None:
+    """tableId has 48 bits, is the same in every server and run, and is another one once the table is altered."""
+    table = TableSchema("s", "t", (Column("id", "int"),), (0,))
+    found = []
+    for version in (table, table, table._replace(columns=(*table.columns, Column("x", "int"))), table._replace(table="u")):
+        values = tuple(range(len(version.columns)))
+        event = Event(EntryType.ROWS, EventType.INSERT, Position("b.1", 9), 0, table=version, rows=(Row(None, values),))
+        encoded = Encoder(Values.CANAL).encode(encode(event))
+        assert encoded is not None
+        entry = m.Entry.FromString(m.Messages.FromString(encoded).messages[0])
+        found.append(m.RowChange.FromString(entry.storeValue).tableId)
+    assert all(0 < number < 1 << 48 for number in found)
+    assert found[0] == found[1] == 35184846432354
+    assert len(set(found)) == 3
 
 
 def test_filtered_and_dropped() -> None:
@@ -270,7 +292,22 @@ def test_filtered_and_dropped() -> None:
     assert asked == ["s.t", "x.u"]
 
 
-def test_damaged_payload() -> None:
+@pytest.mark.parametrize("damage", ["bytes", "header", "body", "member", "type", "entry"])
+def test_damaged_payload(damage: str) -> None:
     """Bytes that are no event raise StoreCorrupt; nothing is made up."""
+    schema = encode_schema(TableSchema("s", "t", (Column("id", "int"), Column("e", "enum", members=("a",))), (0,)))
+    header = [2, 1, "b.1", 9, 0, 0, 1, "", 0, 0, "", 0, "", "", {}]
+    row: list[Any] = [1, "a"]
+    if damage == "header":
+        header.pop()
+    elif damage == "body":
+        row = [1]
+    elif damage == "member":
+        row = [1, "b"]
+    elif damage == "type":
+        header[3] = "nine"
+    elif damage == "entry":
+        schema = b"\xc1"
+    payload = b"\xc1" if damage == "bytes" else encode_stored(header, schema, [None, None, None, [row]])
     with pytest.raises(StoreCorrupt):
-        Encoder(Values.CANAL).encode(b"\xc1")
+        Encoder(Values.CANAL).encode(payload)

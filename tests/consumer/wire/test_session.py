@@ -13,7 +13,8 @@ from consumer.wire import messages as m
 from consumer.wire.entry import Encoder
 from consumer.wire.ledger import Given
 from consumer.wire.protocol import Client
-from consumer.wire.session import Limit, Session
+from consumer.wire.ready import Limit
+from consumer.wire.session import Session
 from consumer.wire.shelf import Shelf
 from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Position, ProtocolError
 from tests.consumer.wire.harness import OTHER, events, ids

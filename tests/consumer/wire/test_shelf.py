@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer.canal import Values
-from consumer.wire.entry import Encoded, Encoder
+from consumer.wire.entry import Encoder
 from consumer.wire.protocol import Client
 from consumer.wire.session import Session
 from consumer.wire.shelf import MISSING, Shelf
@@ -19,10 +19,10 @@ def test_bounded() -> None:
     shelf = Shelf(1, 100)
     shelf.keep(0, None)
     for sequence in range(1, 50):
-        shelf.keep(sequence, (bytes(10), 1))
+        shelf.keep(sequence, bytes(10))
     assert len(shelf) == 10
     assert shelf.find(39) is MISSING
-    assert shelf.find(40) == (bytes(10), 1)
+    assert shelf.find(40) == bytes(10)
     shelf.keep(50, None)
     assert shelf.find(50) is None
 
@@ -32,7 +32,7 @@ class Counting(Encoder):
 
     count = 0
 
-    def encode(self, payload: Any, wanted: Any = None) -> Encoded | None:
+    def encode(self, payload: Any, wanted: Any = None) -> bytes | None:
         Counting.count += 1
         return super().encode(payload, wanted)
 
