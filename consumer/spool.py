@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -150,7 +150,7 @@ class Spool:
     """Writes one subscription's events into `folder`. `close` leaves what is not written un-acked."""
 
     def __init__(
-        self, store: EventStore, folder: str | os.PathLike[str], subscription: str = "spool", *, file_bytes: int = FILE_BYTES
+        self, store: EventStore, folder: str | os.PathLike[str], subscription: str = "spool", file_bytes: int = FILE_BYTES
     ) -> None:
         self.folder = Path(folder)
         self._store = store
@@ -178,14 +178,33 @@ class Spool:
             )
         self._runs: list[Run] = []
         self._size = 0
+        self._stopped = False
 
     def close(self) -> None:
         """Give the subscription up."""
         self._reader.close()
 
-    def interrupt(self) -> None:
-        """End the wait of a running `step`."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """Make `run` return. From another thread, or a signal's handler."""
+        self._stopped = True
         self._reader.interrupt()
+
+    def run(self, interval: float) -> int:
+        """Spool until `stop`; return how many events were written. Raises `ShmStoreError` where another process fills the folder."""
+        written = 0
+        with locked(self.folder / "_lock", f"spool {self.folder}"):
+            for left in self.folder.glob("_*.tmp"):
+                left.unlink()  # of a process that was killed while it wrote
+            while not self._stopped:
+                written += self.step(interval)
+                self.clean()
+        return written
 
     # ---------------------------------------------------------------- steps
 
@@ -282,16 +301,3 @@ class Spool:
         for piece in gone:
             piece.path.unlink(missing_ok=True)
         return len(gone)
-
-
-def run(spool: Spool, stop: Callable[[], bool], interval: float) -> int:
-    """Spool until `stop()` is true; return how many events were written."""
-    written = 0
-    spool.folder.mkdir(parents=True, exist_ok=True)
-    with locked(spool.folder / "_lock", f"spool {spool.folder}"):
-        for left in spool.folder.glob("_*.tmp"):
-            left.unlink()  # of a process that was killed while it wrote
-        while not stop():
-            written += spool.step(interval)
-            spool.clean()
-    return written

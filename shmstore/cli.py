@@ -12,17 +12,15 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shmstore import arguments
 from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
+from shmstore.signals import ended, on_signal
 
 if TYPE_CHECKING:
     from consumer import Consumer
@@ -84,33 +82,6 @@ def fail(message: str) -> int:
     """Print `message` as one line on stderr; return exit code 2."""
     print("shmstore:", "; ".join(line.strip() for line in message.splitlines() if line.strip()), file=sys.stderr)
     return 2
-
-
-# ---------------------------------------------------------------- signals
-
-
-@contextmanager
-def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Call `stop` on SIGTERM and Ctrl-C; a second Ctrl-C interrupts at once. Yields the list of the signals that came."""
-    came: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and signal.SIGINT in came:
-            raise KeyboardInterrupt
-        came.append(number)
-        stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def ended(came: list[int]) -> int:
-    """Exit code of an orderly end after these signals: Ctrl-C is 130, SIGTERM and none are 0."""
-    return 130 if signal.SIGINT in came else 0
 
 
 # ---------------------------------------------------------------- the producer
@@ -285,19 +256,13 @@ def secret(file: str | None, variable: str) -> str:
 def spool(options: argparse.Namespace) -> int:
     """`shmstore spool`."""
     from consumer.spool import Spool
-    from consumer.spool import run as run_spool
 
-    with attach(options) as store:
-        writer = Spool(store, options.directory, options.subscription, file_bytes=options.file_size << 20)
-        stop = threading.Event()
-
-        def end() -> None:
-            stop.set()
-            writer.interrupt()
-
-        with on_signal(end) as came:
-            written = run_spool(writer, stop.is_set, options.interval)
-        writer.close()
+    with (
+        attach(options) as store,
+        Spool(store, options.directory, options.subscription, options.file_size << 20) as writer,
+        on_signal(writer.stop) as came,
+    ):
+        written = writer.run(options.interval)
     print(f"shmstore: {options.store}: wrote {written} events into {options.directory}", file=sys.stderr)
     return ended(came)
 

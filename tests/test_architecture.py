@@ -36,6 +36,7 @@ OWNERS = {
     "cryptography": ("producer/binlog.py",),
     "zstandard": ("producer/compression.py",),
     "pyspark": ("consumer/spark/",),
+    "py4j": ("consumer/spark/",),
     "pyarrow": ("shmstore/arrow.py", "shmstore/frame.py", "consumer/spool.py", "consumer/spark/"),
     "pandas": ("consumer/spark/",),
     "deltalake": ("consumer/spark/",),

@@ -1,0 +1,32 @@
+"""SIGTERM and Ctrl-C for commands that run until they are told to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Call `stop` on SIGTERM and Ctrl-C; a second Ctrl-C interrupts at once. Yields the list of the signals that came."""
+    came: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and signal.SIGINT in came:
+            raise KeyboardInterrupt
+        came.append(number)
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ended(came: list[int]) -> int:
+    """Exit code of an orderly end after these signals: Ctrl-C is 130, SIGTERM and none are 0."""
+    return 130 if signal.SIGINT in came else 0
