@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +13,14 @@ from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position, TableSchema
 from shmstore.layout import SlotFlag, header_word
-from shmstore.segment import Segment
+from shmstore.segment import COMPILED, Segment, hot
 
 LAST_OVERSIZED: Final = header_word("oversized")
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
 
 
-class Batch:
-    """Events `first` to `last` (sequences, both included), in order. Its id is its last sequence.
-
-    The payloads lie in shared memory and are valid until the batch is acked (in a store that evicts they are a copy).
-    An empty batch has ``last == first - 1``; it is false.
-    """
+class _Run:
+    """The numbers of a batch, and the way to its payloads."""
 
     __slots__ = ("_raw", "_segment", "first", "generation", "last")
 
@@ -35,13 +31,45 @@ class Batch:
         self.generation = generation
         self._raw: memoryview | None = None
 
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
     @property
     def id(self) -> int:
         """The batch's id: its last sequence."""
         return self.last
 
-    def __len__(self) -> int:
-        return self.last - self.first + 1
+    @property
+    def raw(self) -> memoryview:
+        """All payloads back to back, without a copy."""
+        raw = self._raw
+        if raw is None:
+            raw = self._raw = self._whole()
+        return raw
+
+    def payloads(self) -> Iterator[memoryview]:
+        """Yield the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
+        return self._each()
+
+    def _whole(self) -> memoryview:
+        raise NotImplementedError
+
+    def _each(self) -> Iterator[memoryview]:
+        raise NotImplementedError
+
+
+if COMPILED and not TYPE_CHECKING:
+    _Run = hot.Run  # native/hot.pyx: the same for batches about which nothing is unusual
+
+
+class Batch(_Run):
+    """Events `first` to `last` (sequences, both included), in order. Its id is its last sequence.
+
+    The payloads lie in shared memory and are valid until the batch is acked (in a store that evicts they are a copy).
+    An empty batch has ``last == first - 1``; it is false.
+    """
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[Event]:
         return map(codec.decode, self.payloads())
@@ -54,26 +82,19 @@ class Batch:
         """All events, decoded. Raises `StoreCorrupt` where a payload is not an event."""
         return list(self)
 
-    @property
-    def raw(self) -> memoryview:
-        """All payloads back to back, without a copy."""
-        raw = self._raw
-        if raw is None:
-            views = self._segment.views
-            if views.words[LAST_OVERSIZED] >= self.first and self.oversized:
-                raw = self._overflow()
-            else:
-                ends, mask = views.ends, views.places - 1
-                start = ends[(self.first - 1) & mask]
-                span = ends[self.last & mask] - start
-                if not 0 <= span <= views.arena_size:
-                    raise StoreCorrupt(
-                        f"events {self.first} to {self.last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
-                    )
-                at = start % views.arena_size
-                raw = views.arena[at : at + span]
-            self._raw = raw
-        return raw
+    def _whole(self) -> memoryview:
+        views = self._segment.views
+        if views.words[LAST_OVERSIZED] >= self.first and self.oversized:
+            return self._overflow()
+        ends, mask = views.ends, views.places - 1
+        start = ends[(self.first - 1) & mask]
+        span = ends[self.last & mask] - start
+        if not 0 <= span <= views.arena_size:
+            raise StoreCorrupt(
+                f"events {self.first} to {self.last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
+            )
+        at = start % views.arena_size
+        return views.arena[at : at + span]
 
     @property
     def slots(self) -> NDArray[np.void]:
@@ -97,8 +118,7 @@ class Batch:
         views, mask = self._segment.views, self._segment.views.places - 1
         return views.rows[self.last & mask] - views.rows[(self.first - 1) & mask]
 
-    def payloads(self) -> Iterator[memoryview]:
-        """Yield the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
+    def _each(self) -> Iterator[memoryview]:
         raw = self.raw
         if self.first == self.last:
             yield raw
@@ -215,6 +235,9 @@ class _Copied(Batch):
     rows = property(lambda self: self._rows)
     oversized = property(lambda self: self._oversized)
     _flags = property(lambda self: self._slots["flags"])
+
+    def payloads(self) -> Iterator[memoryview]:
+        return self._each()
 
     def copy(self) -> Batch:
         return self

@@ -15,7 +15,8 @@ late must find that out.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from types import FunctionType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from shmstore.layout import (
     header_word,
     subscription_word,
 )
-from shmstore.segment import Views
+from shmstore.segment import Views, hot
 from shmstore.sync import WEAK_ORDER, fence
 
 PUT: Final = header_word("put")
@@ -273,7 +274,7 @@ assert SLOT.itemsize == 40, "Writer.put_one writes slots of 40 bytes"
 class Reader:
     """The get and ack side of a ring, for the subscription at `place`. Make one only while owning it."""
 
-    __slots__ = ("_ack", "_ddl_isolation", "_ends", "_get", "_mask", "_seen", "_views", "_words", "ack", "get")
+    __slots__ = ("_ack", "_ddl_isolation", "_ends", "_get", "_mask", "_seen", "_views", "_words", "ack", "generation", "get")
 
     def __init__(self, views: Views, place: int, *, ddl_isolation: bool) -> None:
         self._views = views
@@ -286,6 +287,7 @@ class Reader:
         self.ack: int = views.words[self._ack]
         self.get: int = self.ack
         self._seen: int = self.ack
+        self.generation = 0  # of batches, which rollbacks number: see Subscription
         views.words[self._get] = self.ack  # what the last owner got and did not ack comes again
 
     def available(self) -> int:
@@ -338,6 +340,29 @@ class Reader:
     def rollback_to(self, sequence: int) -> None:
         """Move get back to `sequence`; the caller has checked that ack <= sequence <= get."""
         self._words[self._get] = self.get = sequence
+
+
+# ---------------------------------------------------------------- the same ends, with the usual cases in compiled code
+
+
+def _upon(core: type, reference: type) -> Any:
+    """`reference` as a subclass of `core`, which keeps its numbers and does its usual cases (see native/hot.pyx)."""
+    methods = {name: value for name, value in vars(reference).items() if isinstance(value, FunctionType)}
+    slots = [name for name in vars(reference)["__slots__"] if not hasattr(core, name)]
+    return type(reference.__name__, (core,), {"__slots__": slots, "__doc__": reference.__doc__, **methods})
+
+
+_HotWriter, _HotReader = (_upon(hot.Puts, Writer), _upon(hot.Takes, Reader)) if hot is not None else (Writer, Reader)
+
+
+def writer_of(views: Views) -> Writer:
+    """Return the put side of a ring; as `Writer`."""
+    return Writer(views) if views.native is None else _HotWriter(views)
+
+
+def reader_of(views: Views, place: int, *, ddl_isolation: bool) -> Reader:
+    """Return the get and ack side of a ring; as `Reader`."""
+    return (Reader if views.native is None else _HotReader)(views, place, ddl_isolation=ddl_isolation)
 
 
 # ---------------------------------------------------------------- wake-ups, decided here, done by the store

@@ -19,7 +19,7 @@ import stat as stat_module
 import time
 import weakref
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFou
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.options import Options
 from shmstore.sync import fence, semaphore_names, start_time, unlink_semaphore
+
+try:
+    from shmstore import hot as hot  # for ring and batch, too
+except ImportError:  # built without a compiler
+    hot = None  # type: ignore[assignment]
+
+#: True where the ring's hot path is compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
+COMPILED: bool = hot is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -59,6 +67,7 @@ class Views(NamedTuple):
     arena_size: int
     first: int
     flags: int
+    native: Any = None  # hot.Mapped, where the hot path is compiled code
 
 
 def check_name(name: str) -> str:
@@ -161,8 +170,15 @@ def _text_place(field: str, place: int | None) -> tuple[int, int]:
 # ---------------------------------------------------------------- create, attach, unlink
 
 
-def create(name: str, options: Options, *, path: str | None, mode: int, group: str | int | None) -> Segment:
+def _file(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.path.abspath(os.fspath(path))
+
+
+def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
     """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing."""
+    path = _file(path)
+    if mode not in (0o600, 0o660):
+        raise ValueError(f"mode is {mode:#o}: give 0o600, or 0o660 with a group")
     where = path or f"{DIRECTORY}/{object_name(name, path)}"
     if os.path.lexists(where):
         raise _exists(name, where)
@@ -218,8 +234,9 @@ def _exists(name: str, where: str) -> StoreExists:
     )
 
 
-def attach(name: str, *, path: str | None) -> Segment:
+def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
     """Map the segment of that name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
+    path = _file(path)
     where = path or f"{DIRECTORY}/{object_name(name, path)}"
     try:
         fd = os.open(where, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -230,8 +247,9 @@ def attach(name: str, *, path: str | None) -> Segment:
     return Segment(name, path, fd)
 
 
-def unlink(name: str, *, path: str | None) -> None:
+def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
     """Remove a store: its name, its semaphores, its overflow segments. Those attached are told. Raises `StoreNotFound`."""
+    path = _file(path)
     objects = object_name(name, path)
     where = path or f"{DIRECTORY}/{objects}"
     segment = None
@@ -392,8 +410,9 @@ def _mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
         views.append(whole[at : at + 2 * length])
         at += 2 * length
     ends, rows, slots, arena = views
+    words, capacity = whole[: layout.FIXED_SIZE].cast("q"), int(header["capacity"])
     return Views(
-        words=whole[: layout.FIXED_SIZE].cast("q"),
+        words=words,
         ends=ends.cast("q"),
         rows=rows.cast("q"),
         slots=np.frombuffer(slots, dtype=layout.SLOT),
@@ -402,11 +421,12 @@ def _mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
         rows_array=np.frombuffer(rows, dtype=np.int64),
         slot_bytes=slots,
         places=sizes.places,
-        capacity=int(header["capacity"]),
+        capacity=capacity,
         limit=int(header["limit"]),
         arena_size=sizes.arena_size,
         first=int(header["first"]),
         flags=int(header["flags"]),
+        native=hot.Mapped(words, ends, rows, slots, arena, sizes.places, capacity, sizes.arena_size) if COMPILED else None,
     )
 
 

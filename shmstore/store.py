@@ -26,9 +26,9 @@ from shmstore.layout import (
 )
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
 from shmstore.passed import Passed
-from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack
+from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack, writer_of
 from shmstore.room import Room
-from shmstore.segment import Segment, check_name
+from shmstore.segment import Segment
 from shmstore.stat import StoreStat, SubscriptionStat, describe, note_heartbeat, note_producer
 from shmstore.subscription import Subscription
 from shmstore.sync import ASYMMETRIC, Deadline, Lock, Ownership, fence
@@ -56,6 +56,7 @@ class EventStore:
         self._room = Room(mapped, self._table, self._wakeups.room, self._wakeups.notify)
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
         self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
+        self._put_now: Callable[[object], int] | None = None  # the compiled way of a put about which nothing is unusual
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
         self._closed = False
@@ -87,10 +88,6 @@ class EventStore:
         after `evict_after` seconds. `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is
         on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
         """
-        check_name(name)
-        if mode not in (0o600, 0o660):
-            raise ValueError(f"mode is {mode:#o}: give 0o600, or 0o660 with a group")
-        file = _absolute(path)
         options = checked(
             capacity=capacity,
             memory_unit=memory_unit,
@@ -98,15 +95,15 @@ class EventStore:
             ddl_isolation=ddl_isolation,
             lag=lag,
             evict_after=evict_after,
-            checksum=file is not None if checksum is None else checksum,
+            checksum=path is not None if checksum is None else checksum,
             first_sequence=first_sequence,
         )
-        return cls(segment.create(name, options, path=file, mode=mode, group=group))
+        return cls(segment.create(name, options, path=path, mode=mode, group=group))
 
     @classmethod
     def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> EventStore:
         """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
-        store = cls(segment.attach(name, path=_absolute(path)))
+        store = cls(segment.attach(name, path=path))
         if store._checksum:
             from shmstore.recovery import recover  # only file-backed stores come back from a crash of the whole host
 
@@ -116,7 +113,7 @@ class EventStore:
     @staticmethod
     def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
         """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`."""
-        segment.unlink(name, path=_absolute(path))
+        segment.unlink(name, path=path)
 
     @staticmethod
     def names() -> list[str]:
@@ -137,7 +134,8 @@ class EventStore:
 
     def _retire(self) -> None:
         self._closed = True
-        if isinstance(self._writer, Writer):
+        self._put_now = None
+        if not isinstance(self._writer, Unclaimed):
             self._writer.close()
         self._writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self.lock.close()
@@ -224,7 +222,7 @@ class EventStore:
         if not self._producer.acquire():
             pid = self._words[header_word("producer_pid")]
             raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
-        if isinstance(self._writer, Writer):
+        if not isinstance(self._writer, Unclaimed):
             return
         note_producer(self.segment)
         self._words[ROOM_WANTED] = DISARMED
@@ -232,7 +230,9 @@ class EventStore:
         if start is not None and self._words[PUT] == self._views.first - 1:
             seek.note_start(self.segment, start)
         with self._table.locked():
-            self._writer = Writer(self._views)
+            self._writer = writer_of(self._views)
+        if self._views.native is not None and not self._checksum:
+            self._put_now = self._writer.put_now  # type: ignore[attr-defined]
 
     def _claimed(self) -> Writer:
         self.claim()
@@ -245,6 +245,10 @@ class EventStore:
         at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
         `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
         """
+        if self._put_now is not None:
+            sequence = self._put_now(events)
+            if sequence != -1:  # else the long way
+                return sequence if sequence >= 0 else self._published()
         writer = self._writer
         try:
             if type(events) is bytes:
@@ -306,7 +310,7 @@ class EventStore:
         return self._words[PUT]
 
     def _resync(self) -> None:
-        if isinstance(self._writer, Writer):
+        if not isinstance(self._writer, Unclaimed):
             self._writer.resync()
 
     # ------------------------------------------------------------ wake-ups
@@ -436,10 +440,6 @@ class EventStore:
         self._check_mapped()
         if self.segment.removed:
             raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
-
-
-def _absolute(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.path.abspath(os.fspath(path))
 
 
 def _after_fork() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shmstore.batch import Batch
 from shmstore.checkpoint import Checkpoint, CheckpointFile
@@ -21,8 +21,8 @@ from shmstore.ring import (
     STATE_OF,
     WANTED_OF,
     Cursor,
-    Reader,
     cursor_at,
+    reader_of,
     room_is_wanted,
 )
 from shmstore.sync import ASYMMETRIC, WAIT_SLICE, Condition, Deadline, Ownership, fence, heavy_fence
@@ -65,10 +65,9 @@ class Subscription:
         self._words = self._views.words
         self._condition = condition
         flags = store.segment.flags
-        self._reader = Reader(self._views, place, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
+        self._reader = reader_of(self._views, place, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
         # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
         # before the place it went back to.
-        self._generation = 0
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
         self._kept: list[tuple[int, int]] = []
         self._passed = passed  # until it is over
@@ -79,6 +78,15 @@ class Subscription:
         self._saved_at = 0.0
         self._interrupted = False
         self._spins = 0
+        self._take_now = self._ack_now = None  # compiled ways of a get and an ack about which nothing is unusual
+        self._tune()
+
+    def _tune(self) -> None:
+        if self._views.native is not None:
+            reader: Any = self._reader
+            plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
+            reader.tune(self._segment, Batch, plain and not self._careful, self._checkpoint is None and not self._careful)
+            self._take_now, self._ack_now = reader.take_now, reader.ack_now
 
     # ------------------------------------------------------------ get
 
@@ -100,12 +108,16 @@ class Subscription:
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
         """
+        if self._take_now is not None and limit is None and limit_bytes is None and min_events == 1:
+            taken = self._take_now(limit_events)
+            if taken is not None:
+                return taken
         deadline = None
         try:
             if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
                 if last >= first and not self._careful:
-                    return Batch(self._segment, first, last, self._generation)
+                    return Batch(self._segment, first, last, self._reader.generation)
             else:
                 first, last = 1, 0
                 if limit is not None and self._segment.batch_mode is BatchMode.ITEMSIZE:
@@ -123,7 +135,7 @@ class Subscription:
                         first, last = self._reader.take(events, limit_bytes)
                     else:
                         first, last = self._reader.get + 1, self._reader.get
-                batch = Batch(self._segment, first, last, self._generation)
+                batch = Batch(self._segment, first, last, self._reader.generation)
                 if not self._careful or not batch:
                     return batch
                 batch = self._checked(batch)
@@ -227,9 +239,10 @@ class Subscription:
         if passed.over and not passed.runs:
             self._passed = None
             self._careful = bool(self._segment.flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
+            self._tune()
         if first == batch.first and fresh == len(batch):
             return batch
-        rest = Batch(self._segment, first, first + fresh - 1, self._generation)
+        rest = Batch(self._segment, first, first + fresh - 1, self._reader.generation)
         return self._checked(rest) if self._careful and rest else rest
 
     # ------------------------------------------------------------ ack, rollback
@@ -240,12 +253,19 @@ class Subscription:
         An empty batch is ignored. Raises `AckError`, moving nothing, where it was not got, was acked already, or belongs
         to a batch that a rollback took back; `SubscriptionLost` where the events are gone.
         """
+        done = 0 if self._ack_now is None else self._ack_now(what)
+        if done == 1:
+            return
         reader = self._reader
+        if done:
+            if room_is_wanted(self._views, reader.ack):
+                self.store.wake_producer()
+            return
         if isinstance(what, Batch):
             sequence = what.last
             if sequence < what.first:
                 return
-            if what.generation != self._generation:
+            if what.generation != self._reader.generation:
                 self._check_generation(what)
         elif isinstance(what, Position):
             sequence = self._sequence_of(what)
@@ -279,7 +299,7 @@ class Subscription:
         reader = self._reader
         to = reader.ack
         if batch is not None:
-            if batch.generation != self._generation:
+            if batch.generation != self._reader.generation:
                 self._check_generation(batch)
             to = batch.first - 1
             if not reader.ack <= to <= reader.get:
@@ -289,14 +309,14 @@ class Subscription:
         reader.rollback_to(to)
         while self._kept and self._kept[-1][1] >= to:
             self._kept.pop()
-        self._kept.append((self._generation, to))
-        self._generation += 1
+        self._kept.append((self._reader.generation, to))
+        reader.generation += 1
         while len(self._kept) > 1 and self._kept[1][1] <= reader.ack:
             del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
 
     def _check_generation(self, batch: Batch) -> None:
         after = bisect_left(self._kept, (batch.generation, -2))
-        if not 0 <= batch.generation < self._generation or batch.last > self._kept[after][1]:
+        if not 0 <= batch.generation < self._reader.generation or batch.last > self._kept[after][1]:
             raise AckError(
                 f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
             )
@@ -330,11 +350,11 @@ class Subscription:
         """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the room away."""
         if self._passed is not None:
             return None  # the one of the store's earlier life says more, until all of that has been passed over
-        point = Batch(self._segment, before + 1, sequence, self._generation).ack_point
+        point = Batch(self._segment, before + 1, sequence, self._reader.generation).ack_point
         if point is None:
             return None
         try:
-            position = Batch(self._segment, point, point, self._generation).position_of(point)
+            position = Batch(self._segment, point, point, self._reader.generation).position_of(point)
         except StoreCorrupt:
             return None  # raw payloads of other users of the ring carry no position
         return Checkpoint(position, self._segment.epoch, point)
@@ -359,6 +379,7 @@ class Subscription:
 
     def _retire(self) -> None:
         """Make every later call raise `StoreClosed`; the role is gone already."""
+        self._take_now = self._ack_now = None
         self._reader = _Closed()  # type: ignore[assignment]
         self._condition.close()
 

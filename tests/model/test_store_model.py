@@ -14,6 +14,7 @@ from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+import shmstore.segment
 from shmstore import (
     SLOT,
     AckError,
@@ -35,6 +36,7 @@ from shmstore.layout import MAX_SEQUENCE
 from shmstore.overflow import overflows
 from tests.model.store_model import Stored, StoreModel
 
+COMPILED = shmstore.segment.COMPILED
 NAMES = ("a", "b", "c")
 FILE = "binlog.000003"
 
@@ -59,8 +61,21 @@ class Machine(RuleBasedStateMachine):
         checksum=st.booleans(),
         readers=st.integers(0, 2),
         first=st.sampled_from([0, 0, 1, 2**31 - 5, 2**32 - 5, 2**53 - 5, MAX_SEQUENCE - 2**20]),
+        compiled=st.tuples(st.booleans(), st.booleans()),
     )
-    def create(self, power: int, unit: int, mode: BatchMode, isolation: bool, checksum: bool, readers: int, first: int) -> None:
+    def create(
+        self,
+        power: int,
+        unit: int,
+        mode: BatchMode,
+        isolation: bool,
+        checksum: bool,
+        readers: int,
+        first: int,
+        compiled: tuple[bool, bool],
+    ) -> None:
+        self.compiled = compiled
+        self.choose(compiled[0])
         capacity = 2**power
         self.options = {
             "capacity": capacity, "memory_unit": unit, "batch_mode": mode, "ddl_isolation": isolation,
@@ -70,16 +85,22 @@ class Machine(RuleBasedStateMachine):
         self.mode, self.unit, self.checksum = mode, unit, checksum
         self.model = StoreModel(capacity, capacity * unit, ddl_isolation=isolation, first=first)
         self.producer = self.store
+        self.choose(compiled[1])
         self.other = EventStore.attach(self.name)
         for name in NAMES[:readers]:
             self.subscribe(name, "earliest", 0)
 
     def teardown(self) -> None:
+        shmstore.segment.COMPILED = COMPILED
         if self.store is not None:
             self.producer.close()
             self.store.close()
             self.other.close()
             EventStore.unlink(self.name)
+
+    def choose(self, compiled: bool) -> None:
+        """Let who attaches next have the compiled hot path, where there is one, or not: each kind must work with the other."""
+        shmstore.segment.COMPILED = compiled and COMPILED
 
     # ------------------------------------------------------------ put
 
@@ -201,6 +222,7 @@ class Machine(RuleBasedStateMachine):
         """All readers' process goes, another comes: subscriptions go on at their acks."""
         names = list(self.subscriptions)
         self.other.close()
+        self.choose(self.compiled[1])
         self.other = EventStore.attach(self.name)
         for name in names:
             self.subscriptions[name] = self.other.subscribe(name)
@@ -211,6 +233,7 @@ class Machine(RuleBasedStateMachine):
             with EventStore.attach(self.name) as second, pytest.raises(ProducerInUse):
                 second.put(b"x")
         self.producer.close()
+        self.choose(self.compiled[0])
         self.producer = EventStore.attach(self.name)
 
     # ------------------------------------------------------------ get

@@ -57,6 +57,19 @@ def attach(name: str) -> Iterator[Callable[[], EventStore]]:
 
 
 @pytest.fixture
+def pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference in Python, without the compiled hot path."""
+    monkeypatch.setattr("shmstore.segment.COMPILED", False)
+
+
+@pytest.fixture(params=["compiled", "pure"])
+def either_way(request: pytest.FixtureRequest) -> None:
+    """The test runs once with the compiled hot path, where there is one, and once with the reference in Python."""
+    if request.param == "pure":
+        request.getfixturevalue("pure")
+
+
+@pytest.fixture
 def start() -> Iterator[Callable[..., Future[Any]]]:
     """Run a call in a thread of its own."""
     with ThreadPoolExecutor(max_workers=16) as pool:

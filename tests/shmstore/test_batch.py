@@ -8,6 +8,8 @@ import pytest
 from shmstore import Batch, StoreCorrupt
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 
 def test_a_batch_is_its_events(make):
     """A batch has a length, a truth, an id, its events, payloads and slots, all of the same events in order."""

@@ -30,6 +30,7 @@ from shmstore.ring import ROOM_WANTED
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
 SOON = 30
+pytestmark = pytest.mark.usefixtures("either_way")
 
 
 def test_every_way_of_putting(make):
@@ -456,6 +457,7 @@ PUTS = {
 
 
 @pytest.mark.parametrize("how", PUTS)
+@pytest.mark.usefixtures("pure")
 def test_an_interrupt_between_any_two_lines_of_a_put(name, how):
     """A signal that raises at any line of a put leaves it done or not done; the next puts and all reads are right."""
     k = 0

@@ -25,6 +25,7 @@ from shmstore import (
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
 SOON = 30
+pytestmark = pytest.mark.usefixtures("either_way")
 
 
 def test_get_gives_at_least_one_event(make):

@@ -16,6 +16,12 @@ from shmstore import Batch, EventStore, StoreNotFound
 from tests.shmstore.samples import leftovers
 
 
+@pytest.fixture(autouse=True)
+def _pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference in Python: compiled code has no lines to stop at. `test_kill` kills within it."""
+    monkeypatch.setattr("shmstore.segment.COMPILED", False)
+
+
 @pytest.fixture(name="name")
 def _name() -> Iterator[str]:
     """A store name of this test's own; a store that a failure leaves under it is removed."""
