@@ -40,6 +40,22 @@ def batches(decoder: Decoder, raw: memoryview | bytes, ends: np.ndarray[Any, np.
             yield batch
 
 
+def wanted(decoder: Decoder, raw: memoryview | bytes, ends: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> Any:
+    """Which of the events that are `asked` for (booleans) pass the options' filters: `Decoder.wanted` of each."""
+    events = read_events(raw, ends)
+    if events is None:
+        starts = [0, *ends.tolist()]
+        return np.array(
+            [bool(ask) and decoder.wanted(raw[a:b]) for ask, a, b in zip(asked, starts, starts[1:], strict=False)], bool
+        )
+    tables = np.array([*(decoder.wanted_table(schema) is not None for schema in events.schemas), False])
+    schema = events.records["schema"]
+    passed = asked & tables[schema]
+    for event in np.flatnonzero(asked & (schema < 0)).tolist():
+        passed[event] = decoder.wanted(events.payload(event))
+    return passed
+
+
 def _runs(events: Events, tables: Sequence[TableSchema | None], *, markers: bool) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the numbers of the events that belong in one RecordBatch: those of one table version, or those without rows."""
     records = events.records

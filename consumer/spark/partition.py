@@ -134,9 +134,10 @@ def split(first: int, ends: np.ndarray[Any, Any], parts: int) -> list[tuple[int,
 
 # ---------------------------------------------------------------- decode
 
-_RAW_OPS: Any = np.full(256, None, object)
-_RAW_OPS[int(EventType.QUERY)] = "statement"
-_RAW_OPS[[int(type_) for type_ in (EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ)]] = ["c", "u", "d", "r"]
+_RAW_OPS = ("c", "u", "d", "r", "statement", "begin", "end", "ddl", None)
+_CODES = np.full((16, 256), _RAW_OPS.index(None))  # by entry and type
+_CODES[EntryType.ROWS, [EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ, EventType.QUERY]] = range(5)
+_CODES[[EntryType.BEGIN, EntryType.END, EntryType.DDL]] = np.arange(5, 8)[:, None]
 
 
 def record_batches(chunks: Iterator[Chunk], decoder: Decoder) -> Iterator[pa.RecordBatch]:
@@ -160,20 +161,13 @@ def _raw(chunk: Chunk, decoder: Decoder) -> pa.RecordBatch:
     if options.markers:
         wanted |= (entry == EntryType.BEGIN) | (entry == EntryType.END)
     if not options.all_tables:
-        wanted &= np.fromiter(
-            (bool(want) and decoder.wanted(payload) for want, payload in zip(wanted.tolist(), chunk.payloads(), strict=True)),
-            bool,
-            len(slots),
-        )
-    ops: Any = np.where(entry == EntryType.ROWS, _RAW_OPS[slots["type"]], None)
-    for mark, op in ((EntryType.BEGIN, "begin"), (EntryType.END, "end"), (EntryType.DDL, "ddl")):
-        ops[entry == mark] = op
+        wanted = direct.wanted(decoder, chunk.raw, chunk.ends, wanted)
     offsets = np.concatenate(([0], chunk.ends)).astype(np.int32)
     payload = pa.Array.from_buffers(pa.binary(), len(slots), [None, pa.py_buffer(offsets), pa.py_buffer(chunk.raw)])
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(np.arange(chunk.first, chunk.first + len(slots))),
-            pa.array(ops, pa.string()),
+            pa.array(_RAW_OPS).take(pa.array(_CODES[entry & 15, slots["type"]])),
             pa.array(slots["rows"].astype(np.int64)),
             pa.array(slots["time"].astype(np.int64)),
             pa.array(slots["file"].astype(np.int64)),

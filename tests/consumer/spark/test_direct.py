@@ -15,7 +15,7 @@ from consumer.spark import direct
 from consumer.spark.batches import Decoder, SchemaChanged
 from consumer.spark.options import Options
 from consumer.spark.schema import arrow_schema, image_type
-from shmstore import ABSENT, Column, Event, EventType, Row, TableSchema, arrow
+from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema, arrow
 from shmstore.arrow import PartialImage, ZeroDate
 from shmstore.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
@@ -95,6 +95,28 @@ def test_ddl_and_markers_stay_in_their_places(binlog: Binlog) -> None:
     marked = compare(encoded(events), ORDERS, left=4, includeDdl="true", includeTransactionMarkers="true")
     assert [row["op"] for row in marked if row["op"] not in ("begin", "end")] == ["c", "ddl", "c", "t", "d"]
     assert sum(row["op"] == "begin" for row in marked) == 4
+
+
+def test_raw_payloads_are_filtered_alike(binlog: Binlog) -> None:
+    """The events of the tables wanted, and the DDLs that touch them, are those that the reference lets through."""
+    other = TableSchema("shop", "other", (Column("id", "int"),), (0,))
+    events = [
+        *binlog.insert(order_row(1)),
+        *binlog.insert((5,), table=other),
+        *binlog.ddl("ALTER TABLE shop.other ADD COLUMN x INT"),
+    ]
+    events += [*binlog.ddl("DROP DATABASE shop"), *binlog.ddl("TRUNCATE TABLE shop.orders"), *binlog.delete(order_row(1))]
+    payloads = encoded(events)
+    ends = np.cumsum([len(payload) for payload in payloads])
+    for tables in ("shop.orders", "shop.other", "shop.*", "other.*"):
+        decoder = Decoder(Options.parse({"store": "s", "payload": "raw", "tables": tables, "includeDdl": "true"}))
+        asked = np.array([event.entry in (EntryType.ROWS, EntryType.DDL) for event in events])
+        found = direct.wanted(decoder, b"".join(payloads), ends, asked)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arrow, "COMPILED", False)
+            reference = direct.wanted(decoder, b"".join(payloads), ends, asked)
+        assert found.tolist() == reference.tolist()
+        assert found.sum() == {"shop.orders": 4, "shop.other": 3, "shop.*": 6, "other.*": 0}[tables]
 
 
 def test_json_is_the_reference_s(binlog: Binlog) -> None:
