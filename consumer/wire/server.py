@@ -77,8 +77,7 @@ class Server:
         loop = asyncio.get_running_loop()
         context = None
         if self.settings.tls_cert and self.settings.tls_key:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
+            context = _tls(self.settings.tls_cert, self.settings.tls_key)
         self._listener = await loop.create_server(
             lambda: Peer(self), self.settings.host, self.settings.port, ssl=context, backlog=512
         )
@@ -389,6 +388,24 @@ class _Gone:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None and issubclass(kind, StoreClosed | SubscriptionLost):
             self._server.drop(self._seat)
+
+
+def _tls(certificate: str, key: str) -> ssl.SSLContext:
+    """Raises `OSError` where a file cannot be read, and `ValueError` where it is not what it should be."""
+
+    def passphrase() -> str:  # asked for on the terminal without this
+        raise ValueError(
+            f"the TLS key {key} is encrypted: give one without a passphrase, in a file that only the server may read"
+        )
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, passphrase)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"{certificate} and {key} are not a certificate chain and its key in PEM ({error.reason or error.strerror})"
+        ) from error
+    return context
 
 
 def _attach(destination: str) -> EventStore:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import logging
 import signal
 import threading
 from collections.abc import Callable
 
 from consumer.wire.server import Server
 from consumer.wire.settings import Settings
+from shmstore import ShmStoreError
+
+_log = logging.getLogger("shmstore.serve")
 
 
 async def run(settings: Settings, stop: asyncio.Event | None = None) -> None:
@@ -20,8 +25,12 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> None:
             loop.add_signal_handler(number, stop.set)
     server = Server(settings)
     await server.start()
-    metrics = await _metrics(settings, server.metrics.exposition) if settings.metrics_port else None
+    metrics = None
     try:
+        if settings.metrics_port:
+            metrics = await _metrics(settings, server.metrics.exposition)
+        if not settings.credentials.password_hash and not ipaddress.ip_address(server.address[0]).is_loopback:
+            _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.ready is not None:
             settings.ready(server.address)
         await stop.wait()
@@ -47,4 +56,7 @@ async def _metrics(settings: Settings, exposition: Callable[[], str]) -> asyncio
         finally:
             writer.close()
 
-    return await asyncio.start_server(answer, settings.host, settings.metrics_port)
+    try:
+        return await asyncio.start_server(answer, settings.host, settings.metrics_port)
+    except OSError as error:
+        raise ShmStoreError(f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,12 +12,15 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from consumer.wire import Settings, serve
 from consumer.wire import messages as m
 from consumer.wire.messages import PacketType as T
-from shmstore import BatchMode, EventStore
+from consumer.wire.shell import run
+from shmstore import BatchMode, EventStore, ShmStoreError
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
 
 Connect = Callable[..., RawClient]
@@ -278,3 +282,53 @@ def test_pid_is_the_servers(connect: Connect, store: EventStore) -> None:
     connect(5)
     (stat,) = store.subscriptions()
     assert (stat.name, stat.owner_pid) == ("canal-5", os.getpid())
+
+
+def test_unusable_certificates(tmp_path: Path) -> None:
+    """A certificate or key that cannot be used is an error that names the files; a passphrase is never asked for."""
+    plain, locked = tmp_path / "plain.pem", tmp_path / "locked.pem"
+    plain.write_text("nothing of the kind")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+        "-passout",
+        "pass:secret",
+    ]
+    subprocess.run([*command, "-keyout", str(locked), "-out", str(tmp_path / "cert.pem")], check=True, capture_output=True)
+    for certificate, key, said in (("plain.pem", "plain.pem", "PEM"), ("cert.pem", "locked.pem", "encrypted")):
+        with pytest.raises(ValueError, match=said) as refusal:
+            serve(Settings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path))
+        assert key in str(refusal.value)
+        assert "secret" not in str(refusal.value)
+
+
+def test_metrics_port_taken(tmp_path: Path) -> None:
+    """A metrics port that cannot be had ends the server with an error that names it, before it says that it is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ready: list[tuple[str, int]] = []
+        with pytest.raises(ShmStoreError, match=f"metrics on 127.0.0.1:{port}"):
+            serve(Settings(port=0, metrics_port=port, state=tmp_path, ready=ready.append))
+        assert not ready
+
+
+def test_open_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that others can reach says so where no password is set; one on loopback, or with a password, does not."""
+
+    def said(**options: Any) -> bool:
+        async def short() -> None:
+            stop = asyncio.Event()
+            await run(Settings(port=0, state=tmp_path, ready=lambda _: stop.set(), **options), stop)
+
+        caplog.clear()
+        asyncio.run(short())
+        return "no password" in caplog.text
+
+    assert [said(), said(host="0.0.0.0"), said(host="0.0.0.0", password="p")] == [False, True, False]
