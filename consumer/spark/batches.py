@@ -21,7 +21,8 @@ from consumer.spark.collector import no_collector
 from consumer.spark.ddl import actions
 from consumer.spark.offset import seqs
 from consumer.spark.options import Options
-from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, SOURCE_TYPE, arrow_schema, typed_schema
+from consumer.spark.schema import SOURCE_TYPE, arrow_schema, schema_of, typed_schema
+from consumer.spark.variant import variant_array
 from shmstore.arrow import Image, Images, PartialImage, stored_images, widens
 from shmstore.codec import decode_schema, decode_stored
 from shmstore.event import EntryType, EventType, Position, TableSchema
@@ -60,9 +61,7 @@ class Decoder:
     @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of every RecordBatch."""
-        if self.options.payload == "raw":
-            return arrow_schema(RAW_SCHEMA)
-        return arrow_schema(JSON_SCHEMA if self.table is None else typed_schema(self.table))
+        return arrow_schema(schema_of(self.options.payload, self.table))
 
     def batches(self, payloads: Iterable[bytes | memoryview]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `payloads`, in order. Raises `SchemaChanged`, `PartialImage`, `ZeroDate`, `StoreCorrupt`."""
@@ -192,6 +191,9 @@ class Decoder:
                     after.add(at, item.table, after_columns, after_rows)
                 _add_keys(keys, at, item)
             at += item.rows
+        if self.options.payload == "variant":
+            type_ = self.schema.field("after").type
+            return before.variants(at, type_), after.variants(at, type_), keys.array(at)
         return before.array(at), after.array(at), keys.array(at)
 
     def _typed(self, run: list[_Item]) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -315,6 +317,9 @@ class _Texts:
             for place, printed in zip(places, text.printer(table, present)(rows), strict=True):
                 texts[place] = printed
         return pa.array(texts, pa.string())
+
+    def variants(self, count: int, type_: pa.StructType) -> pa.Array:
+        return variant_array(self._groups, count, type_)
 
 
 def _add_keys(keys: _Texts, at: int, item: _Item) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from shmstore.event import Position
 
-PAYLOADS = ("json", "typed", "raw")
+PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")
 SCHEMA_CHANGES = ("fail", "follow")
 ZERO_DATES = ("fail", "null")
@@ -25,7 +25,7 @@ HELP = {
     "storePath": "folder of a store that is a file on disk; default: shared memory",
     "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
     "tables": "comma-separated database.table patterns with * and ? (*)",
-    "payload": "json | typed | raw; typed needs exactly one table (typed for one table named, else json)",
+    "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
     "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring always holds)",

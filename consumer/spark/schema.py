@@ -38,6 +38,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from shmstore.event import Column, TableSchema
@@ -136,6 +137,7 @@ def _fields(before_after: DataType, key: DataType) -> list[StructField]:
 
 
 JSON_SCHEMA = StructType(_fields(StringType(), StringType()))
+VARIANT_SCHEMA = StructType(_fields(VariantType(), StringType()))
 RAW_SCHEMA = StructType(
     [
         StructField("sequence", LongType()),
@@ -152,6 +154,13 @@ RAW_SCHEMA = StructType(
 def typed_schema(table: TableSchema) -> StructType:
     """Return the schema of the typed payload of `table`: `before` and `after` are structs of its columns."""
     return StructType(_fields(image_type(table), key_type(table) or StringType()))
+
+
+def schema_of(payload: str, table: TableSchema | None) -> StructType:
+    """Return the schema of a payload: json, variant, raw, or typed, which is that of `table`."""
+    if table is not None:
+        return typed_schema(table)
+    return {"raw": RAW_SCHEMA, "variant": VARIANT_SCHEMA}.get(payload, JSON_SCHEMA)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

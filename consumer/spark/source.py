@@ -15,7 +15,7 @@ from consumer.spark.lease import attach, window
 from consumer.spark.offset import Offset, require_one_source
 from consumer.spark.options import Options
 from consumer.spark.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
-from consumer.spark.schema import JSON_SCHEMA, RAW_SCHEMA, typed_schema
+from consumer.spark.schema import schema_of
 from consumer.spark.spool import SpoolBatchReader, SpoolReader
 from consumer.spark.stream import StreamReader
 from consumer.spark.tables import find_table
@@ -41,10 +41,7 @@ class ShmStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the payload asked for. Raises `SchemaUnknown` where a typed table was never seen."""
-        decoder = self._decoder
-        if decoder.table is not None:
-            return typed_schema(decoder.table)
-        return RAW_SCHEMA if self._parsed.payload == "raw" else JSON_SCHEMA
+        return schema_of(self._parsed.payload, self._decoder.table)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of micro-batches."""

@@ -23,7 +23,7 @@ def test_defaults() -> None:
     [
         ({}, "option store is missing"),
         ({"store": "s", "tabels": "x"}, "Did you mean tables"),
-        ({"store": "s", "payload": "avro"}, "json, typed, raw"),
+        ({"store": "s", "payload": "avro"}, "json, typed, variant, raw"),
         ({"store": "s", "payload": "typed"}, "exactly one table"),
         ({"store": "s", "tables": "orders"}, "database.table"),
         ({"store": "s", "startingOffsets": "yesterday"}, "earliest"),
