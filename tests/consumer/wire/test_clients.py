@@ -90,3 +90,27 @@ def test_password(
         client.check_valid(username="canal", password="wrong")
     client.check_valid(username="canal", password="sesame")
     client.subscribe(client_id="1001", destination=store.name, filter="")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_server_restart(
+    package: str, packaged: Callable[[str], PackagedClient], new_server: Callable[..., ServerThread], store: EventStore
+) -> None:
+    """When the server comes back on its port, a client that connects again goes on after what it acked, under rising ids."""
+    server = new_server()
+    port = server.port
+    client = packaged(package)
+    start(client, server, store)
+    store.put(events([1]))
+    assert row_ids(client.get(size=100)) == ["1"]
+    store.put(events([2]))
+    assert client.get_without_ack(batch_size=100)["id"] == 2
+    server.stop()
+    with pytest.raises((RuntimeError, ConnectionError)):
+        client.get_without_ack(batch_size=100)
+    client = packaged(package)
+    start(client, new_server(port=port), store)
+    again = client.get_without_ack(batch_size=100)
+    assert (again["id"], row_ids(again)) == (3, ["2"])
+    client.ack(message_id=3)
+    assert client.get_without_ack(batch_size=100)["id"] == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from consumer import canal
 from consumer.wire import messages as m
 from shmstore import EventStore
 from tests.consumer.wire.harness import PackagedClient, RawClient, ServerThread, entries
@@ -27,8 +28,10 @@ def eight_hours_ahead() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC-8")
         time.tzset()
+        canal._local.cache_clear()
         yield
     time.tzset()
+    canal._local.cache_clear()
 
 
 @contextmanager
