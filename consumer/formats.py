@@ -2,7 +2,7 @@
 
     json      our own: typed, one document for a row, DDL, begin or end
     canal     Canal's flat message: one document for a rows event, all values text
-    debezium  Debezium's MySQL envelope without the schema part: ``schemas.enable=false``, ``decimal.handling.mode=string``,
+    debezium  Debezium's MySQL envelope (3.x) without the schema part: ``schemas.enable=false``, ``decimal.handling.mode=string``,
               ``binary.handling.mode=base64``, ``time.precision.mode=adaptive_time_microseconds``
     maxwell   Maxwell's, with ``output_ddl``, ``output_server_id``, ``output_thread_id``, ``output_binlog_position``,
               ``output_gtid_position`` and ``output_primary_keys``; ``xid`` where the event carries it
@@ -220,7 +220,8 @@ def _debezium_values(table: TableSchema) -> tuple[_Convert | None, ...]:
 
 
 def _debezium(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, Any]]:
-    now = time.time_ns() // 1_000_000
+    now = time.time_ns()
+    seen = {"ts_ms": now // 1_000_000, "ts_us": now // 1000, "ts_ns": now}
     thread = event.props.get("thread_id")
     source: dict[str, Any] = {
         "version": "shmstore",
@@ -230,6 +231,8 @@ def _debezium(event: Event, sequence: int | None, name: str) -> Iterator[dict[st
         "snapshot": "true" if event.type is EventType.READ else "false",
         "db": event.database,
         "sequence": None,
+        "ts_us": event.time_ms * 1000,
+        "ts_ns": event.time_ms * 1_000_000,
         "table": None,
         "server_id": event.server_id,
         "gtid": _gtid(event),
@@ -246,14 +249,7 @@ def _debezium(event: Event, sequence: int | None, name: str) -> Iterator[dict[st
         source |= {"db": table.database, "table": table.table}
 
         def change(row: int, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any]:
-            return {
-                "before": before,
-                "after": after,
-                "source": source | {"row": row},
-                "op": op,
-                "ts_ms": now,
-                "transaction": None,
-            }
+            return {"before": before, "after": after, "source": source | {"row": row}, "op": op, **seen, "transaction": None}
 
         for number, (before, after) in enumerate(event.rows):
             was, is_ = _image(table, before, values), _image(table, after, values)
@@ -271,11 +267,11 @@ def _debezium(event: Event, sequence: int | None, name: str) -> Iterator[dict[st
         database, table_name = ddl_target(event.sql, event.database, event.props)
         source |= {"db": database, "table": table_name or None}
         if event.type is EventType.TRUNCATE:
-            yield {"before": None, "after": None, "source": source, "op": "t", "ts_ms": now, "transaction": None}
+            yield {"before": None, "after": None, "source": source, "op": "t", **seen, "transaction": None}
         else:
             yield {
                 "source": source,
-                "ts_ms": now,
+                "ts_ms": seen["ts_ms"],
                 "databaseName": database,
                 "schemaName": None,
                 "ddl": event.sql,

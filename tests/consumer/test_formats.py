@@ -188,7 +188,8 @@ def test_debezium_envelope() -> None:
     before = changed(ONE, name="old")
     event = rows(EventType.UPDATE, Row(before, ONE), props={"thread_id": "7", "rows_query": "update orders"})
     (document,) = documents(event, "debezium", name="srv")
-    assert sorted(document) == ["after", "before", "op", "source", "transaction", "ts_ms"]
+    assert sorted(document) == ["after", "before", "op", "source", "transaction", "ts_ms", "ts_ns", "ts_us"]
+    assert document["ts_ms"] == document["ts_us"] // 1000 == document["ts_ns"] // 1_000_000
     assert document["op"] == "u"
     assert document["source"] == {
         "version": "shmstore",
@@ -198,6 +199,8 @@ def test_debezium_envelope() -> None:
         "snapshot": "false",
         "db": "shop",
         "sequence": None,
+        "ts_us": 1700000000123_000,
+        "ts_ns": 1700000000123_000_000,
         "table": "orders",
         "server_id": 5,
         "gtid": "0-5-77",
