@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from consumer.spark import parquet
 from consumer.spark.changes import CannotFollow
 from consumer.spark.options import Options
 from consumer.spark.replicate import Replication
@@ -261,3 +262,26 @@ def test_a_partial_row_image_is_refused(tmp_path: Path, binlog: Binlog) -> None:
     minimal = (1, *[ABSENT] * (len(ORDERS.columns) - 1))
     with pytest.raises(ValueError, match="binlog_row_image=FULL"):
         apply(replication(tmp_path, "parquet"), 0, binlog.transaction((EventType.UPDATE, (Row(minimal, order_row(1)),))))
+
+
+def test_a_parquet_copy_is_not_held_in_memory(tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch over a copy of many row groups holds some of them at a time; the groups stay within their size."""
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 17)
+    blobs = TableSchema("shop", "blobs", (Column("id", "int"), Column("b", "blob")), (0,))
+    choose = random.Random(1)
+    kept = {key: choose.randbytes(1000) for key in range(6000)}
+    copy = replication(tmp_path, "parquet")
+    for batch in range(6):
+        keys = range(1000 * batch, 1000 * batch + 1000)
+        apply(copy, batch, binlog.insert(*[(key, kept[key]) for key in keys], table=blobs))
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        apply(copy, 6, binlog.update(((3, kept[3]), (3, b"new")), table=blobs), binlog.delete((5000, kept[5000]), table=blobs))
+    finally:
+        pa.set_memory_pool(before)
+    file = pq.ParquetFile(Path(copy.path("shop", "blobs")) / parquet.FILE)
+    assert pool.max_memory() < 6_000_000 / 4
+    assert file.num_row_groups > 20
+    del kept[5000]
+    assert {row["id"]: row["b"] for row in file.read().to_pylist()} == {**kept, 3: b"new"}

@@ -1,17 +1,24 @@
-"""Every MySQL type on real servers, through the producer and the ring, in Spark with its type and SELECT's value."""
+"""Every MySQL type on real servers, through the producer and the ring: in Spark and in each kind of copy with its type and SELECT's value."""
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
+from consumer.spark.options import Options
+from consumer.spark.replicate import Replication
 from shmstore import EntryType, EventStore
+from tests.consumer.spark.copies import Copies, copies, text
 from tests.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -53,13 +60,37 @@ TYPES: list[tuple[str, str, tuple[str, Any], tuple[str, Any]]] = [
     ("BINARY(4)", "binary", ("x'00'", b"\0\0\0\0"), ("x'FF00FF00'", b"\xff\0\xff\0")),
     ("VARBINARY(4)", "binary", ("x''", b""), ("x'00FF'", b"\0\xff")),
     ("BLOB", "binary", ("x''", b""), ("x'0001'", b"\0\1")),
+    ("TINYTEXT", "string", ("'ä'", "ä"), ("''", "")),
+    ("MEDIUMTEXT", "string", ("'\\'\\\\\\n'", "'\\\n"), ("' '", " ")),
+    ("JSON", "string", ("'{\"a\": [1, \"ö\"]}'", '{"a": [1, "ö"]}'), ("'null'", "null")),
+    ("INT(5) ZEROFILL", "bigint", ("7", 7), ("99999", 99999)),
     ("POINT", "binary", ("ST_GeomFromText('POINT(0 0)')", bytes(4) + b"\1\1" + bytes(19)), ("ST_GeomFromText('POINT(1 2)')", None)),
 ]  # fmt: skip
+OWN: dict[str, list[tuple[str, str, tuple[str, Any], tuple[str, Any]]]] = {
+    "mysql": [
+        (
+            "VECTOR(2)",
+            "binary",
+            ("STRING_TO_VECTOR('[1,-0.5]')", struct.pack("<2f", 1, -0.5)),
+            ("STRING_TO_VECTOR('[0]')", bytes(4)),
+        )
+    ],
+    "mariadb": [
+        (
+            "UUID",
+            "string",
+            ("'123e4567-e89b-12d3-a456-426655440000'", "123e4567-e89b-12d3-a456-426655440000"),
+            ("'00000000-0000-0000-0000-000000000001'", "00000000-0000-0000-0000-000000000001"),
+        ),
+        ("INET6", "string", ("'2001:db8::ff00:42:8329'", "2001:db8::ff00:42:8329"), ("'::'", "::")),
+    ],
+}
 
 
-def test_every_type(spark: Any, any_server: Server, database: str, store_name: str) -> None:
-    """Types are those of the table in `consumer.spark.schema`, values those that SELECT gives, NULL is NULL."""
-    columns = ", ".join(f"c{i} {declared}" for i, (declared, *_) in enumerate(TYPES))
+def test_every_type(spark: Any, any_server: Server, database: str, store_name: str, tmp_path: Path) -> None:
+    """Types are those of the table in `consumer.spark.schema`, values those that SELECT gives, NULL is NULL; in every copy as well."""
+    types = TYPES + OWN[any_server.flavor]
+    columns = ", ".join(f"c{i} {declared}" for i, (declared, *_) in enumerate(types))
     with any_server.connect(database=database) as connection, connection.cursor() as cursor:
         cursor.execute(
             "SHOW BINARY LOG STATUS" if any_server.flavor == "mysql" and any_server.version >= "8.4" else "SHOW MASTER STATUS"
@@ -68,7 +99,7 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
         cursor.execute("SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'")
         cursor.execute(f"CREATE TABLE t (id INT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4")
         for number in (0, 1):
-            cursor.execute(f"INSERT INTO t VALUES ({number}, {', '.join(row[2 + number][0] for row in TYPES)})")
+            cursor.execute(f"INSERT INTO t VALUES ({number}, {', '.join(row[2 + number][0] for row in types)})")
         cursor.execute("INSERT INTO t (id) VALUES (2)")
     program = "import sys; from shmstore.cli import main; sys.exit(main())"
     arguments = f"produce --store {store_name} --port {any_server.port} --start {file}:{offset} --include {database}.*"
@@ -80,17 +111,86 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
             producer.communicate(timeout=30)
     frame = spark.read.format("shmstore").option("store", store_name).option("tables", f"{database}.t").load()
     after = {field.name: field.dataType.simpleString() for field in frame.schema["after"].dataType.fields}
-    assert {declared: after[f"c{i}"] for i, (declared, *_) in enumerate(TYPES)} == {
-        declared: spark_type for declared, spark_type, *_ in TYPES
+    assert {declared: after[f"c{i}"] for i, (declared, *_) in enumerate(types)} == {
+        declared: spark_type for declared, spark_type, *_ in types
     }
     table = frame.select("after").toArrow().column("after").combine_chunks()
     found = {row["id"]: row for row in table.to_pylist()}
     for number in (0, 1):
-        for i, (declared, _, *values) in enumerate(TYPES):
+        for i, (declared, _, *values) in enumerate(types):
             wanted = values[number][1]
             if wanted is not None:
                 assert found[number][f"c{i}"] == wanted, f"{declared} {values[number][0]}"
     assert {name: value for name, value in found[2].items() if value is not None} == {"id": 2}
+    source = spark.read.format("shmstore").option("store", store_name).option("tables", f"{database}.t")
+    _check_variant(types, source.option("payload", "variant").load())
+    payloads = [bytes(row.payload) for row in source.option("payload", "raw").load().orderBy("sequence").collect()]
+    for format in ("delta", "parquet"):
+        copy = Replication(Options.parse({"store": store_name}), str(tmp_path / format / "{table}"), format)
+        copy.apply(payloads, "q", 0)
+        path = copy.path("", "t")
+        kept = DeltaTable(path).to_pyarrow_table() if format == "delta" else pq.read_table(path)
+        _check_rows(types, {row["id"]: row for row in kept.to_pylist()}, format)
+    with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute("SELECT * FROM t ORDER BY id")
+        selected = list(cursor.fetchall())
+    for kind in (any_server.flavor, "postgresql"):
+        with copies(kind, any_server, f"{database}_copy") as target:
+            made = Replication(
+                Options.parse({"store": store_name}), f"{database}_copy.{{table}}", "jdbc", database=target.connect(spark)
+            )
+            made.apply(payloads, "q", 0)
+            if kind == "postgresql":
+                _check_postgres(types, target, selected)
+            else:
+                assert sorted(target.query(f"SELECT * FROM {database}_copy.t")) == selected
+
+
+def _check_rows(types: Any, found: dict[int, dict[str, Any]], what: str) -> None:
+    """TIME is text in copies, as MySQL prints it."""
+    for number in (0, 1):
+        for i, (declared, _, *values) in enumerate(types):
+            literal, wanted = values[number]
+            got = found[number][f"c{i}"]
+            if isinstance(wanted, timedelta):
+                assert got.rstrip("0").rstrip(".").rstrip(":0") == literal.strip("'").rstrip(":0"), f"{what} {declared} {got}"
+            elif wanted is not None:
+                assert got == wanted, f"{what} {declared} {literal}"
+    assert {name: value for name, value in found[2].items() if value is not None} == {"id": 2}
+
+
+def _check_variant(types: Any, frame: Any) -> None:
+    found = {row["id"]: row for row in (row.after.toPython() for row in frame.select("after").collect())}
+    for row in found.values():
+        for i, (_, spark_type, *_) in enumerate(types):
+            name = f"c{i}"
+            if spark_type == "string" and types[i][0].startswith("DECIMAL") and row[name] is not None:
+                row[name] = format(row[name], "f") if isinstance(row[name], Decimal) else row[name]
+    for i, (declared, *_) in enumerate(types):
+        if declared.startswith("DECIMAL(65"):
+            for number in (0, 1):
+                assert Decimal(found[number].pop(f"c{i}")) == Decimal(types[i][2 + number][1])
+                found[number][f"c{i}"] = types[i][2 + number][1]
+    _check_rows(types, found, "variant")
+
+
+def _check_postgres(types: Any, target: Copies, selected: Any) -> None:
+    rows = {int(row[0]): row for row in target.query(f"SELECT * FROM {target.schema}.t")}
+    for number in (0, 1):
+        for i, (declared, _, *values) in enumerate(types):
+            literal, wanted = values[number]
+            got = rows[number][i + 1]
+            if isinstance(wanted, float) or (wanted is not None and "approx" in type(wanted).__name__.lower()):
+                assert float(got) == wanted, f"postgresql {declared} {literal}"
+            elif isinstance(wanted, timedelta):
+                assert text(got).rstrip(":0") == literal.strip("'").rstrip(":0"), f"postgresql {declared} {got}"
+            elif wanted is not None:
+                assert text(got) == text(wanted.replace(tzinfo=None) if isinstance(wanted, datetime) else wanted), (
+                    f"postgresql {declared} {got}"
+                )
+    assert list(rows[2][1:]) == [None] * len(types)
+    assert len(selected) == len(rows)
 
 
 def _await_rows(name: str, rows: int, producer: subprocess.Popen[bytes]) -> None:
