@@ -66,7 +66,8 @@ DDL_TYPES: Final = frozenset(
 
 
 class Rendering(NamedTuple):
-    """One column's rendering. `text` prints a value that is not NULL; where `own`, a str stands for itself.
+    """One column's rendering. `text` prints a value that is not NULL; where `own`, a str is its own text, and
+    may have any characters; else texts are ASCII.
 
     `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL.
     """
@@ -126,20 +127,22 @@ def rendering(column: Column, values: Values) -> Rendering:
     if kind in _INTEGERS:
         size, plain, up = _INTEGERS[kind]
         if not column.unsigned:
-            return Rendering(str, plain, plain, plain, None)
+            return _same(str, plain, own=False)
         if canal:
-            return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1)
-        return Rendering(str, up, up, up, None)
+            return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1, own=False)
+        return _same(str, up, own=False)
     if kind == "enum":
         return _same(enum_text(column.members), Sql.INTEGER, own=False) if canal else _same(_plain, Sql.VARCHAR)
     if kind == "set":
         return (
-            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, False) if canal else _same(_plain, Sql.VARCHAR)
+            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, own=False)
+            if canal
+            else _same(_plain, Sql.VARCHAR)
         )
     if kind == "json":
         return Rendering(_plain, Sql.VARCHAR, Sql.OTHER if canal else Sql.VARCHAR, Sql.VARCHAR, None)
     if kind in ("float", "double"):
-        return _same(java_number if canal else number_text, _TYPES[kind])
+        return _same(java_number if canal else number_text, _TYPES[kind], own=False)
     if kind == "timestamp" and canal:
         return _same(local_text(column.scale), Sql.TIMESTAMP)
     return _same(value_text(column), _TYPES.get(kind, Sql.BLOB))

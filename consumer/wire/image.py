@@ -90,18 +90,24 @@ class _Column:
 
 def _cell(shown: Rendering, usual: _Pieces, high: _Pieces, tail: str, null: str) -> _Cell:
     """What makes one cell's bytes: a closure, since that is one call a cell and no look-ups in it."""
-    as_text, most, own = shown.text, shown.signed_max, shown.own
+    as_text, most = shown.text, shown.signed_max
 
     def cell(value: Any) -> str:
         if value is None:
             return null
-        text = value if own and type(value) is str else as_text(value)
+        text = as_text(value)
+        return f"{usual[len(text)]}{text}{tail}"
+
+    def own(value: Any) -> str:
+        if value is None:
+            return null
+        text = value if type(value) is str else as_text(value)
         if not text.isascii():
             text = narrow(text)
         return f"{usual[len(text)]}{text}{tail}"
 
     if most is None:
-        return cell
+        return own if shown.own else cell
 
     def unsigned(value: Any) -> str:
         if value is None:
