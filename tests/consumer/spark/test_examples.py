@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from consumer.spark import Lag, LagListener, each_batch
+from consumer.spool import Spool
 from shmstore import Column, EventStore, TableSchema
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query
@@ -65,6 +66,29 @@ def test_revenue(spark: Any, store: EventStore, store_name: str, binlog: Binlog,
         (0, 2, Decimal("0.60")),
         (10, 1, Decimal("7.20")),
     ]
+
+
+def test_documents(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """Rows of several tables as VARIANT, from the ring and from a spool: fields by path, with their types; NULL where there is none."""
+    store.subscribe("holder")
+    spool = Spool(store, tmp_path / "spool")
+    deleted = binlog.delete(order_row(2))
+    store.put([*binlog.insert((7, "Ann"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2)), *deleted])
+    spool.step(0)
+    spool.close()
+    for place in ({}, {"spool": str(tmp_path / "spool")}):
+        told: list[Any] = []
+        frame = example("documents").changes(spark, store_name, subscription="documents", **place)
+        writer = frame.writeStream.foreachBatch(lambda batch, _, told=told: told.extend(batch.collect()))
+        writer.option("checkpointLocation", str(tmp_path / f"c{len(place)}")).trigger(availableNow=True).start().awaitTermination(
+            60
+        )
+        assert [tuple(row)[1:] for row in sorted(told)] == [
+            ("shop.customers", "c", 7, None),
+            ("shop.orders", "c", 1, Decimal("0.01")),
+            ("shop.orders", "c", 2, Decimal("0.02")),
+            ("shop.orders", "d", 2, None),
+        ]
 
 
 def test_history(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:

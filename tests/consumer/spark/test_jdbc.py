@@ -18,6 +18,7 @@ from shmstore import Column, Event, EventStore, EventType, TableSchema
 from shmstore.codec import encode
 from tests.consumer.spark.copies import Copies, copies, text
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.consumer.spark.test_examples import example
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -259,24 +260,13 @@ def test_errors_are_one_line_without_the_password(
 def test_a_streaming_query(
     target: Copies, spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path
 ) -> None:
-    """`replicate(format="jdbc")` end to end; neither the checkpoint nor the query's plan hold the password."""
+    """`replicate(format="jdbc")` end to end, as in its example; neither the checkpoint nor the query's plan hold the password."""
     target.connect(spark)
     store.put(binlog.insert(*[order_row(n) for n in range(3000)]))
     store.put(binlog.delete(order_row(5)))
     checkpoint = tmp_path / "checkpoint"
     for _ in range(2):
-        query = replicate(
-            spark,
-            store=store_name,
-            target="{database}.{table}",
-            format="jdbc",
-            url=target.url,
-            properties=target.account,
-            checkpoint=str(checkpoint),
-            trigger={"availableNow": True},
-        )
-        query.awaitTermination(60)
-        assert query.exception() is None
+        example("database").run(spark, store_name, target.url, target.account, str(checkpoint), once=True)
     assert target.select("orders") == texts(order_row(n) for n in range(3000) if n != 5)
     kept = [path for path in checkpoint.rglob("*") if path.is_file()]
     assert kept
