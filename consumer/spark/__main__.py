@@ -78,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     keys = {name: columns.split(",") for name, columns in _pairs(given.key, parser).items()}
     options = _pairs(given.option, parser)
+    if (given.format == "jdbc") != (given.url is not None):
+        parser.error("--format jdbc and --url go together, as --format jdbc --url jdbc:postgresql://HOST/DATABASE")
+    if given.url is not None and given.checkpoint is None:
+        parser.error("--format jdbc needs --checkpoint: a folder for what the query remembers")
     try:
         properties = _pairs(given.property, parser) | _account(given)
         EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing

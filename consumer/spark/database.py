@@ -75,6 +75,13 @@ class Database:
         if connection is None:
             raise DatabaseError(f"driver {self._driver} does not know {self.name}: see the form of its URLs")
         self._connection = connection
+        try:
+            self._prepare(connection)
+        except DatabaseError:
+            self.close()
+            raise
+
+    def _prepare(self, connection: Any) -> None:
         with self._told(f"cannot use {self.name}"):
             connection.setAutoCommit(False)
             self._statement = connection.createStatement()
