@@ -9,17 +9,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pymysql
+import pymysql.cursors
 import pytest
 from deltalake import DeltaTable
 
+from consumer.spark.database import DRIVERS
 from shmstore import EventStore
+from tests.consumer.spark.copies import copies
 from tests.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -119,13 +123,13 @@ class Load(threading.Thread):
 class Chain:
     """The producer's and the driver's processes; whichever is dead is started again."""
 
-    def __init__(self, server: Server, database: str, store: str, folder: Path, format: str) -> None:
+    def __init__(self, server: Server, database: str, store: str, folder: Path, target: str) -> None:
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             file, offset = cursor.fetchone()[:2]
         program = "import sys; from shmstore.cli import main; sys.exit(main())"
         producer = f"produce --store {store} --port {server.port} --start {file}:{offset} --include {database}.* --capacity 512"
-        driver = f"replicate {store} --tables {database}.* --format {format} --target {folder}/lake/{{database}}/{{table}} --master local[2,4]"
+        driver = f"replicate {store} --tables {database}.* --master local[2,4] {target}"
         self.commands = {
             "producer": [sys.executable, "-c", program, *producer.split()],
             "driver": [sys.executable, "-m", "consumer.spark", *driver.split()],
@@ -210,8 +214,6 @@ def copy(folder: Path, database: str, table: str, format: str) -> list[dict[str,
 
 
 def selected(server: Server, database: str, table: str, more: str) -> list[dict[str, Any]]:
-    import pymysql.cursors
-
     with server.connect(database=database, cursorclass=pymysql.cursors.DictCursor) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(SELECTS[table].format(more=more))
@@ -236,14 +238,18 @@ def normal(rows: list[dict[str, Any]]) -> list[tuple[tuple[str, str], ...]]:
 @pytest.fixture
 def chain(request: pytest.FixtureRequest, mariadb: Server, database: str, store_name: str, tmp_path: Path) -> Iterator[Chain]:
     with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
-        made = Chain(mariadb, database, store_name, tmp_path, request.param)
+        target = f"--format {request.param} --target {tmp_path}/lake/{{database}}/{{table}}"
+        made = Chain(mariadb, database, store_name, tmp_path, target)
         for sql in TABLES.values():
             cursor.execute(sql)
     yield made
     made.close()
 
 
-def run_with_kills(chain: Chain, server: Server, database: str, format: str, kills: int) -> None:
+def run_with_kills(
+    chain: Chain, server: Server, database: str, read: Callable[[str, str], list[dict[str, Any]]], kills: int
+) -> None:
+    """Kill one process after the other under load; in the end what `read` gives of each table, and its SELECT, are equal."""
     seed = random.randrange(2**32)
     print("seed", seed)
     choose = random.Random(seed)
@@ -270,7 +276,7 @@ def run_with_kills(chain: Chain, server: Server, database: str, format: str, kil
     while time.monotonic() < until:
         chain.supervise()
         with suppress(OSError):
-            found = {table: normal(copy(chain.folder, database, table, format)) for table in TABLES}
+            found = {table: normal(read(table, load.more if table == "orders" else "")) for table in TABLES}
         if found == wanted:
             break
         time.sleep(0.3)
@@ -289,14 +295,14 @@ def run_with_kills(chain: Chain, server: Server, database: str, format: str, kil
 @pytest.mark.parametrize("chain", ["delta"], indirect=True)
 def test_delta_copies_equal_select_after_kills(chain: Chain, mariadb: Server, database: str) -> None:
     """Producer, driver and workers are killed at random under load: in the end every copy in Delta equals SELECT."""
-    run_with_kills(chain, mariadb, database, "delta", 5)
+    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "delta"), 5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("chain", ["parquet"], indirect=True)
 def test_parquet_copies_equal_select_after_a_kill(chain: Chain, mariadb: Server, database: str) -> None:
     """The same into Parquet, with the driver killed once."""
-    run_with_kills(chain, mariadb, database, "parquet", 1)
+    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "parquet"), 1)
 
 
 @pytest.mark.long
@@ -304,4 +310,32 @@ def test_parquet_copies_equal_select_after_a_kill(chain: Chain, mariadb: Server,
 @pytest.mark.parametrize("chain", ["delta"], indirect=True)
 def test_delta_copies_equal_select_after_fifty_kills(chain: Chain, mariadb: Server, database: str) -> None:
     """The long run of the same."""
-    run_with_kills(chain, mariadb, database, "delta", 50)
+    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "delta"), 50)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_copies_in_a_database_equal_select_after_kills(mariadb: Server, database: str, store_name: str, tmp_path: Path) -> None:
+    """The same into another database of a server, through JDBC: the driver's package is Spark's to fetch."""
+    account = tmp_path / "password"
+    with copies("mariadb", mariadb, f"{database}_copy") as target:
+        account.write_text(target.account["password"] + "\n")
+        package = DRIVERS["mariadb"][1]
+        words = f"--format jdbc --url {target.url} --user {target.account['user']} --password-file {account} --packages {package}"
+        where = f"--target {target.schema}.{{table}} --checkpoint {tmp_path}/checkpoint"
+        with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+            chain = Chain(mariadb, database, store_name, tmp_path, f"{words} {where}")
+            for sql in TABLES.values():
+                cursor.execute(sql)
+        try:
+            run_with_kills(chain, mariadb, database, lambda table, more: written(mariadb, target.schema, table, more), 20)
+        finally:
+            chain.close()
+
+
+def written(server: Server, schema: str, table: str, more: str) -> list[dict[str, Any]]:
+    """A copy's rows; none while it is not there."""
+    try:
+        return selected(server, schema, table, more)
+    except pymysql.MySQLError:
+        return []
