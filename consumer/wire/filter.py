@@ -29,7 +29,7 @@ def patterns(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def compile_filter(text: str) -> Wanted | None:
     """Return whether a ``schema.table`` is wanted, as a function; None where all are.
 
