@@ -141,6 +141,65 @@ def test_trusting_a_dead_producers_floor_is_caught(outcomes, monkeypatch):
     assert "written over" in outcomes(looking_away, asymmetric=True, mortal=["old"])
 
 
+def handing_over(memory: Memory) -> Any:
+    """The ring is full, and the producer waits for room when it is killed, or not; a reader acks; the next producer waits, too."""
+    stage = Stage(memory, capacity=2, size=1)
+    old, new, reader = owned(stage, "old"), stage.attach(), stage.reader(1)
+    stage.put(b"0", b"1")
+    batch = reader.get(timeout=0)
+
+    def claim() -> Any:
+        try:
+            return new.put(b"3") > 1
+        except shmstore.ProducerInUse:
+            return "in use"
+
+    return {"old": lambda: old.put(b"2") and None, "new": claim, "ack": lambda: reader.ack(batch)}, lambda end: end["new"]
+
+
+def test_a_wish_is_not_lost_with_its_producer(outcomes):
+    """A producer that takes over while a reader acks has its own wish met, whatever becomes of its predecessor's."""
+    assert outcomes(handing_over, mortal=["old"]) == {True, "in use"}
+
+
+def test_taking_over_without_a_wish_of_ones_own_is_caught(outcomes, monkeypatch):
+    """A producer that relies on its predecessor's wish sleeps on."""
+    mutate(monkeypatch, (Room, "wait", "            words[ROOM_WANTED] = wanted\n", ""))
+    assert ("stuck", "new") in outcomes(handing_over, asymmetric=True, mortal=["old"])
+
+
+def resigning(memory: Memory) -> Any:
+    """A producer gives its role up while another claims it."""
+    stage = Stage(memory, capacity=2, size=1)
+    old, new = owned(stage, "old"), stage.attach()
+
+    def claim() -> str:
+        try:
+            new.claim()
+        except shmstore.ProducerInUse:
+            return "in use"
+        return "claimed"
+
+    def owner(end: Any) -> Any:
+        pid = end.cells["word", PRODUCER]
+        return end["new"], {pid_of("new"): "new", 0: "nobody"}.get(pid, pid)
+
+    return {"old": old.close, "new": claim}, owner
+
+
+def test_the_producer_is_known_by_its_number(outcomes):
+    """Whoever is the producer is noted as such, however it took over."""
+    assert outcomes(resigning, asymmetric=True) == {("in use", "nobody"), ("claimed", "new")}
+
+
+def test_resigning_out_of_order_is_caught(outcomes, monkeypatch):
+    """A producer that gives its role up before it notes itself away notes its successor away."""
+    nobody = '            self._words[header_word("producer_pid")] = 0\n'
+    release = "            self._producer.release()\n"
+    mutate(monkeypatch, (EventStore, "close", nobody + release, release + nobody))
+    assert ("claimed", "nobody") in outcomes(resigning, asymmetric=True)
+
+
 # ---------------------------------------------------------------- a reader
 
 

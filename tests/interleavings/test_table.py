@@ -31,6 +31,12 @@ def taken(stage: Stage, store: EventStore, name: str, start: Any = "earliest") -
     return place, stage.words[ACK_OF[place]]
 
 
+def counted(writer: Writer) -> int:
+    """Look again; return up to where the producer counts events as free."""
+    writer.refresh()
+    return int(writer._limit_sequence - writer._views.capacity)
+
+
 # ---------------------------------------------------------------- a subscriber that comes
 
 
@@ -46,9 +52,7 @@ def joining(start: Any) -> Callable[[Memory], Any]:
 
         def look() -> int:
             stage.words[ACK_OF[1]] = 0
-            writer.refresh()
-            writer.refresh()
-            return writer._floor
+            return max(counted(writer), counted(writer))
 
         def read(end: Any) -> Any:
             if end["new"] == "refused":
@@ -71,6 +75,7 @@ BROKEN_HANDSHAKES = [
     ("one look", (Writer, "refresh", "max(self._floor, min(floor, slowest_ack(self._views)))", "floor")),
     ("producer's fence", (Writer, "refresh", "        fence()  # a subscriber", "        pass  # a subscriber")),
     ("floor not told", (Writer, "refresh", "        words[FLOOR] = floor\n        fence()", "        fence()")),
+    ("floor not kept", (Writer, "refresh", "words[FLOOR] = self._floor = floor", "words[FLOOR] = floor")),
     ("floor taken back", (Writer, "refresh", "max(self._floor, slowest_ack(self._views))", "slowest_ack(self._views)")),
     ("newcomer's fence", (SubscriptionTable, "_fill", "        fence()  # from here", "        pass  # from here")),
     ("floor not read", (SubscriptionTable, "_fill", "        if floor > ack:", "        if False:")),
@@ -105,8 +110,7 @@ def relay(memory: Memory) -> Any:
     writer = stage.producer._writer
 
     def look() -> int:
-        writer.refresh()
-        return writer._floor
+        return counted(writer)
 
     def read(end: Any) -> Any:
         return end["new"] if end["new"] == "refused" else end["look"] <= end["new"][1]
@@ -142,9 +146,7 @@ def pair(same: bool, *, counting: bool = True) -> Callable[[Memory], Any]:
                 return "in use"
 
         def look() -> int:
-            if counting:
-                writer.refresh()
-            return writer._floor
+            return counted(writer) if counting else -1
 
         def read(end: Any) -> Any:
             states = tuple(end.cells["word", STATE_OF[place]] for place in range(3))
@@ -182,9 +184,7 @@ def leaving(memory: Memory) -> Any:
     writer = stage.producer._writer
 
     def look() -> int:
-        writer.refresh()
-        writer.refresh()
-        return writer._floor
+        return max(counted(writer), counted(writer))
 
     return {
         "leave": lambda: leaver._table.remove("s1"),

@@ -12,7 +12,7 @@ import pytest
 
 import shmstore.ring
 from shmstore import EventStore, Subscription
-from shmstore.ring import Writer
+from shmstore.ring import Reader, Writer
 from shmstore.room import Room
 from shmstore.sync import Deadline
 from tests.interleavings.mutants import mutants, mutate
@@ -126,6 +126,34 @@ def test_a_look_at_one_reader_only_is_caught(outcomes, monkeypatch):
     assert {("stuck", "one"), ("stuck", "two")} & found
 
 
+def herd(memory: Memory) -> Any:
+    """Two readers sleep: for the first event, and for the third. Two are put."""
+    stage = Stage(memory, capacity=4, readers=2)
+    stage.arm(1, wanted=0)
+    stage.arm(2, wanted=2)
+
+    def put() -> None:
+        stage.producer.put(b"ab")
+        stage.producer.put(b"cd")
+
+    return {"put": put}, lambda end: tuple(end.cells.get(("semaphore", f"/stage.{place}"), 0) for place in (1, 2))
+
+
+def test_nobody_is_woken_for_nothing(outcomes):
+    """A reader is woken once, when what it waits for is there, and not before."""
+    assert outcomes(herd) == {(1, 0)}
+
+
+@mutants(
+    ("early", (shmstore.ring, "armed_readers", "if wanted <= put or", "if True or")),
+    ("twice", (shmstore.ring, "armed_readers", "            words[WANTED_OF[place]] = DISARMED\n", "")),
+)
+def test_a_thundering_herd_is_caught(outcomes, monkeypatch, changes):
+    """Waking who waits for more, or whoever was woken already, shows."""
+    mutate(monkeypatch, *changes)
+    assert outcomes(herd, asymmetric=True) != {(1, 0)}
+
+
 # ---------------------------------------------------------------- a producer that waits
 
 
@@ -192,13 +220,13 @@ def test_an_ack_that_does_not_fence_is_caught(outcomes, monkeypatch):
 
 
 def both_wait(memory: Memory) -> Any:
-    """One of two places is taken. The reader waits for two events, the producer for two places; the reader never acks."""
+    """One of two places is taken, and was got before. A new reader waits for two events, the producer for two places."""
     stage = Stage(memory, capacity=2)
-    reader = stage.reader(1)
     stage.put(b"ab")
+    stage.reader(1).get(timeout=0)
     room, writer = stage.producer._room, stage.producer._writer
     return {
-        "get": lambda: len(reader.get(min_events=2)),
+        "get": lambda: len(stage.reader(1).get(min_events=2)),
         "put": lambda: room.wait(writer, 2, 4, Deadline(None)),
     }, lambda end: "both"
 
@@ -210,12 +238,45 @@ def test_a_reader_does_not_wait_for_what_cannot_come(outcomes):
 
 @mutants(
     ("everyone", (Room, "wait", "everyone=True", "everyone=False")),
+    ("get not taken back", (Reader, "__init__", "views.words[self._get] = self.ack", "pass")),
     ("wish unseen", (Subscription, "_await", "or (there and words[ROOM_WANTED] != DISARMED)", "")),
 )
 def test_not_waking_everybody_is_caught(outcomes, monkeypatch, changes):
     """A producer that wakes nobody for less than they wait for, or a reader that does not look at its wish: both sleep on."""
     mutate(monkeypatch, *changes)
     assert ("stuck", "get", "put") in outcomes(both_wait, asymmetric=True)
+
+
+def ping_pong(memory: Memory) -> Any:
+    """There is room for one event. Two are put, and the reader gets and acks each: each waits for the other, again and again."""
+    stage = Stage(memory, capacity=1, size=1)
+    reader = stage.reader(1)
+
+    def put() -> None:
+        stage.producer.put(b"0")
+        stage.producer.put(b"1")
+
+    def get() -> bytes:
+        seen = b""
+        for _ in range(2):
+            batch = reader.get()
+            seen += b"".join(read(batch))
+            reader.ack(batch)
+        return seen
+
+    return {"put": put, "get": get}, lambda end: end["get"]
+
+
+@pytest.mark.parametrize("asymmetric", [pytest.param(True, marks=pytest.mark.long), False])
+def test_each_waits_for_the_other_again_and_again(outcomes, asymmetric):
+    """A wish left over from an earlier wait, or a wake-up that comes late, keeps nobody asleep in the next."""
+    assert outcomes(ping_pong, asymmetric=asymmetric) == {b"01"}
+
+
+def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
+    """An ack that wakes nobody leaves both asleep in the second round."""
+    mutate(monkeypatch, (EventStore, "wake_producer", "        self._wakeups.room.notify()", "        pass"))
+    assert ("stuck", "put", "get") in outcomes(ping_pong, asymmetric=False)
 
 
 # ---------------------------------------------------------------- room that comes without an ack
