@@ -94,6 +94,7 @@ def test_any_case() -> None:
     """Letters match in any case, in classes too; a negative class refuses a letter in any case."""
     for text, name, wanted in (
         ("É[a-c]", "éB", True),
+        ("[A-C]", "b", True),
         ("[^a]", "A", False),
         ("[^a]", "b", True),
         ("(?i)a", "A", True),
