@@ -61,7 +61,8 @@ class StoreStat(NamedTuple):
 def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> StoreStat:
     """Describe the store at this moment."""
     views, words = segment.views, segment.words
-    floor, put = cursor_at(views, slowest_ack(views)), cursor_at(views, words[PUT])
+    put = cursor_at(views, words[PUT])
+    floor = cursor_at(views, min(slowest_ack(views), put.sequence))  # looked at after put, or the room could be negative
     file = segment.read_text("source_file")
     return StoreStat(
         name=segment.name,
@@ -80,7 +81,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> S
         oldest=floor.sequence + 1,
         newest=put.sequence,
         free_events=views.capacity - (put.sequence - floor.sequence),
-        free_bytes=views.limit - (put.bytes - floor.bytes),
+        free_bytes=min(views.limit, max(0, views.limit - (put.bytes - floor.bytes))),  # a slot may be another's by now
         producer_pid=words[header_word("producer_pid")],
         producer_alive=Ownership(segment.fd, LOCK_PRODUCER).taken(),
         heartbeat_ms=words[header_word("heartbeat_ms")],

@@ -22,6 +22,7 @@ from shmstore.layout import (
     StoreState,
     SubscriptionState,
     header_word,
+    sizes,
 )
 from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF, Writer
 from shmstore.segment import Views
@@ -177,6 +178,7 @@ class Stage:
         self.flags = StoreFlag.EVICT if evict else StoreFlag(0)
         self.batch_mode, self.memory_unit, self.evict_after, self.epoch = BatchMode.MEMSIZE, 2, 0.0, 1
         self.fd, self.mode, self.gid = -1, 0o600, -1
+        self.created_ms, self.sizes = 0, sizes(512, 4096)
         for place in range(1, readers + 1):
             self.write_text("name", f"s{place}", place)
         for word in (PUT, FLOOR, OVERSIZED):

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 import shmstore
+import shmstore.segment
+import shmstore.stat
 from shmstore.ring import ACK_OF, GET_OF, PUT, Reader, Writer
+from shmstore.segment import cursors_sane
+from shmstore.stat import describe
 from shmstore.subscription import Subscription
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
@@ -175,6 +179,59 @@ def test_cursors_out_of_order_are_caught(outcomes, monkeypatch, changes):
     """A get that is not written down, a rollback too far, and a put cursor that goes back are seen."""
     mutate(monkeypatch, *changes)
     assert outcomes(observing, asymmetric=True) != {True}
+
+
+def describing(memory: Memory) -> Any:
+    """Somebody asks for the state of a full store, or attaches to it, while all is acked and more is put."""
+    stage = Stage(memory, capacity=2, size=1)
+    reader = stage.reader(1)
+    stage.put(b"0", b"1")
+    batch = reader.get(timeout=0)
+    writer = stage.producer._writer
+
+    def put() -> None:
+        for payload in (b"2", b"3"):
+            writer.refresh()
+            writer.put_one(payload)
+
+    def ack() -> None:
+        reader.ack(batch)
+        if more := reader.get(timeout=0):
+            reader.ack(more)
+
+    def look() -> Any:
+        stat = describe(stage, ())  # type: ignore[arg-type]
+        return 0 <= stat.free_events <= 2, 0 <= stat.free_bytes <= 2, cursors_sane(stage.views)
+
+    return {"put": put, "ack": ack, "look": look}, lambda end: end["look"]
+
+
+def test_what_is_told_of_a_moving_store_is_possible(outcomes):
+    """The room that is told is never negative, or more than there is; and a store that moves is not taken for a broken one."""
+    assert outcomes(describing, asymmetric=True) == {(True, True, True)}
+
+
+@mutants(
+    (
+        "put last",
+        (shmstore.stat, "describe", "    put = cursor_at(views, words[PUT])\n", ""),
+        (
+            shmstore.stat,
+            "describe",
+            "min(slowest_ack(views), put.sequence))",
+            "slowest_ack(views)); put = cursor_at(views, words[PUT])",
+        ),
+    ),
+    ("ack beyond put", (shmstore.stat, "describe", "min(slowest_ack(views), put.sequence)", "slowest_ack(views)")),
+    ("one look at put", (shmstore.segment, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n")),
+    long=["put last", "ack beyond put"],
+)
+def test_telling_what_cannot_be_is_caught(outcomes, monkeypatch, changes):
+    """Cursors read in another order make room that is negative, or a store that looks broken."""
+    mutate(monkeypatch, *changes)
+    monkeypatch.setitem(globals(), "describe", shmstore.stat.describe)
+    monkeypatch.setitem(globals(), "cursors_sane", shmstore.segment.cursors_sane)
+    assert outcomes(describing, asymmetric=True) != {(True, True, True)}
 
 
 # ---------------------------------------------------------------- peek
