@@ -13,7 +13,8 @@ from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position, TableSchema
 from shmstore.layout import SlotFlag, header_word
-from shmstore.segment import COMPILED, Segment, hot
+from shmstore.segment import Segment
+from shmstore.sync import COMPILED, hot
 
 LAST_OVERSIZED: Final = header_word("oversized")
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value

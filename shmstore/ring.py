@@ -32,8 +32,8 @@ from shmstore.layout import (
     header_word,
     subscription_word,
 )
-from shmstore.segment import Views, hot
-from shmstore.sync import WEAK_ORDER, fence
+from shmstore.segment import Views
+from shmstore.sync import WEAK_ORDER, fence, hot
 
 PUT: Final = header_word("put")
 FLOOR: Final = header_word("floor")

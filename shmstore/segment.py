@@ -28,15 +28,7 @@ from shmstore import layout
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.options import Options
-from shmstore.sync import fence, semaphore_names, start_time, unlink_semaphore
-
-try:
-    from shmstore import hot as hot  # for ring and batch, too
-except ImportError:  # built without a compiler
-    hot = None  # type: ignore[assignment]
-
-#: True where the ring's hot path is compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
-COMPILED: bool = hot is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
+from shmstore.sync import ASYMMETRIC, COMPILED, fence, hot, semaphore_names, start_time, unlink_semaphore
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -426,7 +418,9 @@ def _mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
         arena_size=sizes.arena_size,
         first=int(header["first"]),
         flags=int(header["flags"]),
-        native=hot.Mapped(words, ends, rows, slots, arena, sizes.places, capacity, sizes.arena_size) if COMPILED else None,
+        native=hot.Mapped(words, ends, rows, slots, arena, sizes.places, capacity, sizes.arena_size, ASYMMETRIC)
+        if COMPILED
+        else None,
     )
 
 

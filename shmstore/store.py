@@ -232,7 +232,7 @@ class EventStore:
         with self._table.locked():
             self._writer = writer_of(self._views)
         if self._views.native is not None and not self._checksum:
-            self._put_now = self._writer.put_now  # type: ignore[attr-defined]
+            self._put_now = self._wakeups.taught(self._writer)
 
     def _claimed(self) -> Writer:
         self.claim()

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 NO_LIMIT: Final = 2**62
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
-SPINS: Final = 1000  # looks at the put cursor, some 40 us, before a sleep in full flow
+SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
+LOOK: Final = 40e-9  # ... so many seconds each
+A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
 
 
 class _Closed:
@@ -43,7 +45,10 @@ class _Closed:
 
 
 class Subscription:
-    """A reader's end of a store. Made by `EventStore.subscribe`; owned until `close` or the death of the process."""
+    """A reader's end of a store. Made by `EventStore.subscribe`; owned until `close` or the death of the process.
+
+    Set `spin` to let each get look for events for so many seconds before it sleeps: a processor for microseconds.
+    """
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Subscription:
         self._saved_at = 0.0
         self._interrupted = False
         self._spins = 0
+        self.spin = 0.0
         self._take_now = self._ack_now = None  # compiled ways of a get and an ack about which nothing is unusual
         self._tune()
 
@@ -163,10 +169,8 @@ class Subscription:
         """
         words, get = self._words, self._reader.get
         wanted_word = WANTED_OF[self.place]
-        for _ in range(self._spins):
-            if words[PUT] >= get + n:
-                return self._reader.available() >= n
-        self._spins = 0
+        if (self._spins or self.spin) and self._spun(n, deadline):
+            return self._reader.available() >= n
         try:
             while True:
                 words[wanted_word] = get + n
@@ -189,6 +193,19 @@ class Subscription:
                     return self._reader.available() >= n
         finally:
             words[wanted_word] = DISARMED
+
+    def _spun(self, n: int, deadline: Deadline) -> bool:
+        """Look at the put cursor for a while instead of sleeping; True as soon as `n` events seem to be there."""
+        wanted = self._reader.get + n
+        until = time.perf_counter() + deadline.left(max(self.spin, self._spins * LOOK))
+        self._spins = 0
+        while self._words[PUT] < wanted:
+            left = until - time.perf_counter()
+            if left <= 0 or self._interrupted:
+                return False
+            if self._take_now is not None:
+                self._reader.look_now(n, min(left, A_MOMENT))  # type: ignore[attr-defined]
+        return True
 
     def interrupt(self) -> None:
         """End the wait of the running get, or of the next one that would wait, as if its deadline had come.

@@ -28,6 +28,14 @@ import posix_ipc
 
 from shmstore.errors import StoreClosed, StoreError
 
+try:
+    from shmstore import hot as hot  # for segment, ring and batch, too
+except ImportError:  # built without a compiler
+    hot = None  # type: ignore[assignment]
+
+#: True where the hot path is compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
+COMPILED: Final = hot is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
+
 LOCK_SLICE: Final = 0.25
 WAIT_SLICE: Final = 1.0
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -212,12 +220,12 @@ class Semaphore:
     is on the wall clock, which may jump.
     """
 
-    __slots__ = ("_address", "_semaphore")
+    __slots__ = ("_semaphore", "address")
 
     def __init__(self, name: str, initial: int, mode: int = 0o600, gid: int = -1) -> None:
         self._semaphore = _opened(name, initial, mode, gid)
-        self._address = _libc.sem_open(name.encode(), 0)
-        if not self._address:
+        self.address: int = _libc.sem_open(name.encode(), 0)
+        if not self.address:
             self._semaphore.close()
             raise StoreClosed(f"semaphore {name} was removed: attach again")
 
@@ -228,8 +236,11 @@ class Semaphore:
 
     def wait(self, timeout: float) -> None:
         """Take one, or return after `timeout` seconds or a signal. What a signal's handler raises ends the wait."""
+        if COMPILED:
+            hot.sleep(self.address, timeout)
+            return
         at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(timeout * 1e9)
-        _libc.sem_clockwait(self._address, time.CLOCK_MONOTONIC, _Timespec(*divmod(at, 1_000_000_000)))
+        _libc.sem_clockwait(self.address, time.CLOCK_MONOTONIC, _Timespec(*divmod(at, 1_000_000_000)))
 
     def release(self) -> None:
         """Give one."""
@@ -238,7 +249,7 @@ class Semaphore:
     def close(self) -> None:
         """Forget the semaphore; it stays for others."""
         self._semaphore.close()
-        _libc.sem_close(self._address)
+        _libc.sem_close(self.address)
 
 
 def _opened(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore:
@@ -289,6 +300,11 @@ class Condition:
     def notify(self) -> None:
         """Wake the waiter, or let its next wait return at once."""
         (self._semaphore or self._open()).release()
+
+    @property
+    def address(self) -> int:
+        """Where the semaphore lies in this process."""
+        return (self._semaphore or self._open()).address
 
     def _open(self) -> Semaphore:
         self._semaphore = Semaphore(self._name, 0, self._mode, self._gid)

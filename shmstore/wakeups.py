@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from shmstore.segment import Segment
 from shmstore.sync import Condition
 
@@ -13,6 +16,7 @@ class Wakeups:
         self._stem = f"/{segment.semaphores}"
         self._mode = segment.mode, -1 if segment.mode == 0o600 else segment.gid
         self._readers: dict[int, Condition] = {}
+        self._learn: Callable[[int, int], None] | None = None
         self.room = Condition(f"{self._stem}.room", *self._mode)
 
     def condition(self, place: int) -> Condition:
@@ -25,9 +29,20 @@ class Wakeups:
             condition = self._readers.get(place)
             if condition is None:
                 condition = self._readers[place] = self.condition(place)
+                if self._learn is not None:
+                    self._learn(place, condition.address)
             condition.notify()
+
+    def taught(self, writer: Any) -> Any:
+        """Let a compiled writer wake the readers whose semaphores are open; return its put."""
+        self._learn = writer.learn
+        for place, condition in self._readers.items():
+            writer.learn(place, condition.address)
+        return writer.put_now
 
     def close(self) -> None:
         """Forget the semaphores; they stay for others."""
+        for place in self._readers if self._learn is not None else ():
+            self._learn(place, 0)
         for condition in (self.room, *self._readers.values()):
             condition.close()

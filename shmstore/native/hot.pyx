@@ -27,11 +27,28 @@ from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint8_t, uint32_t, uint
 from libc.string cimport memcpy, memset
 
 from shmstore.errors import StoreCorrupt
-from shmstore.layout import FIXED_SIZE, SLOT, SUBSCRIPTIONS, header_word, subscription_word
-from shmstore.sync import ASYMMETRIC
+from shmstore.layout import DISARMED, FIXED_SIZE, SLOT, SUBSCRIPTIONS, StoreState, header_word, subscription_word
 
 cdef extern from *:
     """
+    #include <semaphore.h>
+    #include <time.h>
+    #if defined(__x86_64__) || defined(__i386__)
+    #define rest_a_moment() __builtin_ia32_pause()
+    #elif defined(__aarch64__)
+    #define rest_a_moment() __asm__ volatile("yield")
+    #else
+    #define rest_a_moment() ((void)0)
+    #endif
+    static inline int64_t clock_now(void) {
+        struct timespec at;
+        clock_gettime(CLOCK_MONOTONIC, &at);
+        return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
+    }
+    static inline void sleep_on(sem_t *semaphore, int64_t until) {
+        struct timespec at = {until / 1000000000, until % 1000000000};
+        sem_clockwait(semaphore, CLOCK_MONOTONIC, &at);
+    }
     #define publish(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
     #define look(word) __atomic_load_n((word), __ATOMIC_ACQUIRE)
     #define settle(asymmetric) \\
@@ -46,6 +63,12 @@ cdef extern from *:
     void publish(int64_t* word, int64_t value) noexcept nogil
     int64_t look(const int64_t* word) noexcept nogil
     void settle(bint asymmetric) noexcept nogil
+    ctypedef struct sem_t:
+        pass
+    int sem_post(sem_t* semaphore) noexcept nogil
+    int64_t clock_now() noexcept nogil
+    void sleep_on(sem_t* semaphore, int64_t until) noexcept nogil
+    void rest_a_moment() noexcept nogil
     object new_object(object cls, object arguments)
     const int view_released "_Py_MEMORYVIEW_RELEASED"
 
@@ -74,9 +97,10 @@ cdef packed struct Slot:
 if SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size", "rows", "check", "flags")] != [20, 24, 28, 32]:
     raise ImportError("layout.SLOT is not what this was compiled for")
 
-cdef bint asymmetric = ASYMMETRIC
 cdef int64_t PUT = header_word("put"), ARMED = header_word("armed"), OVERSIZED = header_word("oversized")
-cdef int64_t ROOM_WANTED = header_word("room_wanted")
+cdef int64_t ROOM_WANTED = header_word("room_wanted"), PLACES = header_word("places"), STATE = header_word("state")
+cdef int64_t FIRST_WANTED = subscription_word(0, "wanted"), NEXT_WANTED = subscription_word(1, "wanted") - FIRST_WANTED
+cdef int64_t DISARM = DISARMED, LIVE = StoreState.LIVE, MOST = SUBSCRIPTIONS
 cdef tuple nothing = ()
 
 
@@ -92,8 +116,12 @@ cdef class Mapped:
     cdef object window  # the arena, for views of parts of it
     cdef Py_buffer views[5]
     cdef int held
+    cdef bint asymmetric
 
-    def __cinit__(self, words, ends, rows, slots, arena, int64_t places, int64_t capacity, int64_t arena_size):
+    def __cinit__(
+        self, words, ends, rows, slots, arena, int64_t places, int64_t capacity, int64_t arena_size, bint asymmetric
+    ):
+        self.asymmetric = asymmetric
         for part in (words, ends, rows, slots, arena):
             PyObject_GetBuffer(part, &self.views[self.held], PyBUF_SIMPLE | PyBUF_WRITABLE)
             self.held += 1
@@ -123,6 +151,7 @@ cdef class Puts:
 
     cdef Mapped mapped
     cdef public int64_t put, end, rows, _limit_sequence, _limit_end
+    cdef sem_t* readers[64]
 
     def __cinit__(self, views):
         self.mapped = views.native
@@ -182,8 +211,37 @@ cdef class Puts:
                 self.write(i + k, payload, <uint32_t>PyBytes_GET_SIZE(payload))
         publish(at.words + PUT, self.put + n)  # everything above is whole
         self.put += n
-        settle(asymmetric)
-        return -2 if look(at.words + ARMED) else self.put
+        settle(at.asymmetric)
+        return -2 if look(at.words + ARMED) and not self.wake() else self.put
+
+    def learn(self, int place, size_t semaphore):
+        """Take note of the semaphore of the reader at `place`, which must outlive this object; 0: forget it."""
+        if not 0 <= place < 64:
+            raise ValueError(f"place {place}")
+        self.readers[place] = <sem_t*>semaphore
+
+    cdef bint wake(self) noexcept:
+        """As ring.armed_readers: wake the readers that have what they wait for. False: ask that one."""
+        cdef int64_t* words = self.mapped.words
+        cdef int64_t* wanted
+        cdef int64_t places = look(words + PLACES), place
+        if look(words + STATE) != LIVE or places > MOST:
+            return False
+        publish(words + ARMED, 0)
+        settle(False)  # a full fence: or a reader that arms itself now could have its flag cleared, and its wish not seen
+        for place in range(1, places):
+            wanted = words + FIRST_WANTED + place * NEXT_WANTED
+            if look(wanted) == DISARM:
+                continue
+            if look(wanted) > self.put:
+                publish(words + ARMED, 1)
+            elif self.readers[place] == NULL:
+                publish(words + ARMED, 1)
+                return False
+            else:
+                publish(wanted, DISARM)
+                sem_post(self.readers[place])
+        return True
 
 
 # ---------------------------------------------------------------- a subscription's end
@@ -235,6 +293,24 @@ cdef class Takes:
         self.get = last
         return run
 
+    def look_now(self, int64_t n, double seconds):
+        """Look at the put cursor for up to `seconds`; True as soon as it seems that `n` events wait."""
+        cdef const int64_t* put = self.mapped.words + PUT
+        cdef int64_t wanted = self.get + n, until
+        cdef int k
+        with nogil:
+            until = clock_now() + <int64_t>(seconds * 1e9)
+            while True:
+                for k in range(50):
+                    if look(put) >= wanted:
+                        break
+                    rest_a_moment()
+                else:
+                    if clock_now() < until:
+                        continue
+                break
+        return look(put) >= wanted
+
     def ack_now(self, what):
         """Ack a batch. 0: it must go the long way, nothing was done; 1: done; 2: done, and the producer waits for room."""
         cdef Mapped at = self.mapped
@@ -250,8 +326,15 @@ cdef class Takes:
             return 0
         publish(at.words + self.ack_word, last)
         self.ack = last
-        settle(asymmetric)
+        settle(at.asymmetric)
         return 2 if look(at.words + ROOM_WANTED) <= last else 1
+
+
+def sleep(size_t semaphore, double seconds):
+    """Take one of the POSIX semaphore at that address, or return after `seconds` or a signal."""
+    cdef int64_t until = clock_now() + <int64_t>(seconds * 1e9)
+    with nogil:
+        sleep_on(<sem_t*>semaphore, until)
 
 
 # ---------------------------------------------------------------- a batch

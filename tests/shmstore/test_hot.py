@@ -15,7 +15,7 @@ import shmstore.segment
 from shmstore import EventStore, ShmStoreError, StoreClosed, StoreCorrupt
 from shmstore.layout import DISARMED
 from shmstore.ring import ACK_OF, ARMED, GET_OF, OVERSIZED, PUT, ROOM_WANTED
-from shmstore.segment import hot
+from shmstore.sync import hot
 from tests.shmstore.samples import contents, leftovers
 
 pytestmark = pytest.mark.skipif(not shmstore.segment.COMPILED, reason="no compiled hot path here")
@@ -249,11 +249,11 @@ def test_parts_that_do_not_fit_are_refused(pair):
     """Pointers are taken only from parts whose sizes belong together."""
     views = pair().stores[0].segment.views
     parts = [views.words, views.ends, views.rows, views.slot_bytes, views.arena]
-    hot.Mapped(*parts, views.places, views.capacity, views.arena_size)
+    hot.Mapped(*parts, views.places, views.capacity, views.arena_size, True)
     for places, capacity, arena in ((2 * views.places, CAPACITY, views.arena_size), (views.places, views.places, views.arena_size),
                                     (views.places, CAPACITY, 2 * views.arena_size), (0, 0, 0), (-views.places, CAPACITY, views.arena_size)):  # fmt: skip
         with pytest.raises(ValueError, match="fit"):
-            hot.Mapped(*parts, places, capacity, arena)
+            hot.Mapped(*parts, places, capacity, arena, True)
     for i in range(5):
         with pytest.raises(ValueError, match="fit"):
-            hot.Mapped(*parts[:i], parts[i][:-1], *parts[i + 1 :], views.places, views.capacity, views.arena_size)
+            hot.Mapped(*parts[:i], parts[i][:-1], *parts[i + 1 :], views.places, views.capacity, views.arena_size, True)

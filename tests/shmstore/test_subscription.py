@@ -22,6 +22,7 @@ from shmstore import (
     SubscriptionLost,
     SubscriptionNotFound,
 )
+from shmstore.ring import ARMED
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
 SOON = 30
@@ -563,3 +564,37 @@ def test_slots_of_raw_events(make):
     blob, slots = encoded([b"a", b"bc"], rows=[3, 4])
     store.put_encoded(blob, slots)
     assert (reader.get(timeout=0).slots == slots).all()
+
+
+# ---------------------------------------------------------------- spin
+
+
+def test_a_spinning_reader_gets_what_comes(make, attach, start):
+    """A get that looks for events for a while finds them without being woken, ends at its time-out and when it is interrupted."""
+    store = make(capacity=8)
+    reader = attach().subscribe("a")
+    reader.spin = SOON
+    got = start(reader.get, timeout=SOON)
+    time.sleep(0.05)
+    store.put(b"x")
+    assert contents(got.result(SOON)) == [b"x"]
+    assert store.segment.words[ARMED] == 0  # it never went to sleep
+    assert not reader.get(timeout=0.05)
+    got = start(reader.get, timeout=SOON)
+    time.sleep(0.05)
+    reader.interrupt()
+    assert not got.result(SOON)
+
+
+def test_a_spin_too_short_ends_in_a_sleep(make, attach, start, no_slices):
+    """When nothing came while it looked, the reader sleeps, and is woken as ever, again and again."""
+    store = make(capacity=8)
+    reader = attach().subscribe("a")
+    reader.spin = 1e-4
+    for i in range(20):
+        got = start(reader.get, timeout=SOON)
+        time.sleep(0.005 if i % 2 else 0)
+        store.put(b"%d" % i)
+        batch = got.result(SOON)
+        assert contents(batch) == [b"%d" % i]
+        reader.ack(batch)
