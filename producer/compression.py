@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from producer.packed import packed
 from shmstore.errors import UnsupportedEvent
 
-__all__ = ["payload_events", "uncompress", "uncompress_column", "uncompress_query"]
+__all__ = ["cut_events", "payload_events", "payload_pieces", "uncompress", "uncompress_column", "uncompress_query"]
 
 _LARGEST = 1 << 30  # max_allowed_packet's own bound: no event or value is larger
 _ZLIB_RATIO = 1032  # what deflate reaches at the very best
 _HEADER = 19
+_PIECE = 1 << 18
 
 
 def uncompress(data: bytes) -> bytes:
@@ -77,20 +78,31 @@ def uncompress_query(body: bytes) -> bytes:
         ) from error
 
 
-def payload_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (19-byte header, body without checksum) of each event in a MySQL TRANSACTION_PAYLOAD event (40), in order.
+def payload_pieces(body: bytes | memoryview) -> Iterator[bytes]:
+    """Yield the events in a MySQL TRANSACTION_PAYLOAD event (40), in order, some whole ones at a time, back to back.
 
-    Needs the zstandard package unless the payload is stored uncompressed. Raises `UnsupportedEvent`.
+    They are uncompressed as they are asked for: no more of them is held than a piece and what is left of the last one.
+    Needs the zstandard package unless the payload is stored uncompressed. Raises `UnsupportedEvent`, perhaps after some pieces.
     """
+    held, before = bytearray(), 0  # of the uncompressed events, and how much came before that
     try:
-        plain = _payload(body)
-        at = 0
-        while at < len(plain):
-            size = int.from_bytes(plain[at + 9 : at + 13], "little")
-            if size < _HEADER or at + size > len(plain):
-                raise ValueError(f"an inner event of {size} bytes at {at} of {len(plain)}")
-            yield plain[at : at + _HEADER], plain[at + _HEADER : at + size]
-            at += size
+        size, pieces = _payload(body)
+        for piece in pieces:
+            held += piece
+            at = 0
+            while len(held) - at >= _HEADER:
+                length = int.from_bytes(held[at + 9 : at + 13], "little")
+                if length < _HEADER or before + at + length > size:
+                    raise ValueError(f"an inner event of {length} bytes at {before + at} of {size}")
+                if at + length > len(held):
+                    break
+                at += length
+            if at:
+                yield bytes(memoryview(held)[:at])
+                del held[:at]
+                before += at
+        if held:
+            raise ValueError(f"an inner event that begins at {before} of {size} is cut off")
     except (IndexError, ValueError) as error:
         raise UnsupportedEvent(
             f"TRANSACTION_PAYLOAD event (type 40) of {len(body)} bytes cannot be read: {error}; "
@@ -98,8 +110,24 @@ def payload_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
         ) from error
 
 
-def _payload(body: bytes) -> bytes:
-    """Read the fields (type, length, value as packed integers; 0 ends them) and uncompress what follows."""
+def cut_events(piece: bytes) -> Iterator[bytes]:
+    """Yield each event of a piece."""
+    at = 0
+    while at < len(piece):
+        length = int.from_bytes(piece[at + 9 : at + 13], "little")
+        yield piece[at : at + length]
+        at += length
+
+
+def payload_events(body: bytes | memoryview) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (19-byte header, body without checksum) of each event in a payload. Raises as `payload_pieces`."""
+    for piece in payload_pieces(body):
+        for event in cut_events(piece):
+            yield event[:_HEADER], event[_HEADER:]
+
+
+def _payload(body: bytes | memoryview) -> tuple[int, Iterator[bytes | memoryview]]:
+    """Read the fields (type, length, value as packed integers; 0 ends them): (bytes uncompressed, their pieces)."""
     fields = {1: len(body), 2: 255, 3: 0}  # 1 payload size, 2 compression (0 zstd, 255 none), 3 size uncompressed
     at = 0
     while True:
@@ -114,30 +142,28 @@ def _payload(body: bytes) -> bytes:
     if len(data) != fields[1]:
         raise ValueError(f"a payload of {fields[1]} bytes, {len(data)} are there")
     if fields[2] == 255:
-        return data
+        return len(data), (data[i : i + _PIECE] for i in range(0, len(data), _PIECE))
     if fields[2] != 0:
         raise ValueError(f"compression type {fields[2]} is unknown (0 is zstd)")
-    return _zstd(data, fields[3])
+    return fields[3], _zstd(data, fields[3])
 
 
-def _zstd(data: bytes, size: int) -> bytes:
+def _zstd(data: bytes | memoryview, size: int) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
         raise ValueError("the package zstandard is not installed (pip install 'shmstore[mysql]')") from error
     if size > 1 << 32:
         raise ValueError(f"{size} bytes uncompressed are more than an event can hold")
-    pieces, total = [], 0
+    total = 0
     try:
-        # In pieces, so that only memory is taken that the data really fills.
         with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(data, read_across_frames=True) as stream:
-            while piece := stream.read(1 << 20):
-                pieces.append(piece)
+            while piece := stream.read(_PIECE):
                 total += len(piece)
                 if total > size:
                     break
+                yield piece
     except (zstandard.ZstdError, MemoryError) as error:
         raise ValueError(f"zstd: {error}") from error
     if total != size:
         raise ValueError(f"{total} bytes uncompressed, {size} announced")
-    return b"".join(pieces)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from producer import events
-from producer.compression import payload_events, uncompress_query
+from producer.compression import uncompress_query
 from producer.errors import TransactionBroken
 from producer.events import ARTIFICIAL_FLAG, IGNORABLE_FLAG, EventCode, RawEvent
 from producer.filter import TableFilter
@@ -24,7 +24,7 @@ from producer.history import CurrentTables
 from producer.rows import ROWS_EVENTS, RowsDecoder
 from producer.schema import SchemaHistory
 from producer.statement import Kind, Statement, classify
-from producer.stream import Stream, known_table
+from producer.stream import Stream, feed_payload, known_table
 from producer.transaction import TransactionBuffer
 from producer.writer import NO_PROPS, EventWriter, Tail
 from shmstore import EntryType, Position, SchemaUnknown, SlotFlag, UnsupportedEvent
@@ -74,6 +74,7 @@ class EventDecoder:
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
         self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
+        self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
         self.executed: ExecutedSet | None = None
         self.altered: Callable[[Statement, str], None] = lambda statement, database: None  # is told of each DDL, whatever passes
         self._unfinished = False  # the statement that comes is half of a MariaDB ALTER
@@ -209,9 +210,7 @@ class EventDecoder:
         self._forget_transaction()
 
     def _payload(self, raw: RawEvent) -> None:
-        for header, body in payload_events(raw.body):
-            timestamp, code, server_id = int.from_bytes(header[:4], "little"), header[4], int.from_bytes(header[5:9], "little")
-            self._dispatch(RawEvent(code, timestamp, server_id, raw.length, raw.end, 0, body))
+        feed_payload(self, raw)
 
     # ------------------------------------------------------------ GTIDs
 

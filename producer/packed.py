@@ -7,7 +7,7 @@ __all__ = ["packed"]
 _WIDTHS = {252: 2, 253: 3, 254: 8}
 
 
-def packed(data: bytes, at: int) -> tuple[int, int]:
+def packed(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Read the packed integer at `at`. Returns (value, where it ended); IndexError or ValueError where there is none."""
     first = data[at]
     if first < 251:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from producer import events
+from producer.compression import cut_events, payload_pieces
 from producer.errors import ChecksumMismatch, LinkLost
-from producer.events import EventCode, RawEvent
+from producer.events import HEADER_SIZE, EventCode, RawEvent
 from producer.gtid import GtidSet, MariadbGtids
 from producer.packets import PacketSplitter
 from producer.program import COMPILED, compiled
@@ -28,7 +29,7 @@ from shmstore.codec import pack
 if TYPE_CHECKING:
     from producer.decoder import EventDecoder
 
-__all__ = ["SlowSplitter", "Stream", "new_buffer", "new_splitter"]
+__all__ = ["SlowSplitter", "Stream", "feed_payload", "new_buffer", "new_splitter"]
 
 
 def new_buffer(*, compiled_code: bool = COMPILED, **bounds: Any) -> TransactionBuffer:
@@ -174,6 +175,24 @@ def known_table(rows_decoder: RowsDecoder, table_filter: Any, body: bytes) -> tu
         return None  # not decodable: Python says so when rows come
     head = pack(table.database) + pack("") + pack({})
     return table, True, plain, len(table.layout.fields), head, pack(table.schema_blob)
+
+
+def feed_payload(decoder: EventDecoder, raw: RawEvent) -> None:
+    """Feed the events in a MySQL TRANSACTION_PAYLOAD event. However many they are, only so many are held as one put takes.
+
+    Raises what `EventDecoder.feed` raises; `LinkLost` when told to stop meanwhile.
+    """
+    buffer = decoder.writer.buffer
+    runs = not isinstance(buffer, TransactionBuffer)
+    for piece in payload_pieces(raw.body):
+        if runs:
+            decoder.feed(compiled.inner_run(piece, raw.length, raw.end))
+        else:
+            for event in cut_events(piece):
+                timestamp, code, server = int.from_bytes(event[:4], "little"), event[4], int.from_bytes(event[5:9], "little")
+                decoder.feed(RawEvent(code, timestamp, server, raw.length, raw.end, 0, event[HEADER_SIZE:]))
+        if decoder.drain is not None and buffer.full and not decoder.drain():
+            raise LinkLost("told to stop inside a compressed transaction")
 
 
 def _next_number(executed: GtidSet | MariadbGtids | None) -> tuple[bytes | None, bytes, int]:

@@ -204,8 +204,8 @@ cdef class TransactionBuffer:
             self.compact()
         return self.flush(blob, self.dtype(slots), rows, ends)
 
-    cdef void compact(self):
-        """Nothing is ready: move the open part to the front."""
+    cdef int compact(self) except -1:
+        """Nothing is ready: move the open part to the front, and let go of memory that a large event took."""
         memmove(self.payloads.data, self.payloads.data + self.taken_bytes, self.payloads.size - self.taken_bytes)
         memmove(self.slots.data, self.slots.data + self.taken_slots, self.slots.size - self.taken_slots)
         self.payloads.size -= self.taken_bytes
@@ -213,3 +213,6 @@ cdef class TransactionBuffer:
         self.open_bytes -= self.taken_bytes
         self.open_slots -= self.taken_slots
         self.units.size = self.taken_units = self.taken_bytes = self.taken_slots = 0
+        if self.payloads.room > 2 * self.most_bytes + LARGE and self.payloads.size <= self.most_bytes:
+            shrink(&self.payloads, self.most_bytes + LARGE)
+        return 0

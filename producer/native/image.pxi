@@ -172,7 +172,10 @@ cdef class Program:
             return put_text(out, <const uint8_t*>b"null", 4)
         self.scratch.size = 0
         put_json(&json, &self.scratch, p[0], 1, 0, <tuple>self.extras[i])
-        return put_text(out, self.scratch.data, self.scratch.size)
+        put_text(out, self.scratch.data, self.scratch.size)
+        if self.scratch.room > LARGE:
+            free_buffer(&self.scratch)
+        return 0
 
     cdef int translated(self, Buffer* out, int i, const uint8_t* p, size_t size) except -1:
         """Text of a single-byte charset."""

@@ -1,5 +1,9 @@
 # A growing buffer, and MessagePack written into it. Integers take the shortest form, as every encoder writes them.
 
+cdef enum:
+    LARGE = 1 << 20  # bytes that a buffer keeps while it is not needed
+
+
 cdef struct Buffer:
     uint8_t* data
     size_t size
@@ -21,6 +25,15 @@ cdef int _grow(Buffer* out, size_t more) except -1:
 cdef inline int reserve(Buffer* out, size_t more) except -1:
     if out.size + more > out.room:
         _grow(out, more)
+    return 0
+
+
+cdef int shrink(Buffer* out, size_t room) except -1:
+    cdef void* data = PyMem_Realloc(out.data, room)
+    if data == NULL:
+        raise MemoryError(f"no memory for {room} bytes")
+    out.data = <uint8_t*>data
+    out.room = room
     return 0
 
 

@@ -6,9 +6,9 @@
 
 cdef enum:
     HEADER = 19
-    TABLES = 256   # places of the table map cache, by table id
+    TABLES = 4096  # places of the table map cache, by table id
     CODE_QUERY = 2, CODE_ROTATE = 4, CODE_FORMAT = 15, CODE_XID = 16, CODE_TABLE_MAP = 19, CODE_HEARTBEAT = 27
-    CODE_GTID = 33, CODE_ANONYMOUS_GTID = 34, CODE_MARIADB_GTID = 162
+    CODE_GTID = 33, CODE_ANONYMOUS_GTID = 34, CODE_PAYLOAD = 40, CODE_MARIADB_GTID = 162
     FLAG_ARTIFICIAL = 0x20
     ENTRY_BEGIN = 1, ENTRY_ROWS = 2, ENTRY_END = 3
     SLOT_TRANSACTION_END = 1
@@ -203,3 +203,25 @@ cdef class Splitter:
 
     cdef bint sums_up(self, const uint8_t* at, size_t size) noexcept:
         return size >= HEADER + 4 and crc32(at, size - 4) == <uint32_t>little(at + size - 4, 4)
+
+
+def inner_run(bytes events, uint32_t length, uint32_t end):
+    """Return the events of a compressed transaction, whole and back to back, as a run; each stands for the `length` bytes before `end`."""
+    cdef Run run = Run.__new__(Run)
+    cdef Event event
+    cdef uint8_t* at
+    cdef uint8_t* stop
+    cdef size_t size
+    run.chunk = Chunk(max(1, len(events)))
+    at, stop = run.chunk.memory, run.chunk.memory + len(events)
+    memcpy(at, PyBytes_AS_STRING(events), len(events))
+    while at < stop:
+        size = <size_t>little(at + 9, 4) if stop - at >= HEADER else 0
+        if size < HEADER or <size_t>(stop - at) < size:
+            raise ValueError(f"an inner event of {size} bytes where {stop - at} are left")
+        memcpy(at + 13, &end, 4)
+        memset(at + 17, 0, 2)
+        event.start, event.stop, event.length = at, at + size, length
+        put_raw(&run.events, <uint8_t*>&event, sizeof(Event))
+        at += size
+    return run

@@ -44,6 +44,7 @@ cdef class Stream:
     cdef TransactionBuffer buffer
     cdef list tables
     cdef Buffer first, second
+    cdef Chunk chunk                 # where the events of this run lie
     cdef bytes begin_tail            # a BEGIN seen before, from behind thread id and execution time on
     cdef int64_t begin_microsecond
     # the state that is shared with Python
@@ -75,13 +76,16 @@ cdef class Stream:
         """Handle all events of a run. Raises what the Python decoder raises."""
         cdef Event* event = <Event*>run.events.data
         cdef Event* end = event + run.events.size // sizeof(Event)
+        cdef Chunk outer = self.chunk  # a compressed transaction's own events are run while it is surfaced
         self.enter()
+        self.chunk = run.chunk
         try:
             while event < end:
                 if not self.usual or not self.take(event):
                     self.surface(event)
                 event += 1
         finally:
+            self.chunk = outer
             run.use_up()
             self.leave()
 
@@ -106,14 +110,17 @@ cdef class Stream:
         cdef const uint8_t* head = event.start
         cdef int code = head[4]
         self.leave()
+        if code == CODE_PAYLOAD:  # may be as large as its transaction: not copied
+            body = memoryview(self.chunk)[head + HEADER - self.chunk.memory : event.stop - self.chunk.memory]
+        else:
+            body = PyBytes_FromStringAndSize(<char*>head + HEADER, event.stop - head - HEADER)
         table = self.python.surface(
-            code, little(head, 4), little(head + 5, 4), event.length, little(head + 13, 4), little(head + 17, 2),
-            PyBytes_FromStringAndSize(<char*>head + HEADER, event.stop - head - HEADER),
+            code, little(head, 4), little(head + 5, 4), event.length, little(head + 13, 4), little(head + 17, 2), body
         )
         if code == CODE_TABLE_MAP:
             self.tables[little(head + HEADER, 6) % TABLES] = None  # this id means something else now
             if table is not None:
-                self.remember(table, PyBytes_FromStringAndSize(<char*>head + HEADER, event.stop - head - HEADER))
+                self.remember(table, body)
         elif code == CODE_FORMAT or code == CODE_ROTATE:
             self.forget_tables()
         elif code == CODE_QUERY and table is not None:
@@ -302,6 +309,10 @@ cdef class Stream:
             self.events += 1
             self.rows += count
             self.write_rows(event, table, plan, count)
+        if self.first.room > LARGE:
+            free_buffer(&self.first)
+        if self.second.room > LARGE:
+            free_buffer(&self.second)
         return True
 
     cdef Plan plan(self, Table table, int code, const uint8_t* bits, int width):

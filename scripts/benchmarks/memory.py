@@ -80,7 +80,10 @@ def write(server: Server, case: str, rows: int, large: int) -> loads.Load:
             for i in range(large):
                 cursor.execute("INSERT INTO memory (k, b) VALUES (%s, REPEAT(SHA2(%s, 512), 65536))", (i, i))
         else:
-            cursor.execute("INSERT INTO memory (k, c) SELECT n, CONCAT(SHA2(n, 256), MD5(n)) FROM numbers WHERE n < %s", (rows,))
+            cursor.execute(
+                "INSERT INTO memory (k, c) SELECT n, CONCAT(SHA2(n, 256), LEFT(SHA2(n + 1, 256), 32)) FROM numbers WHERE n < %s",
+                (rows,),
+            )
         connection.commit()
         end_file, end_offset = loads._place(cursor)
     return loads.Load(case, large if case.startswith("large") else rows, file, offset, end_file, end_offset)
