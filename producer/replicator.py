@@ -333,6 +333,7 @@ class Replicator:
         """Read until told to stop, or until the source ends."""
         feed, buffer, seat, snapshot = self._decoder.feed, self._buffer, self._seat, self._snapshot
         heartbeats, hurried = self._decoder.heartbeats, False
+        self._decoder.drain = lambda: self._put_ready(link)
         while not self._stop():
             events = link.read() if snapshot is None or not snapshot.holds else []
             if events is None:
