@@ -7,6 +7,7 @@ travels as one opaque message, in which single events cannot be addressed; other
 
 from __future__ import annotations
 
+import functools
 import glob
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from shmstore import SLOT, EventStore
+from tests.servers.packages import ServerUnavailable, unpacked
 
 EVENT = 200
 
@@ -39,8 +41,11 @@ class Shmstore:
         put = store.put
         return (lambda payloads, blob: put(blob)) if self.batch == 1 else (lambda payloads, blob: put(payloads))
 
+    def reader(self) -> Any:
+        return EventStore.attach(self.store_name).subscribe("reader")
+
     def receiver(self) -> Any:
-        subscription = EventStore.attach(self.store_name).subscribe("reader")
+        subscription = self.reader()
         get, ack = subscription.get, subscription.ack
 
         def receive() -> Any:
@@ -60,6 +65,17 @@ class Shmstore:
     def close(self) -> None:
         self.store.close()
         EventStore.unlink(self.store_name)
+
+
+class ShmstoreSpinning(Shmstore):
+    """A reader that looks for events, with a processor of its own, before it sleeps."""
+
+    name, blob = "shmstore, spinning", False
+
+    def reader(self) -> Any:
+        subscription = super().reader()
+        subscription.spin = 0.01
+        return subscription
 
 
 class ShmstoreEncoded(Shmstore):
@@ -241,6 +257,24 @@ class Iceoryx:
                 os.unlink(left)
 
 
+@functools.cache
+def _redis_server() -> tuple[str, ...]:
+    """The command of the Redis server on the PATH, else of one unpacked from the system's package archive. Raises ImportError."""
+    program = shutil.which("redis-server")
+    if program is not None:
+        return (program,)
+    try:
+        root = unpacked("redis")
+    except ServerUnavailable as error:
+        raise ImportError(f"no redis-server: {str(error).splitlines()[0]}") from error
+    loader = next(iter(sorted(root.glob("**/lib/*-linux-*/ld-linux*.so.*"))), None)
+    server = root / "usr/bin/redis-check-rdb"  # one program with several names; redis-server is a link to it
+    if loader is None or not server.exists():
+        raise ImportError(f"{root} holds no redis-server with its dynamic loader: remove {root.parent} to fetch it again")
+    libraries = ":".join(str(root / part / loader.parent.name) for part in ("lib", "usr/lib"))
+    return (str(loader), "--library-path", libraries, "--argv0", "redis-server", str(server))
+
+
 class Redis:
     """Redis streams over a Unix socket; a batch is a pipeline of XADD, read with XREAD COUNT."""
 
@@ -249,16 +283,16 @@ class Redis:
     def __init__(self, batch: int) -> None:
         import redis  # noqa: F401
 
-        program = shutil.which("redis-server")
-        if program is None:
-            raise ImportError("redis-server is not installed")
+        command = _redis_server()
         self.folder = tempfile.mkdtemp(prefix="bench-redis-")
         self.batch = batch
         options = ["--port", "0", "--unixsocket", f"{self.folder}/s", "--save", "", "--appendonly", "no", "--dir", self.folder]
-        self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        for _ in range(200):
-            if os.path.exists(f"{self.folder}/s"):
-                break
+        self.process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while not os.path.exists(f"{self.folder}/s"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                raise ImportError(f"{' '.join(command)} does not start here")
             time.sleep(0.02)
 
     def _client(self) -> Any:

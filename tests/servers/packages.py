@@ -41,6 +41,7 @@ ORIGINS = {
     "mariadb": Origin("mariadb-server-core", "mariadb-client-core", {}, ""),
     "mariadb118": Origin("mariadb-server-core", "mariadb-client-core", {"debian": "trixie", "ubuntu": "resolute"}, "11.8"),
     "mysql": Origin("mysql-server-core", "mysql-client-core", {"debian": "sid"}, ""),
+    "redis": Origin("redis-server", "redis-tools", {}, ""),  # for scripts/bench alone
     "postgresql": Origin("postgresql", "postgresql-client", {}, ""),
 }
 
