@@ -60,7 +60,8 @@ class Encoder:
     def encode(self, payload: bytes | memoryview, wanted: Wanted | None = None) -> bytes | None:
         """Return the entry of a stored event, with the tag and length of ``Messages.messages`` before it.
 
-        None for a heartbeat, and for a table that `wanted` (of ``schema.table``) refuses. Raises `StoreCorrupt` where the payload is not an event.
+        None for a heartbeat, and for a table that `wanted` (of ``schema.table``) refuses. Raises `StoreCorrupt` where the
+        payload is not an event.
         """
         header, schema, body = decode_stored(payload)
         try:
@@ -87,19 +88,21 @@ class Encoder:
                 kind, entry_type, value = f"{_KIND}{varint(type_)}", _ROWS_TYPE, _ddl(header)
             else:
                 return None
+            # What is kept is set last: of a damaged header nothing is.
             if file != self._file:
-                self._file, self._prefix = file, f"{file}:"
-                self._lead = "\x08\x01" + string(_FILE, file)
+                lead = "\x08\x01" + string(_FILE, file)
+                self._lead, self._prefix, self._file = lead, f"{file}:", file
                 self._transaction = self._current = ""
             if time_ms // 1000 != self._second or server != self._server:
-                self._second, self._server = time_ms // 1000, server
+                second = time_ms // 1000
                 # serverId, serverenCode UTF-8, executeTime, sourceType MYSQL
-                self._middle = f"{number(_SERVER, server)}\x2a\x05UTF-8{number(_TIME, self._second * 1000)}\x38\x02"
+                middle = f"{number(_SERVER, server)}\x2a\x05UTF-8{number(_TIME, second * 1000)}\x38\x02"
+                self._middle, self._second, self._server = middle, second, server
             if transaction != self._transaction:
-                self._transaction = transaction
                 # A place in the binlog stands in for the GTID of a server that has none.
                 stands_in = not transaction or transaction.startswith(self._prefix)
-                self._current = "" if stands_in else message(_PROP, _CURRENT + string("\x12", transaction))
+                current = "" if stands_in else message(_PROP, _CURRENT + string("\x12", transaction))
+                self._current, self._transaction = current, transaction
             if gtids != self._gtids:
                 self._gtids, self._known = gtids, string(_GTIDS, gtids)
             current = self._current

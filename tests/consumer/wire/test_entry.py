@@ -292,7 +292,9 @@ def test_filtered_and_dropped() -> None:
     assert asked == ["s.t", "x.u"]
 
 
-@pytest.mark.parametrize("damage", ["bytes", "header", "body", "member", "type", "entry"])
+@pytest.mark.parametrize(
+    "damage", ["bytes", "header", "body", "member", "type", "entry", "file", "time", "server", "transaction", "gtids"]
+)
 def test_damaged_payload(damage: str) -> None:
     """Bytes that are no event raise StoreCorrupt; nothing is made up."""
     schema = encode_schema(TableSchema("s", "t", (Column("id", "int"), Column("e", "enum", members=("a",))), (0,)))
@@ -306,8 +308,13 @@ def test_damaged_payload(damage: str) -> None:
         row = [1, "b"]
     elif damage == "type":
         header[3] = "nine"
+    elif damage in ("file", "time", "server", "transaction", "gtids"):
+        place = {"file": 2, "time": 5, "server": 6, "transaction": 7, "gtids": 10}[damage]
+        header[place] = b"x" if damage in ("time", "server") else 7
     elif damage == "entry":
         schema = b"\xc1"
     payload = b"\xc1" if damage == "bytes" else encode_stored(header, schema, [None, None, None, [row]])
-    with pytest.raises(StoreCorrupt):
-        Encoder(Values.CANAL).encode(payload)
+    encoder = Encoder(Values.CANAL)
+    for _ in range(2):  # nothing of it is remembered
+        with pytest.raises(StoreCorrupt):
+            encoder.encode(payload)
