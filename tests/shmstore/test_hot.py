@@ -14,6 +14,7 @@ import pytest
 import shmstore.segment
 from shmstore import EventStore, ShmStoreError, StoreClosed, StoreCorrupt
 from shmstore.layout import DISARMED
+from shmstore.overflow import overflows
 from shmstore.ring import ACK_OF, ARMED, GET_OF, OVERSIZED, PUT, ROOM_WANTED
 from shmstore.sync import hot
 from tests.shmstore.samples import contents, leftovers
@@ -46,6 +47,7 @@ class Pair:
     def memory(self, side: int) -> list[bytes]:
         views = self.stores[side].segment.views
         words = [views.words[at] for at in (PUT, ARMED, OVERSIZED, ROOM_WANTED, GET_OF[1], ACK_OF[1])]
+        words += [sequence for _, sequence in overflows(self.stores[side].segment)]
         return [repr(words).encode(), bytes(views.ends), bytes(views.rows), bytes(views.slot_bytes), bytes(views.arena)]
 
     def close(self) -> None:
