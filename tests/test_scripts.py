@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from scripts.benchmarks import chart, growth, measure
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK))
@@ -83,3 +86,68 @@ def test_ci_finds_what_is_left(tmp_path: Path) -> None:
     deadline = time.monotonic() + 30
     while (clean := leftovers(tmp_path, mark, run(sys.executable, ROOT / ".ci" / "leftovers.py", "list").stdout)).returncode:
         assert time.monotonic() < deadline, clean.stdout
+
+
+def taken(*rates: tuple[str, str, float], metric: str = "throughput") -> list[measure.Measurement]:
+    return [measure.of("decode", case, subject, metric, "rows/s", [rate]) for case, subject, rate in rates]
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.benchmarks", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+def record(path: Path, measurements: list[measure.Measurement], machine: str = "a machine") -> Path:
+    path.write_text(measure.document(measurements, machine))
+    return path
+
+
+def test_bench_says_what_is_slower(tmp_path: Path) -> None:
+    """`--against` names each rate of ours that fell and each cost that rose by more than 15 %, and exits 1; else 0."""
+    before = taken(("a", "shmstore", 100.0), ("b", "shmstore", 100.0), ("a", "peer", 100.0))
+    before += taken(("a", "shmstore", 10.0), metric="cpu")
+    now = taken(("a", "shmstore", 84.0), ("b", "shmstore", 86.0), ("a", "peer", 10.0))
+    now += taken(("a", "shmstore", 11.6), metric="cpu")
+    assert [line.split(":")[0] for line in measure.slower(now, before)] == ["decode a throughput", "decode a cpu"]
+    old, new = record(tmp_path / "old", before), record(tmp_path / "new", now)
+    told = bench("--from", new, "--against", old)
+    assert (told.returncode, told.stdout.count("slower: ")) == (1, 2)
+    assert bench("--from", old, "--against", old).returncode == 0
+
+
+def test_bench_merges_runs_of_one_machine(tmp_path: Path) -> None:
+    """`--from` takes several recorded runs together and `--json` writes them as one; other machines and files are refused."""
+    one, two = record(tmp_path / "1", taken(("a", "shmstore", 5.0))), record(tmp_path / "2", taken(("b", "shmstore", 7.0)))
+    assert bench("--from", one, two, "--json", tmp_path / "both").returncode == 0
+    assert [m.case for m in measure.read([tmp_path / "both"])[1]] == ["a", "b"]
+    (tmp_path / "text").write_text("not a run")
+    for wrong in (record(tmp_path / "3", taken(("a", "shmstore", 5.0)), "another"), tmp_path / "text", tmp_path / "none"):
+        told = bench("--from", one, wrong)
+        assert told.returncode == 2
+        assert "Traceback" not in told.stderr
+
+
+def test_bench_draws_a_chart(tmp_path: Path) -> None:
+    """The chart is well-formed SVG with a bar for each peer, right of 1 where we are faster, and colours for dark pages."""
+    peers = taken(("a", "shmstore", 100.0), ("a", "<slow>", 10.0), ("a", "fast", 400.0), ("b", "alone", 1.0))
+    picture = chart.svg(peers, "a machine")
+    tree = ElementTree.fromstring(picture)
+    bars = [element for element in tree.iter("{http://www.w3.org/2000/svg}rect") if len(element)]
+    assert [element[0].text for element in bars] == ["<slow>", "fast"]
+    one = float(next(e.get("x1", "") for e in tree.iter("{http://www.w3.org/2000/svg}line") if e.get("class") == "one"))
+    right, left = (float(element.get("x", "")) for element in bars)
+    assert right == pytest.approx(one, abs=0.1)
+    assert left < one
+    assert "prefers-color-scheme:dark" in picture
+    told = bench("--from", record(tmp_path / "run", taken(("a", "shmstore", 1.0))), "--chart", tmp_path / "picture.svg")
+    assert (told.returncode, "no case of this run has a peer" in told.stderr) == (2, True)
+
+
+def test_growth_is_told_as_a_ratio_to_the_best_point() -> None:
+    """Each point's cost is divided by the lowest of its own series and server."""
+    points = [
+        measure.of("growth", case, "shmstore", "cpu", "ns/row", [cost])
+        for case, cost in (("rows/10/mariadb", 300.0), ("rows/100/mariadb", 100.0), ("rows/10/mysql", 50.0))
+    ]
+    assert [m.median for m in growth.ratios(points)] == [3.0, 1.0, 1.0]
