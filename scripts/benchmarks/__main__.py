@@ -24,6 +24,13 @@ def main() -> int:
     parser.add_argument("bench", nargs="*", metavar="BENCH", help=f"any of: {', '.join(BENCHES)} (default: all that exist)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each case, of which the median is told (default 5)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the events: to see that it runs, not to quote")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="TEXT",
+        default=[],
+        help="decode, pipeline, growth, memory: cases like narrow/bulk/mysql that hold TEXT",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and measurements to FILE")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the ratios to the peers as SVG into FILE")
     parser.add_argument(
@@ -47,6 +54,7 @@ def main() -> int:
             parser.error(f"no bench {name!r}: choose from {', '.join(BENCHES)}")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
+    measure.choose(options.only)
     try:
         before = measure.read([options.against])[1] if options.against else []
         machine, taken = measure.read(options.taken) if options.taken else (measure.machine(), _measure(options, parser))

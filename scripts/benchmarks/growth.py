@@ -47,9 +47,12 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     """Measure every point on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
     for kind in ("mariadb", "mysql"):
+        chosen = [point for point in points(quick) if measure.wanted(f"{point.series}/{point.at}/{kind}")]
+        if not chosen:
+            continue
         with start_server(kind) as server:
             _numbers(server)
-            for point in points(quick):
+            for point in chosen:
                 load = _write(server, point)
                 costs = [_cost(server.port, load) for _ in range(1 if load.rows > 10**6 else runs)]
                 taken.append(measure.of("growth", f"{point.series}/{point.at}/{kind}", "shmstore", "cpu", "ns/row", costs))

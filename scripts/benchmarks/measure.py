@@ -46,6 +46,19 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {memory} GiB, Linux {platform.release()}, Python {platform.python_version()}"
 
 
+_only: list[str] = []
+
+
+def choose(parts: list[str]) -> None:
+    """From now on, want only cases whose name holds all of `parts`."""
+    _only[:] = parts
+
+
+def wanted(case: str) -> bool:
+    """Whether a case is to be measured; its name ends in the server's kind."""
+    return all(part in case for part in _only)
+
+
 def say(text: str) -> None:
     """Progress, on standard error."""
     print(text, file=sys.stderr, flush=True)

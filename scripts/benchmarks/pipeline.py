@@ -32,8 +32,12 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     if left_out:
         measure.say(f"pipeline: Debezium is left out: {left_out}")
     for kind in ("mariadb", "mysql"):
+        cases = [case for case in loads.CASES if measure.wanted(f"{case}/{kind}")]
+        others = [case for case in ("latency", "idle") if measure.wanted(f"{case}/{kind}")]
+        if not cases and not others:
+            continue
         with start_server(kind) as server:
-            for case in loads.CASES:
+            for case in cases:
                 load = loads.write(server, case, 0.2 if quick else 1.0)
                 name = case if kind == "mariadb" else f"{case}/mysql"
                 for subject in READERS:
@@ -43,11 +47,13 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                 if kind == "mysql" and not left_out:
                     peers.append((debezium.PACKAGE, "debezium:read"))
                 for subject, function in peers:
-                    rates = [decode.read(function, server.port, load)[0] for _ in range(runs)]
+                    rates = [rate for rate, _ in decode.several(runs, function, server.port, load)]
                     _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
-            for line in _latency(server, kind, 200 if quick else 2000):
-                _add(taken, line)
-            _add(taken, _idle(server, kind, 5 if quick else 20))
+            if "latency" in others:
+                for line in _latency(server, kind, 200 if quick else 2000):
+                    _add(taken, line)
+            if "idle" in others:
+                _add(taken, _idle(server, kind, 5 if quick else 20))
     return taken
 
 
