@@ -31,6 +31,9 @@ from shmstore.layout import DISARMED, FIXED_SIZE, SLOT, SUBSCRIPTIONS, StoreStat
 
 cdef extern from *:
     """
+    #if defined(PYPY_VERSION) || defined(Py_GIL_DISABLED)
+    #error "views are moved on by CPython's rules, under its lock: the Python does without"
+    #endif
     #include <semaphore.h>
     #include <time.h>
     #if defined(__x86_64__) || defined(__i386__)
@@ -79,7 +82,6 @@ cdef extern from "Python.h":
         Py_ssize_t* shape
     ctypedef struct View "PyMemoryViewObject":
         int flags
-        Py_ssize_t exports
         Buffer view
         PyObject* weakreflist
     object PyMemoryView_FromObject(object)
@@ -281,7 +283,10 @@ cdef class Takes:
                 return None
             self._seen = last
         if limit_events is not None:
-            limit = limit_events
+            try:
+                limit = limit_events
+            except OverflowError:
+                limit = INT64_MAX
             if limit <= 0:
                 return None
             if last - get > limit:
@@ -426,10 +431,7 @@ cdef class Payloads:
         self.this, self.that = self.that, self.this
         if self.this is not None:
             view = <View*>self.this
-            if (
-                Py_REFCNT(<PyObject*>view) == 1 and view.exports == 0 and view.weakreflist == NULL
-                and not view.flags & view_released
-            ):
+            if Py_REFCNT(<PyObject*>view) == 1 and view.weakreflist == NULL and not view.flags & view_released:
                 view.view.buf = at
                 view.view.len = view.view.shape[0] = end - start
                 return self.this

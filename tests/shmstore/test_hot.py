@@ -84,7 +84,7 @@ def random_step(rng: random.Random) -> Any:
         for _ in range(rng.randrange(1, 10))
     ]
     payloads = [bytes([rng.randrange(256)]) * size for size in sizes]
-    limit = rng.choice((None, None, 0, 1, 2, 5))
+    limit = rng.choice((None, None, 0, 1, 2, 5, -(2**70), 2**70))
     odd = rng.choice(([b"x", "y"], (b"x", b"y"), [], "text", [b"x", b""], bytearray(b"z"), None))
     back = rng.random() < 0.2
 
