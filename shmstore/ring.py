@@ -293,6 +293,8 @@ class Reader:
     def available(self) -> int:
         """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds."""
         seen = self._words[PUT]
+        if WEAK_ORDER:
+            fence()  # the cursor, before anything behind it is read
         if not 0 <= seen - self.get <= seen - self.ack <= self._views.capacity:
             raise StoreCorrupt(
                 f"put stands at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` tells more"
