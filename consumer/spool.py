@@ -277,6 +277,11 @@ class Spool:
         header = decode_stored(raw[: int(ends[0])])[0]
         tail = decode_stored(raw[int(ends[-2]) if len(ends) > 1 else 0 :])[0]
         end = position_of(tail)._replace(row=tail[11])
+        if end.of_group:
+            raise ShmStoreError(
+                f"store {self._store.name!r} holds several sources, whose files and offsets have no common order: a spool keeps one source; give "
+                "each a store of its own"
+            )
         start = Position(header[2], header[3] - header[4], "", header[11])
         if self._last is not None and self._last.epoch == self._store.epoch and self._last.last == first - 1:
             start = ends_of(self._last).end
