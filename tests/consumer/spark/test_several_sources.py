@@ -29,7 +29,7 @@ def test_a_spool_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     begin = Event(EntryType.BEGIN, EventType.NONE, Position("x.000001", 90), 1, transaction="0-1-2")
     try:
         with EventStore.create(name, capacity=16) as store:
-            spool = Spool(store, tmp_path / "spool", file_bytes=1)
+            spool = Spool(store, tmp_path / "spool")
             store.put([begin, begin._replace(entry=EntryType.END, position=Position("x.000001", 120, PLACES), order=1)])
             with pytest.raises(ShmStoreError, match=r"holds several sources.* a spool keeps one source"):
                 spool.step(0)
