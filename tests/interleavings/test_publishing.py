@@ -211,6 +211,7 @@ def test_what_is_told_of_a_moving_store_is_possible(outcomes):
     assert outcomes(describing, asymmetric=True) == {(True, True, True)}
 
 
+@pytest.mark.long
 @mutants(
     (
         "put last",
@@ -224,7 +225,6 @@ def test_what_is_told_of_a_moving_store_is_possible(outcomes):
     ),
     ("ack beyond put", (shmstore.stat, "describe", "min(slowest_ack(views), put.sequence)", "slowest_ack(views)")),
     ("one look at put", (shmstore.segment, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n")),
-    long=["put last", "ack beyond put"],
 )
 def test_telling_what_cannot_be_is_caught(outcomes, monkeypatch, changes):
     """Cursors read in another order make room that is negative, or a store that looks broken."""

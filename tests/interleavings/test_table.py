@@ -163,6 +163,7 @@ def test_two_who_come_at_once_have_a_place_each(outcomes):
     assert outcomes(pair(True), asymmetric=True) == {((1, -1), "in use", -1, (0, 1, 0))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("same", [False, True])
 def test_coming_without_the_lock_is_caught(outcomes, monkeypatch, same):
     """Without the table's lock two who come at once meet at one place."""
@@ -207,7 +208,7 @@ def test_what_nobody_reads_is_kept_for_the_next(outcomes):
         (SubscriptionTable, "_fill", "        words[STATE_OF[0]] = FREE\n", ""),
         (SubscriptionTable, "locked", "self._half_done()", "()"),
     ),
-    long=["stale ack", "at the end"],
+    long=["stale ack", "at the end", "stays"],
 )
 def test_going_carelessly_is_caught(outcomes, monkeypatch, changes):
     """Without place 0 in its stead, or with that at a wrong ack, or staying, events are lost or kept for ever."""

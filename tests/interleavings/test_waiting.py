@@ -273,6 +273,7 @@ def test_each_waits_for_the_other_again_and_again(outcomes, asymmetric):
     assert outcomes(ping_pong, asymmetric=asymmetric) == {b"01"}
 
 
+@pytest.mark.long
 def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
     """An ack that wakes nobody leaves both asleep in the second round."""
     mutate(monkeypatch, (EventStore, "wake_producer", "        self._wakeups.room.notify()", "        pass"))
