@@ -99,24 +99,28 @@ def peak_of_all(port: int, load: loads.Load, readers: tuple[str, ...] = ("count"
         try:
             for reader in readers:
                 store.subscribe(reader).close()
-            tail = [sys.executable, "-m", "shmstore.cli", "tail", name, "--subscription", "tail", "--count", str(load.rows)]
+            tail = [sys.executable, "-m", "shmstore.cli", "tail", name, "--subscription", "tail"]
             commands = {"producer": [sys.executable, "-c", _PRODUCER, name, str(port), f"{load.file}:{load.offset}"]} | {
                 reader: tail if reader == "tail" else [sys.executable, "-c", _READER, name, reader, str(load.rows)]
                 for reader in readers
             }
             with _watched(commands) as (processes, peaks):
                 for reader in readers:
-                    while processes[reader].poll() is None:
+                    # tail has no end: it is done when it has acked all that the others have seen
+                    while processes[reader].poll() is None and not (reader == "tail" and _acked(store, reader)):
                         if processes["producer"].poll() is not None:
                             raise RuntimeError(f"the producer ended: {_said(processes['producer'])}")
-                        with suppress(subprocess.TimeoutExpired):
-                            processes[reader].wait(1)
-                    if processes[reader].returncode:
+                        time.sleep(0.05)
+                    if processes[reader].poll():
                         raise RuntimeError(f"{reader} failed: {_said(processes[reader])}")
             return peaks
         finally:
             with suppress(StoreNotFound):
                 EventStore.unlink(name)
+
+
+def _acked(store: EventStore, name: str) -> bool:
+    return any(one.name == name and one.ack.sequence >= store.newest for one in store.subscriptions())
 
 
 def _said(process: subprocess.Popen[bytes]) -> str:
