@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from consumer.spark.source import ShmStoreSource
 from consumer.spool import Spool, pieces
-from shmstore import EventStore
+from shmstore import EventStore, PositionNotFound
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query
 
@@ -107,6 +108,32 @@ def test_a_failed_batch_comes_again_and_files_go(
     spool.clean()
     assert len(pieces(folder)) == 1
     spool.close()
+
+
+def test_offsets_are_found_by_position(store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """An offset of another life of the store goes on behind its place in the binlog; one before the first file names the gap."""
+    store.subscribe("holder")
+    spool = Spool(store, tmp_path / "spool")
+    for n in range(4):
+        store.put([*binlog.insert(order_row(2 * n)), *binlog.insert(order_row(2 * n + 1))])
+        spool.step(0)
+    spool.close()
+    source = ShmStoreSource({"store": store_name, "tables": "shop.orders", "spool": str(tmp_path / "spool")})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    assert reader.initialOffset() == start
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    for done in range(1, 8):
+        middle = {**start, "epoch": 5, "seq": 99, "offset": 4 + 300 * done, "gtids": f"0-1-{done}"}
+        assert reader.latestOffset(middle, reader.getDefaultReadLimit()) == end
+        rows = [row for part in reader.partitions(middle, end) for batch in reader.read(part) for row in batch.to_pylist()]
+        assert [row["after"]["id"] for row in rows] == list(range(done, 8))
+    later = {**end, "epoch": 5, "offset": end["offset"] + 1}
+    assert reader.latestOffset(later, reader.getDefaultReadLimit()) == later  # the spool has not come to it yet
+    pieces(tmp_path / "spool")[0].path.unlink()
+    with pytest.raises(PositionNotFound, match="no longer has the events after"):
+        reader.latestOffset({**start, "epoch": 5}, reader.getDefaultReadLimit())
+    reader.stop()
 
 
 def test_errors(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,8 @@ def _check_rows(types: Any, found: dict[int, dict[str, Any]], what: str) -> None
 
 
 def _check_variant(types: Any, frame: Any) -> None:
-    found = {row["id"]: row for row in (row.after.toPython() for row in frame.select("after").collect())}
+    with localcontext(prec=80):  # pyspark's own arithmetic rounds to the context's digits
+        found = {row["id"]: row for row in (row.after.toPython() for row in frame.select("after").collect())}
     for row in found.values():
         for i, (_, spark_type, *_) in enumerate(types):
             name = f"c{i}"
