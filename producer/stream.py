@@ -186,7 +186,8 @@ def feed_payload(decoder: EventDecoder, raw: RawEvent) -> None:
     runs = not isinstance(buffer, TransactionBuffer)
     for piece in payload_pieces(raw.body):
         if runs:
-            decoder.feed(compiled.inner_run(piece, raw.length, raw.end))
+            run: Any = compiled.inner_run(piece, raw.length, raw.end)
+            decoder.feed(run)
         else:
             for event in cut_events(piece):
                 timestamp, code, server = int.from_bytes(event[:4], "little"), event[4], int.from_bytes(event[5:9], "little")
