@@ -1,16 +1,20 @@
 """Events over TCP, for executors on other hosts than the store's.
 
 The process that owns the query's subscription listens; whoever knows the query's key, which travels in the partitions, may
-ask for a range of events. Both ends prove that they know it (HMAC, `multiprocessing.connection`), no pickle is read from
-the wire, and nothing but this query's store is served. What travels is as open to listeners as Spark's own blocks are
+ask for a range of events. Both ends prove that they know it (HMAC, `multiprocessing.connection`), the key itself never
+travels here, no pickle is read from the wire, and nothing but this query's store is served. What travels is as open to listeners as Spark's own blocks are
 without `spark.network.crypto.enabled`: between hosts that do not trust their network, use transport=inline with it.
+
+After the proof the socket is used as it is: a question is the first and the last event, 8 bytes each; an answer is chunks, each
+a head (first event, bytes of slots, of ends, of payloads; 8 bytes each) and what it says. A head whose first is -1 ends the
+answer; with one of -2 the payloads are an error's text.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +28,9 @@ from shmstore import PositionNotFound, ShmStoreError
 from shmstore.layout import SLOT
 
 KEY_BYTES = 32
+_QUESTION = struct.Struct("<qq")
+_HEAD = struct.Struct("<qqqq")
+_END, _ERROR = -1, -2
 
 
 class Address(NamedTuple):
@@ -80,17 +87,24 @@ class EventServer:
             # here and not in accept(), where a stranger who says nothing would keep all others waiting
             deliver_challenge(connection, self.address.key)
             answer_challenge(connection, self.address.key)
-            try:
-                first, last = json.loads(connection.recv_bytes(1 << 10))
+            with _socket_of(connection) as peer:
+                self._answer(peer)
+
+    def _answer(self, peer: socket.socket) -> None:
+        try:
+            chunks = self._read(*_QUESTION.unpack(_receive(peer, _QUESTION.size)))
+            while True:
                 with self._lock:  # a store object serves one thread at a time
-                    for chunk in self._read(int(first), int(last)):
-                        connection.send_bytes(chunk.first.to_bytes(8, "little"))
-                        connection.send_bytes(chunk.slots.tobytes())
-                        connection.send_bytes(chunk.ends.tobytes())
-                        connection.send_bytes(chunk.raw if len(chunk.raw) else b"")
-                connection.send_bytes(b"")
-            except (ShmStoreError, ValueError, TypeError) as error:
-                connection.send_bytes(b"error: " + str(error).encode())
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                slots, ends = chunk.slots.tobytes(), chunk.ends.tobytes()
+                peer.sendall(b"".join((_HEAD.pack(chunk.first, len(slots), len(ends), len(chunk.raw)), slots, ends)))
+                peer.sendall(chunk.raw)
+            peer.sendall(_HEAD.pack(_END, 0, 0, 0))
+        except (ShmStoreError, ValueError) as error:
+            text = str(error).encode()
+            peer.sendall(_HEAD.pack(_ERROR, 0, 0, len(text)) + text)
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -102,14 +116,35 @@ class EventServer:
 
 def fetch(address: Address, first: int, last: int) -> Iterator[Chunk]:
     """Yield the events `first` to `last` from the query's server. Raises `PositionNotFound` with what it says, OSError."""
-    with Client((address.host, address.port), authkey=address.key) as connection:
-        connection.send_bytes(json.dumps([first, last]).encode())
-        while head := connection.recv_bytes():
-            if len(head) != 8:
-                raise PositionNotFound(head.decode(errors="replace").removeprefix("error: "))
-            slots = np.frombuffer(connection.recv_bytes(), SLOT)
-            ends = np.frombuffer(connection.recv_bytes(), np.int64)
-            yield Chunk(int.from_bytes(head, "little"), connection.recv_bytes(), ends, slots)
+    with Client((address.host, address.port), authkey=address.key) as connection, _socket_of(connection) as peer:
+        peer.sendall(_QUESTION.pack(first, last))
+        while True:
+            begin, slots, ends, size = _HEAD.unpack(_receive(peer, _HEAD.size))
+            if begin == _END:
+                return
+            if begin == _ERROR:
+                raise PositionNotFound(bytes(_receive(peer, size)).decode(errors="replace"))
+            places = np.frombuffer(_receive(peer, slots), SLOT), np.frombuffer(_receive(peer, ends), np.int64)
+            yield Chunk(begin, _receive(peer, size), places[1], places[0])
+
+
+def _socket_of(connection: Connection) -> socket.socket:
+    """The socket of a connection whose ends know each other: it fills memory that is there, and does not wait to send."""
+    peer = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
+
+
+def _receive(peer: socket.socket, size: int) -> memoryview:
+    """Return the next `size` bytes. Raises ConnectionError where there are fewer."""
+    found = np.empty(size, np.uint8).data
+    at = 0
+    while at < size:
+        got = peer.recv_into(found[at:], flags=socket.MSG_WAITALL)
+        if not got:
+            raise ConnectionResetError("the query's process closed the connection in mid-answer")
+        at += got
+    return found
 
 
 def own_address() -> str:

@@ -9,7 +9,7 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from consumer.spark.network import EventServer, fetch
+from consumer.spark.network import Chunk, EventServer, fetch
 from consumer.spark.partition import read_store
 from shmstore import EventStore, PositionNotFound
 from shmstore.codec import encode
@@ -54,3 +54,17 @@ def test_a_closed_server_refuses(server: EventServer) -> None:
     server.close()
     with pytest.raises(ConnectionError):
         list(fetch(server.address, 0, 1))
+
+
+def test_an_answer_cut_short_is_no_answer(binlog: Binlog, store: EventStore) -> None:
+    """A server that dies in mid-answer is an error, not the end of the events."""
+    store.put(binlog.insert(order_row(1)))
+
+    def broken(first: int, last: int) -> Iterator[Chunk]:
+        yield from read_store(store, first, last)
+        raise OSError("the store's host is gone")
+
+    server = EventServer(broken, "127.0.0.1")
+    with pytest.raises(ConnectionError, match="mid-answer"):
+        list(fetch(server.address, 0, 2))
+    server.close()
