@@ -7,6 +7,9 @@ ack; with the first alone a ring smaller than the backlog would stand still for 
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -95,7 +98,20 @@ class Lease:
                 store.unsubscribe(options.subscription)
                 self._own("earliest", None).close()
                 self._subscription = self._own("earliest", checkpoint)
+            self._close_when_terminated()
         return self._subscription
+
+    def _close_when_terminated(self) -> None:
+        """Give the subscription up on SIGTERM, too: with it, and no word before, Spark ends this process when a query stops."""
+
+        def end(*_: object) -> None:
+            self.close()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        here = threading.current_thread() is threading.main_thread()  # the only one that may set a handler
+        if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, end)
 
     def _own(self, start: str | int | Position, checkpoint: CheckpointFile | None) -> Subscription:
         """Subscribe, waiting a moment for a reader whose query was stopped or killed and whose process is about to end."""

@@ -71,6 +71,8 @@ def test_a_restarted_query_goes_on_after_its_last_batch(make: Make, store: Event
     query.await_rows(2)
     query.await_that(lambda: store.subscriptions()[0].lag_events == 0)  # Spark has logged the batch
     query.stop()
+    query.await_that(lambda: not store.subscriptions()[0].alive)
+    assert store.subscriptions()[0].owner_pid == 0, "its process died and did not say so"
     store.put(binlog.insert(order_row(3)))
     query.start()
     assert keys(query.await_rows(3)) == expected(1, 2, 3)
