@@ -31,6 +31,7 @@ def main() -> int:
         default=[],
         help="decode, pipeline, growth, memory: cases like narrow/bulk/mysql that hold TEXT",
     )
+    parser.add_argument("--case", action="append", default=[], help="of spark: one case only, as noop/100000; may be given again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and measurements to FILE")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the ratios to the peers as SVG into FILE")
     parser.add_argument(
@@ -52,6 +53,8 @@ def main() -> int:
     for name in options.bench:
         if name not in BENCHES:
             parser.error(f"no bench {name!r}: choose from {', '.join(BENCHES)}")
+    if options.case and options.bench != ["spark"]:
+        parser.error("--case goes with the bench spark alone")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
     measure.choose(options.only)
@@ -85,7 +88,8 @@ def _measure(options: argparse.Namespace, parser: argparse.ArgumentParser) -> li
         if not Path(__file__).with_name(f"{name}.py").exists():
             parser.error(f"bench {name!r} is not there yet")
         _install(PEERS.get(name, ()))
-        measured = importlib.import_module(f"scripts.benchmarks.{name}").measure_all(options.runs, options.quick)
+        only = {"chosen": options.case} if options.case else {}
+        measured = importlib.import_module(f"scripts.benchmarks.{name}").measure_all(options.runs, options.quick, **only)
         taken += [m if isinstance(m, measure.Measurement) else measure.Measurement(**m) for m in measured]
     return taken
 

@@ -1,11 +1,11 @@
 """Spark: rows a second and time a micro-batch, beside the ceiling of Spark's hand-off and the other ways into a DataFrame.
 
-Events are updates of one row of six columns, about 260 bytes each, all of a micro-batch in one transaction. ``noop/N`` and
-``parquet/N`` are micro-batches of N events. Subjects: shmstore typed (1 and 2 partitions) and raw; "arrow ready", a
+Events are updates of one row of six columns, about 310 bytes each, all of a micro-batch in one transaction. ``noop/N`` and
+``parquet/N`` are micro-batches of N events. Subjects: shmstore typed (2 partitions at most, and 1) and raw; "arrow ready", a
 source of the same schema whose rows lie in /dev/shm as Arrow already, which is the most that Spark's hand-off gives;
 createDataFrame from tuples, pandas and Arrow of the same rows, a new DataFrame a batch, written to the same sink.
-``fixed`` is a micro-batch of one event: ours, a trivial Python source's, Spark's own rate source's, without and with the
-settings that `replicate` recommends.
+``fixed`` is a micro-batch of one event: ours, a trivial Python source's, Spark's own rate-micro-batch source's, with the
+settings that `replicate` recommends, and without (``fixed default``). Sources take turns, so that none has the warmer JVM.
 """
 
 from __future__ import annotations
@@ -272,6 +272,9 @@ def cases(quick: bool) -> list[str]:
 
 def measure_all(runs: int, quick: bool, chosen: Sequence[str] = ()) -> list[measure.Measurement]:
     """Run every case, or those in `chosen`; return the measurements."""
+    unknown = [case for case in chosen if case not in cases(quick)]
+    if unknown:
+        raise SystemExit(f"scripts/bench: spark has no case {', '.join(unknown)}: choose from {', '.join(cases(quick))}")
     chosen = [case for case in cases(quick) if not chosen or case in chosen]
     largest = max([1_000, *(int(case.partition("/")[2]) for case in chosen if "/" in case)])
     name = f"bench-spark-{os.getpid()}"
