@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 import time
@@ -67,14 +66,7 @@ TYPES: list[tuple[str, str, tuple[str, Any], tuple[str, Any]]] = [
     ("POINT", "binary", ("ST_GeomFromText('POINT(0 0)')", bytes(4) + b"\1\1" + bytes(19)), ("ST_GeomFromText('POINT(1 2)')", None)),
 ]  # fmt: skip
 OWN: dict[str, list[tuple[str, str, tuple[str, Any], tuple[str, Any]]]] = {
-    "mysql": [
-        (
-            "VECTOR(2)",
-            "binary",
-            ("STRING_TO_VECTOR('[1,-0.5]')", struct.pack("<2f", 1, -0.5)),
-            ("STRING_TO_VECTOR('[0]')", bytes(4)),
-        )
-    ],
+    "mysql": [],
     "mariadb": [
         (
             "UUID",
