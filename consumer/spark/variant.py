@@ -45,7 +45,7 @@ def _integer(value: int) -> bytes:
 def _decimal(text: str) -> bytes:
     sign, digits, exponent = Decimal(text).as_tuple()
     assert isinstance(exponent, int)
-    unscaled = int("".join(map(str, digits))) * 10 ** max(0, exponent) * (-1 if sign else 1)
+    unscaled: int = int("".join(map(str, digits))) * 10 ** max(0, exponent) * (-1 if sign else 1)
     scale = max(0, -exponent)
     for most, type_, size in _DECIMALS:
         if abs(unscaled) < 10**most and scale <= most:
