@@ -23,6 +23,7 @@ from tests.servers.server import Server, start_server
 
 CASES = ("rows", "large rows", "rows/compressed", "large rows/compressed")
 BOUND_MB = 150
+OWN, ALL = ("RssAnon:",), ("RssAnon:", "RssFile:")  # in /proc/PID/status; RssFile is mostly the libraries' code
 
 _PRODUCER = """
 import sys, producer
@@ -92,7 +93,9 @@ def write(server: Server, case: str, rows: int, large: int) -> loads.Load:
     return loads.Load(case, large if case.startswith("large") else rows, file, offset, end_file, end_offset)
 
 
-def peak_of_all(port: int, load: loads.Load, readers: tuple[str, ...] = ("count", "arrow", "tail")) -> dict[str, float]:
+def peak_of_all(
+    port: int, load: loads.Load, readers: tuple[str, ...] = ("count", "arrow", "tail"), counted: tuple[str, ...] = ALL
+) -> dict[str, float]:
     """Send a load through a store; return each process's peak in MB."""
     name = f"bench-memory-{os.getpid()}-{time.monotonic_ns()}"
     with EventStore.create(name) as store:
@@ -104,7 +107,7 @@ def peak_of_all(port: int, load: loads.Load, readers: tuple[str, ...] = ("count"
                 reader: tail if reader == "tail" else [sys.executable, "-c", _READER, name, reader, str(load.rows)]
                 for reader in readers
             }
-            with _watched(commands) as (processes, peaks):
+            with _watched(commands, counted) as (processes, peaks):
                 for reader in readers:
                     # tail has no end: it is done when it has acked all that the others have seen
                     while processes[reader].poll() is None and not (reader == "tail" and _acked(store, reader)):
@@ -129,7 +132,9 @@ def _said(process: subprocess.Popen[bytes]) -> str:
 
 
 @contextmanager
-def _watched(commands: dict[str, list[str]]) -> Iterator[tuple[dict[str, subprocess.Popen[bytes]], dict[str, float]]]:
+def _watched(
+    commands: dict[str, list[str]], counted: tuple[str, ...]
+) -> Iterator[tuple[dict[str, subprocess.Popen[bytes]], dict[str, float]]]:
     """Run the commands and note their peaks until the block ends, which ends them."""
     peaks = dict.fromkeys(commands, 0.0)
     processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -138,7 +143,7 @@ def _watched(commands: dict[str, list[str]]) -> Iterator[tuple[dict[str, subproc
     def watch() -> None:
         while not over.wait(0.003):
             for who, process in list(processes.items()):
-                peaks[who] = max(peaks[who], resident(process.pid))
+                peaks[who] = max(peaks[who], resident(process.pid, counted))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -154,10 +159,10 @@ def _watched(commands: dict[str, list[str]]) -> Iterator[tuple[dict[str, subproc
             process.wait()
 
 
-def resident(pid: int) -> float:
+def resident(pid: int, counted: tuple[str, ...] = ALL) -> float:
     """MB of memory of a process that are not shared memory; 0 for one that has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssFile:"))) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith(counted)) / 1024
