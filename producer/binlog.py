@@ -229,6 +229,7 @@ class BinlogReader:
         self._heard = time.monotonic()
 
     _connection: Any = None
+    _hurried = False
 
     def _dump_connection(self, settings: Settings, session: Session) -> Any:
         # not read for as long as the ring is full: the server must not give up on us meanwhile
@@ -299,8 +300,10 @@ class BinlogReader:
         self._heard = time.monotonic()
 
     def hurry(self, hurried: bool) -> None:
-        """From now on, do not wait for events: somebody has other work to do meanwhile. Or do again."""
-        self._socket.settimeout(HURRIED if hurried else POLL)
+        """From now on, wait for events only for a moment: somebody has other work to do meanwhile. Or do again."""
+        if hurried is not self._hurried:
+            self._hurried = hurried
+            self._socket.settimeout(HURRIED if hurried else POLL)
 
     def _where(self) -> str:
         return f"{self._endpoint[0]}:{self._endpoint[1]}"

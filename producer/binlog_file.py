@@ -115,6 +115,9 @@ class BinlogFiles:
     def rest(self) -> None:
         """Files do not time out."""
 
+    def hurry(self, hurried: bool) -> None:
+        """Files do not wait."""
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:

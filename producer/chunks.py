@@ -37,7 +37,7 @@ from producer.server import Server, current_position, gtid_at
 from producer.tables import Key, SourceTable, quoted
 from shmstore import Column, Position, SourceError
 
-__all__ = ["Rows", "Selection", "begin", "literals", "selection"]
+__all__ = ["Rows", "Selection", "begin", "literals", "prepare", "selection"]
 
 RECEIVE = 1 << 18
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
@@ -45,6 +45,22 @@ _END, _ERROR = 0xFE, 0xFF
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "bit", "year", "decimal"}
 _INDEXED = Column("", "bigint", unsigned=True)
 _BYTES = Column("", "varbinary")
+
+
+# So that values come as they are stored, and nothing of a global setting cuts a SELECT short.
+_SETUP = (
+    "SET SESSION time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', character_set_results = NULL, sql_big_selects = 1, "
+    "sql_select_limit = 18446744073709551615, net_write_timeout = 3600, {} = 0"
+)
+_HIDDEN = "SET SESSION show_gipk_in_create_table_and_information_schema = ON"  # MySQL's invisible keys are in the binlog
+
+
+def prepare(session: Session) -> None:
+    """Set a new connection up for reading chunks."""
+    session.query(_SETUP.format("max_statement_time" if session.mariadb else "max_execution_time"))
+    session.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    if session.query("SHOW VARIABLES LIKE 'show_gipk_in_create_table_and_information_schema'"):
+        session.query(_HIDDEN)
 
 
 def begin(session: Session, server: Server, reached: Position, executed: ExecutedSet | None) -> Position | None:

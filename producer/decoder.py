@@ -102,6 +102,7 @@ class EventDecoder:
         take.update(dict.fromkeys(_HARMLESS, lambda raw: None))
         self._take = take
         self._stream = Stream(self) if compiled else None
+        self.forget_tables: Callable[[], None] = self._stream.forget_tables if self._stream is not None else lambda: None
 
     # ------------------------------------------------------------ the stream
 
@@ -110,8 +111,7 @@ class EventDecoder:
         writer = self.writer
         writer.buffer.reset()
         self.rows_decoder.clear()
-        if self._stream is not None:
-            self._stream.forget_tables()
+        self.forget_tables()
         writer.move(position.file, position.offset)
         writer.tail = tail
         self._set_executed(executed.copy() if executed is not None else None)

@@ -13,6 +13,7 @@ from producer.scan import file_begins
 from producer.server import Server, binlog_files, read_server
 from producer.settings import Settings
 from producer.start import lowest, parse_place
+from producer.tables import may_select
 from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
 
 SHORT_RETENTION_HOURS = 24.0
@@ -39,6 +40,7 @@ def check_server(settings: Settings) -> list[Finding]:
         findings += _identity(session, server, settings)
         if server.variables.get("log_bin") == "ON":  # without one the server refuses to say what these ask
             findings += _account(session, settings)
+            findings += _snapshots(session, server, settings)
             findings += _retention(session, server, settings)
         return findings
     finally:
@@ -129,6 +131,19 @@ def _account(session: Session, settings: Settings) -> list[Finding]:
         grant = f"GRANT REPLICATION SLAVE ON *.* TO {account};"
         findings.append(Finding("privilege to read the binlog", "fail", str(error), "REPLICATION SLAVE", grant))
     return findings
+
+
+def _snapshots(session: Session, server: Server, settings: Settings) -> list[Finding]:
+    if settings.snapshot == "never" and settings.on_purged != "snapshot":
+        return []
+    name, findings = "snapshots", []
+    if not server.gtids:
+        mode = server.variables.get("gtid_mode", "OFF")
+        findings.append(Finding(name, "fail", f"gtid_mode = {mode}", "ON", "turn GTIDs on, as above: a snapshot needs them"))
+    if not may_select(session):
+        account = "@".join(f"'{part}'" for part in str(session.query("SELECT CURRENT_USER()")[0][0]).rsplit("@", 1))
+        findings.append(Finding(name, "fail", "the account sees no table", "SELECT", f"GRANT SELECT ON *.* TO {account};"))
+    return findings or [Finding(name, "ok", f"snapshot = {settings.snapshot}, on_purged = {settings.on_purged}")]
 
 
 def _retention(session: Session, server: Server, settings: Settings) -> list[Finding]:

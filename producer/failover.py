@@ -6,17 +6,19 @@ server's history, at the place of its binlog that holds no other transaction.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from producer.binlog import Session
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids, parse
-from producer.history import histories, require_covered
+from producer.history import CurrentTables, histories, open_history, require_covered, take_snapshot
 from producer.scan import scan_to_set
 from producer.schema import SchemaHistory
 from producer.server import Server
 from producer.settings import Settings
-from producer.start import Start
+from producer.start import Start, configured
 from shmstore import Position, SchemaUnknown
 
 
@@ -49,6 +51,16 @@ def go_to_start(
             "unknown; start there or earlier, or with start = latest"
         )
     return start
+
+
+def after_loss(
+    start: Start, settings: Settings, session: Session, server: Server, log: logging.Logger
+) -> tuple[SchemaHistory | CurrentTables | None, Start]:
+    """Begin a new history at the present place, which replaces `start`: the old one has not seen the DDLs that were lost."""
+    schemas = open_history(settings, session, server, log, anew=True)
+    assert isinstance(schemas, SchemaHistory)
+    now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
+    return schemas, now._replace(lost=start.lost)
 
 
 def _is_part(executed: ExecutedSet, gtids: str) -> bool:

@@ -13,23 +13,23 @@ import socket
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from producer.binlog import BinlogReader, connect
 from producer.binlog_file import BinlogFiles, find_place, find_time, list_files
 from producer.decoder import EventDecoder
 from producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable
 from producer.events import RawEvent
-from producer.failover import go_to_start, needs_snapshot
+from producer.failover import after_loss, go_to_start, needs_snapshot
 from producer.history import open_history, take_snapshot
+from producer.link import Link
 from producer.schema import SchemaHistory
 from producer.seal import Seal
 from producer.server import read_server, require_binlog
 from producer.settings import Settings, SettingsError
 from producer.snapshot import Snapshot
-from producer.start import Resume, Start, choose_start, configured, has_resume, parse_place, parse_time, resume_point
+from producer.start import Resume, Start, choose_start, has_resume, parse_place, parse_time, resume_point
 from producer.stream import new_buffer
 from producer.transaction import Flush
 from producer.writer import Tail
@@ -64,19 +64,6 @@ class Summary(NamedTuple):
     skipped: int = 0  # events that could not be decoded, with on_error = skip
     blocked_seconds: float = 0.0  # waiting for room in the ring
     position: Position | None = None  # how far the source was read
-
-
-class Link(Protocol):
-    """A source of raw events: a server's stream, or local files."""
-
-    def read(self) -> list[RawEvent] | None:
-        """Return what has come, perhaps nothing; None at the end of the source."""
-
-    def rest(self) -> None:
-        """Say that the pause just past was the reader's own."""
-
-    def close(self) -> None:
-        """Let go of the source."""
 
 
 def replica_id(settings: Settings, source: str = "") -> int:
@@ -145,13 +132,10 @@ class Replicator:
             log=self._log,
         )
         self._seal = Seal(settings)
-        self._snapshot: Snapshot | None = None
-        if seat is None and not settings.binlog:
-            self._snapshot = Snapshot(settings, store, self._decoder, self._log)
-        elif settings.snapshot != "never" or settings.on_purged == "snapshot":
-            raise SettingsError(
-                f"store {settings.store!r} is shared by several sources: snapshots work with one source in a store"
-            )
+        alone = seat is None and not settings.binlog
+        self._snapshot = Snapshot(settings, store, self._decoder, self._log) if alone else None
+        if not alone and (settings.snapshot != "never" or settings.on_purged == "snapshot"):
+            raise SettingsError(f"store {settings.store!r} has several sources: snapshots work with one source in a store")
         self._endpoints = settings.endpoints()
         self._source = settings.name
         self._first: Start | None = None  # where the first link began: the resume point while nothing was put
@@ -248,14 +232,10 @@ class Replicator:
                 latest = take_snapshot(schemas, session, server)
             saved: dict[str, Checkpoint] | None = {} if seat is not None else None
             start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
-            if start.lost is not None and isinstance(schemas, SchemaHistory):  # it has not seen what was lost
-                schemas = open_history(settings, session, server, self._log, anew=True)
-                if isinstance(schemas, SchemaHistory):
-                    start = configured(
-                        replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server)
-                    )._replace(lost=start.lost)
+            if start.lost is not None and isinstance(schemas, SchemaHistory):
+                schemas, start = after_loss(start, settings, session, server, self._log)
             if self._snapshot is not None and (start.lost is not None or (fresh and settings.snapshot == "initial")):
-                self._snapshot.want(server, "initial" if start.lost is None else "purged")
+                self._snapshot.want(session, server, "initial" if start.lost is None else "purged")
             if isinstance(schemas, SchemaHistory):
                 start = go_to_start(schemas, start, settings, session, server, fresh=fresh)
             domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
@@ -332,34 +312,52 @@ class Replicator:
     def _stream(self, link: Link) -> None:
         """Read until told to stop, or until the source ends."""
         feed, buffer, seat, snapshot = self._decoder.feed, self._buffer, self._seat, self._snapshot
-        heartbeats, hurried = self._decoder.heartbeats, False
+        heartbeats = self._decoder.heartbeats
         self._decoder.drain = lambda: self._put_ready(link)
         while not self._stop():
-            events = link.read() if snapshot is None or not snapshot.holds else []
+            events = link.read()
             if events is None:
                 self._put_ready(link)
                 return
             for raw in events:
-                feed(raw)
+                if snapshot is None or not snapshot.waits or isinstance(raw, RawEvent):
+                    feed(raw)
+                elif not self._feed_singly(raw, link, snapshot):
+                    return
                 if buffer.full and not self._put_ready(link):
                     return
             buffer.tick()
             if not self._put_ready(link):
                 return
-            if snapshot is not None and (snapshot.active or hurried) and isinstance(link, BinlogReader):
-                if snapshot.active is not hurried:
-                    hurried = snapshot.active
-                    link.hurry(hurried)
-                snapshot.step(bool(events))
-                if not self._put_ready(link):
-                    return
-                snapshot.settle()
-                if snapshot.holds:
-                    link.rest()  # its silence is ours
+            if snapshot is not None and not self._beside(link, snapshot, heard=bool(events)):
+                return
             if seat is not None and events:
                 seat.say(drained=self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction)
                 heartbeats = self._decoder.heartbeats
             self._heartbeat()
+
+    def _beside(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
+        """Let the snapshot do a little, or much where it holds the stream; False when told to stop meanwhile."""
+        link.hurry(snapshot.active)
+        while snapshot.active:
+            snapshot.step(heard)
+            if not self._put_ready(link) or (snapshot.holds and self._stop()):
+                return False
+            snapshot.settle()
+            if not snapshot.holds:
+                break
+            link.rest()  # its silence is ours
+            self._heartbeat()
+        return True
+
+    def _feed_singly(self, run: Any, link: Link, snapshot: Snapshot) -> bool:
+        """Feed a run event by event, and let the snapshot see each end of a transaction."""
+        for raw in run.raw(RawEvent):
+            self._decoder.feed(raw)
+            if not (self._decoder.in_transaction or (self._put_ready(link) and self._beside(link, snapshot, heard=True))):
+                return False
+        self._decoder.forget_tables()  # the compiled side has not seen them
+        return True
 
     # ------------------------------------------------------------ the store
 
@@ -395,6 +393,8 @@ class Replicator:
                 break
             except StoreFull:
                 waited = True
+                if self._snapshot is not None:
+                    self._snapshot.read_on()
                 self._heartbeat()
                 if self._stop():
                     return False

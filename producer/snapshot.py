@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from producer import gtid
 from producer.binlog import Session, connect
-from producer.chunks import Rows, Selection, begin, literals, selection
+from producer.chunks import Rows, Selection, begin, literals, prepare, selection
 from producer.decoder import EventDecoder
 from producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
 from producer.filter import Patterns, TablePlan
@@ -35,17 +35,16 @@ from producer.progress import Place, Progress, ProgressFile, Request, Task, new_
 from producer.server import Server
 from producer.settings import Settings
 from producer.statement import Statement
-from producer.tables import list_tables, read_table
+from producer.tables import list_tables, may_select, read_table
 from producer.window import Window
-from shmstore import EventStore, Position, SourceError, StoreError, checkpoints
+from shmstore import EventStore, EventType, Position, SourceError, StoreError, checkpoints
 from shmstore.codec import decode_schema, encode_schema
 
 SLICE = 0.02  # seconds of reading between two looks at the stream
 CHUNK_BYTES = 16 << 20  # what a chunk is meant to take at most; of larger rows it has fewer
 MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
 ATTEMPTS = 20  # of one chunk
-_SETUP = "SET SESSION time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', character_set_results = NULL"
-_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+MISSES = 3  # looks in a row that met the stream inside a transaction; then each end is looked for
 
 
 class _Shape(NamedTuple):
@@ -84,7 +83,7 @@ class Snapshot:
         self._progress = self._file.load() or Progress(store.epoch)
         self._session: Session | None = None
         self._server: Server | None = None
-        self._placing = Placing(decoder.writer)
+        self._placing = Placing(decoder.writer, store.limit_bytes)
         self._shape: tuple[Task, _Shape] | None = None
         self._chunk: _Chunk | None = None
         self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
@@ -92,22 +91,28 @@ class Snapshot:
         self._ahead: list[Position] = []
         self.holds = False  # True while the stream must not be read
         self.active = False  # True while there is something to do
+        self.waits = False  # True while an end of a transaction is wanted and was not met by chance
+        self._misses = 0
 
     # ------------------------------------------------------------ requests
 
-    def want(self, server: Server, reason: str) -> None:
+    def want(self, session: Session, server: Server, reason: str) -> None:
         """Write down, before anything is put, that all tables are wanted. Raises `SourceError` where they cannot be had."""
-        if problem := self._refusal(server):
-            raise SourceError(problem)
+        request = Request(new_id(), (), reason, now_ms())
+        if problem := self._refusal(server) or self._choose(session, request)[1]:
+            raise SourceError(f"no snapshot can be taken: {problem}")
         self._progress = Progress(self._store.epoch)
         self._file.save(self._progress)
-        self._file.ask(Request(new_id(), (), reason, now_ms()))
+        self._file.ask(request)
 
     def begin(self, server: Server) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
         self._server, self._heard, self._failures, self._pause = server, False, 0, 0.0
-        self._placing = Placing(self._decoder.writer, int(server.variables.get("server_id") or 0))
+        self._placing = Placing(self._decoder.writer, self._store.limit_bytes, int(server.variables.get("server_id") or 0))
+        last = self._store.latest_event
+        if last is not None and last.type is EventType.READ and not last.ends_transaction:
+            self._placing.close(last)  # a former producer died there; its rows are read again
         self._decoder.altered = self._altered
         if self._progress.epoch != self._store.epoch:
             if self._progress.tasks:
@@ -130,7 +135,11 @@ class Snapshot:
                 self._progress.cancel()
                 self._drop()
             elif request.id not in known:
-                self._take(self._server, request)
+                try:
+                    self._take(self._server, request)
+                except SourceError as error:
+                    self._log.warning("snapshot %s waits: %s", request.id, error)
+                    return
             self._file.save(self._progress)
             path.unlink(missing_ok=True)
         self.active = self._progress.open
@@ -145,16 +154,11 @@ class Snapshot:
             return []
 
     def _take(self, server: Server, request: Request) -> None:
-        wanted, passes = Patterns(request.tables), self._decoder.filter.passes
         problem, tables = self._refusal(server), list[tuple[str, str]]()
         if not problem:
             session = connect(self._settings, server.endpoint)
             try:
-                tables = list_tables(
-                    session, lambda db, table: passes(db, table) and (not wanted or wanted.match(f"{db}.{table}"))
-                )
-                if not tables:
-                    problem = _nothing_to_read(session, request)
+                tables, problem = self._choose(session, request)
             finally:
                 session.close()
         if problem:
@@ -162,6 +166,17 @@ class Snapshot:
         else:
             self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
         self._progress.take(request._replace(problem=problem), tables)
+
+    def _choose(self, session: Session, request: Request) -> tuple[list[tuple[str, str]], str]:
+        """The tables that a request means, and why there are none."""
+        wanted, passes = Patterns(request.tables), self._decoder.filter.passes
+        tables = list_tables(session, lambda db, table: passes(db, table) and (not wanted or wanted.match(f"{db}.{table}")))
+        if tables:
+            return tables, ""
+        what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
+        if may_select(session):
+            return [], what if request.tables else ""  # a database may begin empty
+        return [], f"{what}: the account sees no table; GRANT SELECT ON *.* TO it, or on the databases wanted"
 
     def _refusal(self, server: Server) -> str:
         """Why this server's tables cannot be read so that they fit into the stream; empty where they can."""
@@ -194,7 +209,10 @@ class Snapshot:
         if not self._heard or time.monotonic() < self._pause:
             return
         try:
+            self._misses = 0 if self._at_end() else self._misses + 1
             self._advance()
+            chunk = self._chunk
+            self.waits = self._misses > MISSES and (chunk is None or chunk.rows is None or chunk.whole)
         except (LinkLost, ServerUnreachable, LoginRefused) as error:
             self._failures += 1
             wait = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(self._failures, 30))
@@ -202,6 +220,14 @@ class Snapshot:
             self._drop(wait)
         except SourceError as error:
             self._stumble(str(error), final=isinstance(error, PrivilegeMissing))
+
+    def read_on(self) -> None:
+        """The ring is full, for who knows how long: end the read that is under way, so that the server is rid of it."""
+        until = time.monotonic() + 1.0
+        while (chunk := self._chunk) and chunk.rows is not None and not (chunk.whole or self.holds):
+            self.step(False)
+            if time.monotonic() > until:
+                return
 
     def _advance(self) -> None:
         task = next((task for task in self._progress.tasks if task.open), None)
@@ -268,8 +294,7 @@ class Snapshot:
         if self._session is None:
             assert self._server is not None
             self._session = connect(self._settings, self._server.endpoint)
-            self._session.query(_SETUP)
-            self._session.query(_ISOLATION)
+            prepare(self._session)
         return self._session
 
     def _shape_of(self, session: Session, task: Task) -> _Shape | None:
@@ -411,12 +436,3 @@ class Snapshot:
             self._session = None
 
     close = _hang_up
-
-
-def _nothing_to_read(session: Session, request: Request) -> str:
-    """Why no table was found."""
-    grants = " ".join(str(row[0]) for row in session.query("SHOW GRANTS")).upper()
-    what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
-    if "SELECT" in grants or "ALL PRIVILEGES" in grants:
-        return what if request.tables else ""
-    return f"{what}: the account sees no table; GRANT SELECT ON *.* TO it, or on the databases wanted"

@@ -17,7 +17,7 @@ from producer.draft import Draft
 from producer.draft import Table as Drafted
 from shmstore import Column, TableSchema
 
-__all__ = ["Key", "SourceTable", "list_tables", "quoted", "read_table"]
+__all__ = ["Key", "SourceTable", "list_tables", "may_select", "quoted", "read_table"]
 
 SYSTEM = ("information_schema", "performance_schema", "sys", "mysql")
 _SIZED = {"char", "varchar", "binary", "varbinary", "decimal", "bit"}
@@ -65,6 +65,12 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def may_select(session: Session) -> bool:
+    """Whether the account may read any table at all: what it may not read, it does not see."""
+    grants = " ".join(str(row[0]) for row in session.query("SHOW GRANTS")).upper()
+    return "SELECT" in grants or "ALL PRIVILEGES" in grants
+
+
 def list_tables(session: Session, passes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
     """Return (database, table) of the tables that `passes` lets through; no views, none of the server's own."""
     places = ",".join(["%s"] * len(SYSTEM))
@@ -105,8 +111,10 @@ def read_table(session: Session, database: str, table: str, *, history: str = "a
         draft.period_end = end
         draft.version()
         keys = {"PRIMARY": list(draft.table.key)} if "PRIMARY" in keys else {}
-    names = [column.name for column in draft.table.columns]
-    schema = TableSchema(database, table, draft.table.columns, tuple([names.index(part) for part in draft.table.key]))
+    own = len(columns)
+    columns = [column if i < own else column._replace(nullable=False) for i, column in enumerate(draft.table.columns)]
+    names = [column.name for column in columns]
+    schema = TableSchema(database, table, tuple(columns), tuple([names.index(part) for part in draft.table.key]))
     collations += [""] * (len(names) - len(collations))
     key = next((Key(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
     return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, int(rows or 0), int(row_bytes or 0))

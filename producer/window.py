@@ -15,6 +15,7 @@ from producer.statement import Statement
 from shmstore import EntryType, EventType
 from shmstore.codec import decode_schema, decode_stored, pack
 
+_PROPS, _XA = 14, pack("xa_xid")
 _CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
 
 
@@ -25,19 +26,31 @@ class Window:
         self._name, self._key = (database, table), key
         self._mark = pack(database) + pack(table)  # so the schema of each event of the table has it
         self._places: dict[bytes, tuple[int, ...] | None] = {}
+        self._prepared: set[str | None] = set()  # XA transactions
         self.keys: set[tuple[Any, ...]] = set()
         self.changed = False  # any row
         self.broken = ""  # why the chunk cannot be used
 
     def note(self, blob: bytes, slots: NDArray[np.void]) -> None:
         """Note what is being put."""
-        wanted = (slots["entry"] == int(EntryType.ROWS)) & np.isin(slots["type"], _CHANGES)
         ends = np.cumsum(slots["size"], dtype=np.int64)
-        for i in np.flatnonzero(wanted).tolist():
+        for i in np.flatnonzero(np.isin(slots["type"], _CHANGES)).tolist():
             end = int(ends[i])
             start = end - int(slots["size"][i])
             if blob.find(self._mark, start, end) >= 0:
                 self._event(blob[start:end])
+        if blob.find(_XA) >= 0:
+            for end, size in zip(ends.tolist(), slots["size"].tolist(), strict=True):
+                if blob.find(_XA, end - size, end) >= 0:
+                    self._two_phase(decode_stored(blob[end - size : end])[0])
+
+    def _two_phase(self, header: list[Any]) -> None:
+        """Rows of an XA transaction came when it was prepared, and are seen by a read only once it is committed."""
+        name = header[_PROPS].get("xa_xid")
+        if header[0] == int(EntryType.END):
+            self._prepared.add(name)
+        elif header[1] == int(EventType.XACOMMIT) and name not in self._prepared:
+            self.broken = "an XA transaction prepared before was committed"
 
     def _event(self, payload: bytes) -> None:
         _, schema, body = decode_stored(payload)

@@ -7,19 +7,17 @@ from typing import Any
 
 import producer
 from producer.binlog import Session, connect
-from producer.chunks import Rows, begin, literals, selection
+from producer.chunks import Rows, begin, literals, prepare, selection
 from producer.server import read_server
 from producer.tables import SourceTable, read_table
 from shmstore import Position, TableSchema, codec
 from tests.servers.server import Server
 
-SETUP = "SET SESSION time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', character_set_results = NULL"
-
 
 def session_of(server: Server) -> Session:
     settings = producer.Settings(store="selecting", host=server.host, port=server.port, user=server.user)
     session = connect(settings, settings.endpoints()[0])
-    session.query(SETUP)
+    prepare(session)
     return session
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import producer
-from shmstore import EventType
-from tests.producer.running import events_of, execute, running, wait_for
+from producer.snapshot import Snapshot
+from shmstore import Event, EventStore, EventType
+from tests.producer.running import Running, events_of, execute, running, wait_for, wait_for_position
 from tests.producer.snapping import Load, copied, fill, finished, select, states
 from tests.servers.server import Server
 
@@ -28,8 +32,15 @@ def options(tmp_path: Path, database: str) -> dict[str, Any]:
     }
 
 
-def test_an_initial_snapshot_under_load_ends_equal_to_select(any_server: Server, database: str, options: dict[str, Any]) -> None:
-    """Inserts, updates, deletes, key changes, rollbacks and a DDL go on while the table is read, chunk by chunk."""
+@pytest.mark.parametrize("misses", [3, -1], ids=["runs", "singly"])
+def test_an_initial_snapshot_under_load_ends_equal_to_select(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, misses: int
+) -> None:
+    """Inserts, updates, deletes, key changes, rollbacks and a DDL go on while the table is read, chunk by chunk.
+
+    Also where the stream is fed event by event, as it is when its transactions' ends are not met by chance.
+    """
+    monkeypatch.setattr("producer.snapshot.MISSES", misses)
     fill(any_server, database, 12_000)
     load = Load(any_server, database, seed=11, rows=13_000)
     try:
@@ -111,3 +122,146 @@ def test_any_key_leads_through_the_whole_table_once(any_server: Server, database
             cursor.execute(f"SELECT count(*) FROM {name}")
             assert (name, len(read)) == (name, cursor.fetchone()[0])
         assert len(set(read)) == len(read) or name == "keyless"
+
+
+def lately(monkeypatch: pytest.MonkeyPatch, *changes: Callable[[], Any]) -> None:
+    """Let one of `changes` happen between the read and the put of each chunk, and the stream go on a while."""
+    left, due = list(changes), dict[int, float]()
+    place = Snapshot._place
+
+    def late(self: Snapshot, chunk: Any) -> None:
+        if id(chunk.window) not in due:
+            due[id(chunk.window)] = time.monotonic() + 0.4
+            if left:
+                left.pop(0)()
+            kept.append(chunk.window)
+        if time.monotonic() > due[id(chunk.window)]:
+            place(self, chunk)
+
+    kept: list[Any] = []  # so that no id comes twice
+    monkeypatch.setattr(Snapshot, "_place", late)
+
+
+@pytest.mark.parametrize("window", [True, False], ids=["window", "no window"])
+def test_rows_that_the_stream_changed_meanwhile_are_left_out(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, window: bool
+) -> None:
+    """A row updated, deleted or moved after the read and before the put stays as the stream brought it; without the window it goes back."""
+    fill(any_server, database, 20)
+    changes = ("UPDATE t SET n = 555 WHERE id = 3", "DELETE FROM t WHERE id = 4", "UPDATE t SET id = 30 WHERE id = 5")
+    lately(monkeypatch, lambda: execute(any_server, database, *changes))
+    if not window:
+        monkeypatch.setattr("producer.window.Window._event", lambda self, payload: None)
+    with running(any_server, **options) as run:
+        copy = copied(run, any_server)
+    assert (copy.tables["t"] == select(any_server, database, "t")) is window
+    assert copy.reads == (17 if window else 20)
+
+
+def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns come and go, the table is emptied: no row of before is put behind it."""
+    fill(any_server, database, 20)
+    lately(
+        monkeypatch,
+        lambda: execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7"),
+        lambda: execute(any_server, database, "ALTER TABLE t DROP COLUMN n"),
+        lambda: execute(any_server, database, "TRUNCATE TABLE t", "INSERT INTO t (id) VALUES (1)"),
+    )
+    with running(any_server, **options) as run:
+        events = [event for event in events_of_snapshot(run, any_server) if event.type is EventType.READ and event.table]
+    assert [(event.table.names, [row.after for row in event.rows]) for event in events if event.table] == [
+        (("id", "t", "more"), [(1, None, 7)])
+    ]
+
+
+def test_a_commit_of_an_xa_transaction_meanwhile_makes_the_chunk_be_read_again(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows came when it was prepared, and the read did not show them."""
+    fill(any_server, database, 20)
+    with (
+        any_server.connect(database=database) as other,
+        other.cursor() as cursor,
+        running(any_server, **{**options, "snapshot": "never"}) as run,
+    ):
+        for statement in ("XA START 'x'", "UPDATE t SET n = 777 WHERE id = 3", "XA END 'x'", "XA PREPARE 'x'"):
+            cursor.execute(statement)
+        with EventStore.attach(run.settings.store) as store:
+            wait_for_position(any_server, store)
+        lately(monkeypatch, lambda: cursor.execute("XA COMMIT 'x'"))
+        producer.request_snapshot(run.settings.store, "*.t", state=run.settings.state)
+        events = events_of_snapshot(run, any_server)
+    read = [row.after for event in events if event.type is EventType.READ for row in event.rows]
+    assert [row[1] for row in read if row and row[0] == 3] == [777]
+
+
+def events_of_snapshot(run: Running, server: Server) -> list[Event]:
+    wait_for(lambda: finished(run), "the snapshot")
+    return events_of(run, server)
+
+
+def test_hidden_keys_and_columns_are_read_as_they_are_logged(mysql: Server, database: str, options: dict[str, Any]) -> None:
+    """MySQL's generated invisible key and invisible columns are in the stream, so they are in a snapshot."""
+    with mysql.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_generate_invisible_primary_key = ON")
+        cursor.execute("CREATE TABLE t (a int, b int invisible, c int as (a + 1), index f ((a * 2)))")
+        cursor.execute("INSERT INTO t (a, b) VALUES (1, 2), (3, 4), (5, 6)")
+    with running(mysql, **{**options, "snapshot_chunk": 2}) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        execute(mysql, database, "UPDATE t SET a = a")
+        execute(mysql, database, "UPDATE t SET b = 9")
+        events = [event for event in events_of(run, mysql) if event.table]
+    rows = [row.after for event in events if event.type is EventType.READ for row in event.rows]
+    assert rows == [(1, 1, 2, 2), (2, 3, 4, 4), (3, 5, 6, 6)]
+    assert {event.table for event in events} == {events[-1].table}
+
+
+def test_history_rows_of_versioned_tables_are_rows_too(mariadb: Server, database: str, options: dict[str, Any]) -> None:
+    """System versioning: what was deleted or changed is in the table still, with its period; the stream brings such rows, too."""
+    execute(mariadb, database, "CREATE TABLE t (id int primary key, n int) WITH SYSTEM VERSIONING")
+    execute(
+        mariadb,
+        database,
+        "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)",
+        "UPDATE t SET n = 9 WHERE id = 2",
+        "DELETE FROM t WHERE id = 3",
+    )
+    with running(mariadb, **{**options, "snapshot_chunk": 2}) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        execute(mariadb, database, "UPDATE t SET n = 10 WHERE id = 1")
+        events = [event for event in events_of(run, mariadb) if event.table]
+    rows = [row.after for event in events if event.type is EventType.READ for row in event.rows]
+    assert sorted(row[:2] for row in rows) == [(1, 1), (2, 2), (2, 9), (3, 3)]
+    assert {event.table for event in events} == {events[-1].table}
+
+
+def test_a_table_without_a_key_is_read_whole_under_load(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """Its rows come once each, at a place where all of them are as the server has them; what changes behind it comes as a change."""
+    execute(any_server, database, "CREATE TABLE plain (a int, b varchar(20))")
+    values = ",".join(f"({i % 50}, 'row {i}')" for i in range(5000))
+    execute(any_server, database, f"INSERT INTO plain VALUES {values}")
+    fill(any_server, database, 300)
+    load = Load(any_server, database, seed=3, rows=300, pause=0.002)
+    try:
+        with running(any_server, **options) as run:
+            execute(any_server, database, *[f"UPDATE plain SET a = a + 1 WHERE b = 'row {i}'" for i in range(0, 5000, 250)])
+            wait_for(lambda: finished(run), "the snapshot")
+            execute(any_server, database, "DELETE FROM plain WHERE b = 'row 7'", "INSERT INTO plain VALUES (1, 'late')")
+            load.stop()
+            events = events_of(run, any_server)
+    finally:
+        load._stop.set()
+    have: Counter[tuple[Any, ...]] = Counter()
+    seen = False
+    for event in events:
+        if event.table is None or event.table.table != "plain":
+            continue
+        seen = seen or event.type is EventType.READ
+        for before, after in event.rows if seen else ():
+            have.update([after] if after is not None else [])
+            have.subtract([before] if before is not None else [])
+    with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM plain")
+        assert +have == Counter(cursor.fetchall())

@@ -1,0 +1,70 @@
+"""`shmstore snapshot`: asks, shows, watches and cancels, through the files that the producer reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from producer import Progress, SettingsError, load_settings
+from producer.progress import Place, ProgressFile, Request
+from shmstore.cli import main
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
+    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))
+    return ProgressFile("orders")
+
+
+def test_requests_wait_for_the_producer_in_order(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each request is a file of its own with its tables; the id is printed; cancel is a request, too."""
+    assert main(["snapshot", "orders"]) == 0
+    assert capsys.readouterr().out == "no snapshot was asked for\n"
+    assert main(["snapshot", "orders", "--tables", "shop.*,crm.users", "--tables", "x.y"]) == 0
+    id_ = capsys.readouterr().out.strip()
+    assert main(["snapshot", "orders", "--cancel", "--status"]) == 0
+    assert capsys.readouterr().out == "2 requests wait for a producer\n"
+    (_, first), (_, second) = file.asked()
+    assert (first.id, first.tables, first.cancel, second.cancel) == (id_, ("shop.*,crm.users", "x.y"), False, True)
+
+
+def test_a_pattern_that_cannot_be_read_is_refused(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit 2, and nothing is asked."""
+    assert main(["snapshot", "orders", "--tables", "shop.["]) == 2
+    assert "filter pattern 'shop.[' is no regular expression" in capsys.readouterr().err
+    assert file.asked() == []
+
+
+def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows, rate, what is left; what failed is said, and is the exit code; a damaged file is an error that names it."""
+    progress = Progress(7)
+    progress.take(Request("r"), [("shop", "orders"), ("shop", "users"), ("shop", "log")])
+    for task, place in zip(
+        progress.tasks, (Place("done", ("1",), 1000, 4), Place("reading", ("1",), 500, 2), Place()), strict=True
+    ):
+        task.place, task.began_ms, task.ended_ms, task.estimate = place, 1_000, 3_000, 2000
+    file.save(progress)
+    assert main(["snapshot", "orders"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == [
+        ["shop.orders", "done", "1,000", "500"],
+        ["shop.users", "reading", "500", "2,000", "250", "6", "s"],
+        ["shop.log", "waiting", "0", "2,000"],
+        ["1", "of", "3", "tables,", "1,500", "rows"],
+    ]
+    progress.cancel()
+    progress.settle(progress.tasks[1], "failed", "it broke")
+    file.save(progress)
+    assert main(["snapshot", "orders", "--watch"]) == 1
+    assert "it broke" in capsys.readouterr().out
+    file.path.write_text("{")
+    assert main(["snapshot", "orders"]) == 2
+    assert "snapshot.progress cannot be read" in capsys.readouterr().err
+
+
+def test_files_without_tables_are_no_source_of_a_snapshot() -> None:
+    """Local binlog files: the option is refused, not ignored."""
+    for option in ({"snapshot": "initial"}, {"on_purged": "snapshot"}):
+        with pytest.raises(SettingsError, match="binlog files hold no tables"):
+            load_settings(flags={"store": "s", "binlog": "/tmp", **option}, environ={})
