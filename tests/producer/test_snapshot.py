@@ -32,7 +32,7 @@ def options(tmp_path: Path, database: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("misses", [3, -1], ids=["runs", "singly"])
+@pytest.mark.parametrize("misses", [3, pytest.param(-1, marks=pytest.mark.long)], ids=["runs", "singly"])
 def test_an_initial_snapshot_under_load_ends_equal_to_select(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, misses: int
 ) -> None:
@@ -110,7 +110,7 @@ def test_any_key_leads_through_the_whole_table_once(any_server: Server, database
     names = list(KEYS)
     for name in names:
         columns, values = KEYS[name]
-        rows = ", ".join(f"({values.format(i=i)})" for i in range(1, 41))
+        rows = ", ".join(f"({values.format(i=i)})" for i in range(1, 25))
         execute(any_server, database, f"CREATE TABLE {name} ({columns})", f"INSERT INTO {name} VALUES {rows}")
     with running(any_server, **{**options, "snapshot_chunk": 7}) as run:
         wait_for(lambda: finished(run), "the snapshot")
@@ -237,6 +237,7 @@ def test_history_rows_of_versioned_tables_are_rows_too(mariadb: Server, database
     assert {event.table for event in events} == {events[-1].table}
 
 
+@pytest.mark.long
 def test_a_table_without_a_key_is_read_whole_under_load(any_server: Server, database: str, options: dict[str, Any]) -> None:
     """Its rows come once each, at a place where all of them are as the server has them; what changes behind it comes as a change."""
     execute(any_server, database, "CREATE TABLE plain (a int, b varchar(20))")
