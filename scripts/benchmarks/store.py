@@ -35,32 +35,26 @@ _ROW = {
 
 
 def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
-    """Run every case for every subject; return the measurements."""
+    """Run every case that is wanted for every subject; return the measurements."""
     taken: list[measure.Measurement] = []
     scale = 0.2 if quick else 1.0
-    for batch in (1, 100, 1000):
+    for batch in (n for n in (1, 100, 1000) if measure.wanted(f"raw/{n}")):
         events = int({1: 300_000, 100: 3_000_000, 1000: 6_000_000}[batch] * scale)
         for transport in transports.ALL:
             if transport is transports.ShmstoreEncoded and batch == 1:
                 continue
             _add(taken, f"raw/{batch}", transport, batch, events, runs, coded=False)
-    for batch in (1, 100, 1000):
+    for batch in (n for n in (1, 100, 1000) if measure.wanted(f"msgpack/{n}")):
         events = int({1: 150_000, 100: 500_000, 1000: 500_000}[batch] * scale)
         for transport in (transports.Shmstore, transports.Queue, transports.Pipe, transports.FasterFifo, transports.Zmq):
             _add(taken, f"msgpack/{batch}", transport, batch, events, runs, coded=True)
         codec = [_codec_alone(batch, events) for _ in range(runs)]
         taken.append(measure.of("store", f"msgpack/{batch}", "codec alone", "throughput", "events/s", codec))
-    for transport in (
-        transports.Shmstore,
-        transports.ShmstoreSpinning,
-        transports.Pipe,
-        transports.Queue,
-        transports.FasterFifo,
-        transports.Zmq,
-        transports.Redis,
-    ):
+    waiting = (transports.Shmstore, transports.ShmstoreSpinning, transports.Pipe, transports.Queue, transports.FasterFifo)
+    for transport in (*waiting, transports.Zmq, transports.Redis) if measure.wanted("latency") else ():
         _add_latency(taken, transport, runs, int(3000 * scale))
-    taken += _fan_out(runs, int(2_000_000 * scale))
+    if measure.wanted("fan-out"):
+        taken += _fan_out(runs, int(2_000_000 * scale))
     return taken
 
 
