@@ -176,6 +176,7 @@ def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(
     ]
 
 
+@pytest.mark.long
 def test_a_commit_of_an_xa_transaction_meanwhile_makes_the_chunk_be_read_again(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

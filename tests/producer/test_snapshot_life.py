@@ -129,6 +129,7 @@ def test_tables_are_asked_for_while_streaming_goes_on(
         assert f"no table matches {database}.none" in progress.page()
 
 
+@pytest.mark.long
 def test_cancel_leaves_out_what_is_not_read_yet(any_server: Server, database: str, options: dict[str, Any]) -> None:
     """What is in the store stays; the stream goes on, and a later request begins at the beginning."""
     fill(any_server, database, 2000)
@@ -170,6 +171,7 @@ def test_masks_filters_and_hidden_keys_are_those_of_the_stream(
     assert "its key needs column id, which column filters take out or mask" in caplog.text
 
 
+@pytest.mark.long
 def test_rows_larger_than_the_arena_come_whole(any_server: Server, database: str, options: dict[str, Any]) -> None:
     """A row over several packets of the protocol, larger than the ring, among small ones."""
     execute(any_server, database, "CREATE TABLE t (id int primary key, b longblob)", "INSERT INTO t VALUES (1, 'x'), (3, NULL)")
