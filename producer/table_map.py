@@ -330,8 +330,8 @@ def _fields(
 
 
 def _collations(wires: list[tuple[int, int]], tags: dict[int, bytes], mariadb: bool | None) -> dict[int, int]:
-    """Collation id by index of text column. To MariaDB a GEOMETRY is a text column too, of collation binary."""
-    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER]
+    """Collation id by index of text column. To MySQL a VECTOR is a text column too, of collation binary; to MariaDB a GEOMETRY."""
+    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER or code == Wire.VECTOR]
     shapes = [i for i, (code, _) in enumerate(wires) if code == Wire.GEOMETRY]
     forms = (Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
     if shapes and mariadb is None and Tag.COLUMN_VISIBILITY not in tags:  # which only MySQL writes, from 8.0.23 on

@@ -562,6 +562,16 @@ def test_vector_of_mysql_is_its_bytes(mysql: Server) -> None:
         ]
 
 
+def test_vector_stands_among_text_columns(mysql: Server) -> None:
+    """To MySQL a VECTOR has a collation, as text has: columns behind it keep theirs, in both forms that the log has for that."""
+    with database_of(mysql, "vectors") as (connection, log):
+        for charsets in (["latin1"], ["latin1", "gbk"] * 3):
+            columns = "".join(f", t{i} varchar(9) charset {charset}" for i, charset in enumerate(charsets))
+            run(connection, "DROP TABLE IF EXISTS t", f"CREATE TABLE t (v vector(2), b varbinary(9){columns})")
+            run(connection, "INSERT INTO t VALUES (to_vector('[1,2]'), x'e9'" + ", 'é'" * len(charsets) + ")")
+            assert log.seen()[0].rows[0].after == (np.array([1, 2], "<f4").tobytes(), b"\xe9", *["é"] * len(charsets))
+
+
 def test_system_versioned_rows_keep_their_period(newer: Bench) -> None:
     """The row_end of a current row is 2106 (read unsigned), and history rows come as the server writes them."""
     run(newer.connection, "DROP TABLE IF EXISTS t", "CREATE TABLE t (id int primary key, x int) WITH SYSTEM VERSIONING")
