@@ -204,7 +204,7 @@ class Subscription:
             if left <= 0 or self._interrupted:
                 return False
             if self._take_now is not None:
-                self._reader.look_now(n, min(left, A_MOMENT))  # type: ignore[attr-defined]
+                self._reader.look_now(n, min(left, A_MOMENT))
         return True
 
     def interrupt(self) -> None:

@@ -42,7 +42,8 @@ class Wakeups:
 
     def close(self) -> None:
         """Forget the semaphores; they stay for others."""
-        for place in self._readers if self._learn is not None else ():
-            self._learn(place, 0)
+        if self._learn is not None:
+            for place in self._readers:
+                self._learn(place, 0)
         for condition in (self.room, *self._readers.values()):
             condition.close()
