@@ -5,7 +5,16 @@ from typing import Any
 
 class Mapped:
     def __init__(
-        self, words: Any, ends: Any, rows: Any, slots: Any, arena: Any, places: int, capacity: int, arena_size: int, asymmetric: bool
+        self,
+        words: Any,
+        ends: Any,
+        rows: Any,
+        slots: Any,
+        arena: Any,
+        places: int,
+        capacity: int,
+        arena_size: int,
+        asymmetric: bool,
     ) -> None: ...
 
 class Puts:
