@@ -126,7 +126,8 @@ def _tls(settings: Settings) -> dict[str, Any]:
         if settings.tls_cert:
             context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ValueError) as error:
-        raise LoginRefused(f"the TLS files cannot be used: {error}; check tls_ca, tls_cert and tls_key") from error
+        given = ", ".join(f"{n} {v}" for n in ("tls_ca", "tls_cert", "tls_key") if (v := getattr(settings, n)))
+        raise LoginRefused(f"the TLS files cannot be used: {error}; check {given}") from error
     return {"ssl": context}
 
 

@@ -11,8 +11,8 @@ from producer.places import split_places
 from producer.replicator import replica_id
 from producer.scan import file_begins
 from producer.server import Server, binlog_files, read_server
-from producer.settings import Settings
-from producer.start import lowest, parse_place
+from producer.settings import Settings, parse_place
+from producer.start import lowest
 from producer.tables import may_select
 from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
 

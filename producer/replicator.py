@@ -27,9 +27,9 @@ from producer.link import Link
 from producer.schema import SchemaHistory
 from producer.seal import Seal
 from producer.server import read_server, require_binlog
-from producer.settings import Settings, SettingsError
+from producer.settings import Settings, SettingsError, parse_place, parse_time
 from producer.snapshot import Snapshot
-from producer.start import Resume, Start, choose_start, has_resume, parse_place, parse_time, resume_point
+from producer.start import Resume, Start, choose_start, has_resume, resume_point
 from producer.stream import new_buffer
 from producer.transaction import Flush
 from producer.writer import Tail

@@ -18,11 +18,14 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from producer import gtid
 from producer.filter import OPERATIONS, Patterns, TableFilter
 from shmstore.errors import SourceError
+from shmstore.event import Position
 
 PREFIX = "SHMSTORE_"
 
@@ -141,6 +144,15 @@ class Settings:
             raise SettingsError("tls_cert and tls_key go together: give both or neither")
         if self.tls in ("verify-ca", "verify-identity") and not self.tls_ca:
             raise SettingsError(f"tls is {self.tls!r}, but tls_ca names no file of certificate authorities")
+        if self.start.startswith("time:"):
+            parse_time(self.start[5:])
+        elif self.start.startswith("gtid:"):
+            try:
+                gtid.parse(self.start[5:])
+            except ValueError as error:
+                raise SettingsError(f"start is {self.start!r}: {error}") from error
+        elif self.start not in ("latest", "earliest"):
+            parse_place(self.start)
         self.endpoints()
         self.table_filter()
 
@@ -180,6 +192,23 @@ class Settings:
 
 
 _HINTS = typing.get_type_hints(Settings)
+
+
+def parse_place(text: str) -> Position:
+    """Return the position that ``FILE:OFFSET`` names. Raises `SettingsError`."""
+    file, colon, offset = text.rpartition(":")
+    if not colon or not file or not (offset.isascii() and offset.isdigit()):
+        raise SettingsError(f"start is {text!r}; allowed: latest, earliest, FILE:OFFSET, gtid:SET, time:2026-01-31T10:00:00Z")
+    return Position(file, int(offset))
+
+
+def parse_time(text: str) -> float:
+    """Return seconds since 1970 of an ISO 8601 time; without a zone it is UTC. Raises `SettingsError`."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(f"start is 'time:{text}': {error}; write it as time:2026-01-31T10:00:00Z") from error
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

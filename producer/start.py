@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehin
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from producer.scan import scan_to_offset, scan_to_time
 from producer.server import Server, binlog_files, current_position, gtid_at
-from producer.settings import Settings, SettingsError
+from producer.settings import Settings, SettingsError, parse_place, parse_time
 from producer.writer import Tail
 from shmstore import BinlogPurged, Checkpoint, EntryType, EventStore, Position, PositionNotFound, checkpoints
 
@@ -157,23 +156,6 @@ def configured(settings: Settings, session: Session, server: Server, latest: Pos
 
 def _scanned(settings: Settings, server: Server, position: Position, executed: ExecutedSet | None) -> Start:
     return Start(position, executed, by_gtid=server.mariadb and bool(executed) and settings.gtid == "auto")
-
-
-def parse_place(text: str) -> Position:
-    """Return the position that ``FILE:OFFSET`` names. Raises `SettingsError`."""
-    file, colon, offset = text.rpartition(":")
-    if not colon or not file or not (offset.isascii() and offset.isdigit()):
-        raise SettingsError(f"start is {text!r}; allowed: latest, earliest, FILE:OFFSET, gtid:SET, time:2026-01-31T10:00:00Z")
-    return Position(file, int(offset))
-
-
-def parse_time(text: str) -> float:
-    """Return seconds since 1970 of an ISO 8601 time; without a zone it is UTC. Raises `SettingsError`."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise SettingsError(f"start is 'time:{text}': {error}; write it as time:2026-01-31T10:00:00Z") from error
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def _latest(session: Session, server: Server, settings: Settings, position: Position | None = None) -> Start:

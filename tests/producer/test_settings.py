@@ -31,6 +31,8 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
             value = "c"
         elif option.name == "host":
             value = "db1:1,db2"
+        elif option.name == "start":
+            value = "binlog.000002:4"
         elif option.name == "operations":
             value = "insert,ddl"
         elif choices:
@@ -99,6 +101,9 @@ def test_flags_win_over_variables_over_the_file(tmp_path: Path) -> None:
         ("[source.a]\ninclude = ['a(']", "'a.' is no regular expression"),
         ("[source.a]\noperations = ['upsert']", "'upsert' is unknown"),
         ("[source.a]\ntls_cert = 'x'", "tls_cert and tls_key go together"),
+        ("[source.a]\nstart = 'soon'", "start is 'soon'; allowed: latest, earliest, FILE:OFFSET"),
+        ("[source.a]\nstart = 'time:today'", "write it as time:2026"),
+        ("[source.a]\nstart = 'gtid:x:y'", "start is 'gtid:x:y': "),
         ("[source.a]\nx = ", "cannot be read"),
         ("source = 1", "write each source as"),
     ],
