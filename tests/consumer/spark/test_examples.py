@@ -72,8 +72,8 @@ def test_documents(spark: Any, store: EventStore, store_name: str, binlog: Binlo
     """Rows of several tables as VARIANT, from the ring and from a spool: fields by path, with their types; NULL where there is none."""
     store.subscribe("holder")
     spool = Spool(store, tmp_path / "spool")
-    deleted = binlog.delete(order_row(2))
-    store.put([*binlog.insert((7, "Ann"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2)), *deleted])
+    inserted = [*binlog.insert((7, "Ann"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2))]
+    store.put([*inserted, *binlog.delete(order_row(2))])
     spool.step(0)
     spool.close()
     for place in ({}, {"spool": str(tmp_path / "spool")}):
