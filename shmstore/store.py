@@ -57,6 +57,7 @@ class EventStore:
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
         self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self._put_now: Callable[[object], int] | None = None  # the compiled way of a put about which nothing is unusual
+        self._put_encoded_now: Callable[[object, object], int] | None = None
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
         self._closed = False
@@ -134,7 +135,7 @@ class EventStore:
 
     def _retire(self) -> None:
         self._closed = True
-        self._put_now = None
+        self._put_now = self._put_encoded_now = None
         if not isinstance(self._writer, Unclaimed):
             self._writer.close()
         self._writer = Unclaimed(self._claimed)  # type: ignore[assignment]
@@ -232,7 +233,7 @@ class EventStore:
         with self._table.locked():
             self._writer = writer_of(self._views)
         if self._views.native is not None and not self._checksum:
-            self._put_now = self._wakeups.taught(self._writer)
+            self._put_now, self._put_encoded_now = self._wakeups.taught(self._writer)
 
     def _claimed(self) -> Writer:
         self.claim()
@@ -245,10 +246,8 @@ class EventStore:
         at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
         `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
         """
-        if self._put_now is not None:
-            sequence = self._put_now(events)
-            if sequence != -1:  # else the long way
-                return sequence if sequence >= 0 else self._published()
+        if self._put_now is not None and (sequence := self._put_now(events)) != -1:  # else the long way
+            return sequence if sequence >= 0 else self._published()
         writer = self._writer
         try:
             if type(events) is bytes:
@@ -268,15 +267,15 @@ class EventStore:
         except BaseException:
             self._resync()
             raise
-        if self._words[ARMED] or not ASYMMETRIC:
-            return self._published()
-        return writer.put
+        return self._published() if self._words[ARMED] or not ASYMMETRIC else writer.put
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
         """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).
 
         The caller fills size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
         """
+        if self._put_encoded_now is not None and (sequence := self._put_encoded_now(blob, slots)) != -1:
+            return sequence if sequence >= 0 else self._published()
         n = len(slots)
         if n == 0:
             return self._words[PUT]

@@ -34,11 +34,11 @@ class Wakeups:
             condition.notify()
 
     def taught(self, writer: Any) -> Any:
-        """Let a compiled writer wake the readers whose semaphores are open; return its put."""
+        """Let a compiled writer wake the readers whose semaphores are open; return its put and put_encoded."""
         self._learn = writer.learn
         for place, condition in self._readers.items():
             writer.learn(place, condition.address)
-        return writer.put_now
+        return writer.put_now, writer.put_encoded_now
 
     def close(self) -> None:
         """Forget the semaphores; they stay for others."""

@@ -216,6 +216,52 @@ cdef class Puts:
         settle(at.asymmetric)
         return -2 if look(at.words + ARMED) and not self.wake() else self.put
 
+    def put_encoded_now(self, blob, slots):
+        """Publish events that lie back to back in `blob`, with their slot records. Answers as `put_now` does."""
+        cdef Py_buffer bytes_, records
+        if slots.dtype != SLOT:
+            return -1
+        try:
+            PyObject_GetBuffer(blob, &bytes_, PyBUF_SIMPLE)
+        except BufferError:
+            return -1
+        try:
+            PyObject_GetBuffer(slots, &records, PyBUF_SIMPLE)
+        except (BufferError, ValueError):
+            PyBuffer_Release(&bytes_)
+            return -1
+        try:
+            return self.publish_encoded(<const uint8_t*>bytes_.buf, bytes_.len, <const Slot*>records.buf, records.len)
+        finally:
+            PyBuffer_Release(&records)
+            PyBuffer_Release(&bytes_)
+
+    cdef int64_t publish_encoded(self, const uint8_t* blob, int64_t size, const Slot* slots, int64_t length) noexcept:
+        cdef Mapped at = self.mapped
+        cdef int64_t n = length // <int64_t>sizeof(Slot), total = 0, i, k
+        if not 0 < n <= at.capacity or size > at.arena_size or self.end < 0:
+            return -1
+        if n > self._limit_sequence - self.put or self.end + size > self._limit_end:
+            return -1
+        for k in range(n):
+            if slots[k].size == 0:
+                return -1
+            total += slots[k].size
+        if total != size:
+            return -1
+        i = (self.put + 1) & at.mask
+        memcpy(at.slots + i, slots, length)
+        memcpy(at.arena + self.end % at.arena_size, blob, size)
+        for k in range(n):
+            self.end += slots[k].size
+            self.rows += slots[k].rows
+            at.ends[i + k] = self.end
+            at.rows[i + k] = self.rows
+        publish(at.words + PUT, self.put + n)  # everything above is whole
+        self.put += n
+        settle(at.asymmetric)
+        return -2 if look(at.words + ARMED) and not self.wake() else self.put
+
     def learn(self, int place, size_t semaphore):
         """Take note of the semaphore of the reader at `place`, which must outlive this object; 0: forget it."""
         if not 0 <= place < 64:

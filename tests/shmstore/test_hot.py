@@ -13,7 +13,7 @@ import pytest
 
 import shmstore.segment
 from shmstore import EventStore, ShmStoreError, StoreClosed, StoreCorrupt
-from shmstore.layout import DISARMED
+from shmstore.layout import DISARMED, SLOT, SlotFlag
 from shmstore.overflow import overflows
 from shmstore.ring import ACK_OF, ARMED, GET_OF, OVERSIZED, PUT, ROOM_WANTED
 from shmstore.sync import hot
@@ -77,6 +77,26 @@ def pair(monkeypatch):
         each.close()
 
 
+def random_encoded(rng: random.Random, payloads: list[bytes]) -> tuple[Any, np.ndarray]:
+    """Payloads back to back, as bytes or a view of them, with slot records; now and then the two do not belong together."""
+    slots = np.zeros(len(payloads), SLOT)
+    slots["size"] = [len(payload) for payload in payloads]
+    slots["rows"] = [rng.choice((0, 1, 7, 2**32 - 1)) for _ in payloads]
+    slots["time"], slots["offset"], slots["file"] = rng.randrange(2**41), rng.randrange(2**40), rng.randrange(2**20)
+    slots["flags"] = [rng.choice((0, 0, int(SlotFlag.DDL | SlotFlag.ACK_POINT))) for _ in payloads]
+    blob = b"".join(payloads)
+    wrong = rng.randrange(20)
+    if wrong == 0:
+        slots["size"][0] += 1
+    elif wrong == 1:
+        slots = slots[:-1]
+    elif wrong == 2:
+        slots = slots.view(np.uint8)
+    elif wrong == 3:
+        slots = np.repeat(slots, 2)[::2]  # not contiguous, and right
+    return rng.choice((bytes, bytearray, memoryview))(blob), slots
+
+
 def random_step(rng: random.Random) -> Any:
     """A put, a get with its looks at the payloads, an ack or a rollback, as a function of store and reader."""
     sizes = [
@@ -87,6 +107,7 @@ def random_step(rng: random.Random) -> Any:
     limit = rng.choice((None, None, 0, 1, 2, 5, -(2**70), 2**70))
     odd = rng.choice(([b"x", "y"], (b"x", b"y"), [], "text", [b"x", b""], bytearray(b"z"), None))
     back = rng.random() < 0.2
+    encoded = random_encoded(rng, payloads)
 
     def take(store, reader):
         batch = reader.get(limit_events=limit, timeout=0)
@@ -109,6 +130,8 @@ def random_step(rng: random.Random) -> Any:
             lambda store, reader: store.put(payloads[0], timeout=0),
             lambda store, reader: store.put(payloads, timeout=0),
             lambda store, reader: store.put(odd, timeout=0),
+            lambda store, reader: store.put_encoded(*encoded, timeout=0),
+            lambda store, reader: store.put_encoded(*encoded, timeout=0),
             take,
             take,
             take,
