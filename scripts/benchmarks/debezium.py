@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -45,11 +46,10 @@ def read(port: int, load: loads.Load) -> None:
             self.seen += len(records)
             if self.seen >= load.rows:
                 print(self.seen, time.perf_counter() - self.began, time.process_time(), flush=True)
-                for path in folder.iterdir():
-                    path.unlink()
-                folder.rmdir()
+                shutil.rmtree(folder)
                 os._exit(0)  # the engine's own end takes seconds
 
+    os.chdir(folder)  # it keeps a log where it runs
     engine = DebeziumJsonEngine(properties=_properties(port, folder), handler=Counter(), jvm_opts=["-Xmx1g"])
     engine._ensure_jvm_started()
     _write_offset(folder / "offsets", load, _executed(port, load.file))
