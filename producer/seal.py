@@ -8,11 +8,11 @@ does: another server of the same transaction has other offsets.
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import numpy as np
 
 import shmstore
+from producer.program import COMPILED, compiled
 from producer.settings import Settings
 from producer.transaction import Flush, resized
 from producer.writer import PROPS, Tail, fold
@@ -51,18 +51,24 @@ class Seal:
         first = int(points[-1]) + 1 if len(points) else 0
         if first == len(slots) or self._checksum is None:
             return flush
-        sizes: list[int] = slots["size"].tolist()
-        at, view = sum(sizes[:first]), memoryview(flush.blob)
-        header: list[Any] = []
-        for size in sizes[first:]:
-            header, schema, body = split_stored(view[at : at + size])
-            packed = memoryview(body)
-            order, type_ = header[_ORDER], header[_TYPE]
-            self._checksum = fold(self._checksum, order, type_, header[_DATABASE], header[_SQL], schema, packed)
-            at += size
+        sizes, view = slots["size"], memoryview(flush.blob)
+        at = int(sizes[:first].sum())
+        while first < len(slots):
+            if COMPILED:
+                taken, self._checksum = compiled.fold_events(view[at:], sizes[first:], slots["type"][first:], self._checksum)
+                at += int(sizes[first : first + taken].sum())
+                first += taken
+            if first < len(slots):
+                end = at + int(sizes[first])
+                header, schema, body = split_stored(view[at:end])
+                order, type_, packed = header[_ORDER], header[_TYPE], memoryview(body)
+                self._checksum = fold(self._checksum, order, type_, header[_DATABASE], header[_SQL], schema, packed)
+                at, first = end, first + 1
+        last_at = at - int(sizes[-1])
+        header, schema, body = split_stored(view[last_at:])
         header[PROPS]["checksum"] = f"{self._options}{self._checksum:08x}"
         last = encode_stored(header, schema, body)
         raw = slots.tobytes()
         record = resized(raw[-slots.itemsize :], len(last))
-        blob = b"".join((view[: at - sizes[-1]], last))
+        blob = b"".join((view[:last_at], last))
         return flush._replace(blob=blob, slots=np.frombuffer(raw[: -slots.itemsize] + record, slots.dtype))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from producer import events
+from producer.allocation import keep_freed_blocks
 from producer.compression import cut_events, payload_pieces
 from producer.errors import ChecksumMismatch, LinkLost
 from producer.events import HEADER_SIZE, EventCode, RawEvent
@@ -33,7 +34,11 @@ __all__ = ["SlowSplitter", "Stream", "feed_payload", "new_buffer", "new_splitter
 
 
 def new_buffer(*, compiled_code: bool = COMPILED, **bounds: Any) -> TransactionBuffer:
-    """Return a transaction buffer, compiled where that is there; `bounds` are those of `TransactionBuffer`."""
+    """Return a transaction buffer, compiled where that is there; `bounds` are those of `TransactionBuffer`.
+
+    From then on the process keeps freed blocks of a put's size (`allocation`).
+    """
+    keep_freed_blocks()
     if not (compiled_code and COMPILED):
         return TransactionBuffer(**bounds)
     made: TransactionBuffer = compiled.TransactionBuffer(

@@ -10,6 +10,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     crc32.pxi   the events' checksum
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
     split.pxi   Splitter: packets to runs of events
+    fold.pxi    the checksum of half-put transactions
     stream.pxi  Stream: the usual events of a transaction, all else handed to Python
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
@@ -32,6 +33,7 @@ include "values.pxi"
 include "json.pxi"
 include "image.pxi"
 include "crc32.pxi"
+include "fold.pxi"
 include "buffer.pxi"
 include "split.pxi"
 include "stream.pxi"

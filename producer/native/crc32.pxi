@@ -79,8 +79,9 @@ cdef uint32_t _sliced(uint32_t value, const uint8_t* at, size_t size) noexcept:
     return value
 
 
-cdef uint32_t crc32(const uint8_t* at, size_t size, bint fold=True) noexcept:
-    cdef uint32_t value = <uint32_t>0xFFFFFFFF
+cdef uint32_t crc32(const uint8_t* at, size_t size, bint fold=True, uint32_t before=0) noexcept:
+    """`before`: the checksum of the bytes before these."""
+    cdef uint32_t value = ~before
     cdef uint8_t folded[16]
     cdef size_t taken
     if FOLDS and fold and size >= 64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 
 from producer.errors import TransactionBroken
 from producer.events import RawEvent
+from producer.program import COMPILED
 from producer.seal import Seal
 from producer.settings import Settings
 from producer.transaction import Flush, TransactionBuffer
-from producer.writer import EventWriter, Tail
+from producer.writer import PROPS, EventWriter, Tail
 from shmstore import EntryType, Event, EventType, Position, SlotFlag
-from shmstore.codec import decode, slot_of
+from shmstore.codec import decode, decode_stored, slot_of
 
 RAW = RawEvent(16, 1_700_000_000, 7, 40, 0, 0, b"")
 
@@ -252,3 +254,34 @@ def test_positions_beyond_4_gib(start: int, ends: list[int]) -> None:
     assert seen == sorted(seen)
     assert all(offset >= start and offset & 0xFFFFFFFF == end for offset, end in zip(seen, ends, strict=True))
     assert Position("binlog.000001", seen[-1]).order > Position("binlog.000001", start).order
+
+
+@pytest.mark.skipif(not COMPILED, reason="no compiled code here")
+def test_the_compiled_checksum_is_the_same() -> None:
+    """Events of every kind and size, cut from their transaction anywhere: compiled or not, the checksum is the same."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(40):
+        buffer = TransactionBuffer(events=1000, size=10_000_000)
+        writer = EventWriter(buffer)
+        writer.move("binlog.000001", 4)
+        writer.name("uuid:1", 0)
+        for order in range(rng.choice((1, 3, 300))):
+            writer.order = rng.choice((order, order * 1000, order * 10**8, 2**40))
+            body = [[rng.randbytes(rng.choice((0, 3, 40, 300, 70_000 if order < 3 else 9)))]]
+            schema = rng.randbytes(rng.choice((20, 255, 256, 66_000 if order < 3 else 30)))
+            sql = rng.choice(("", "", "", "ALTER TABLE t ADD x int"))
+            props = rng.choice(({}, {"a": "b" * 50}))
+            kind = (EntryType.ROWS, EventType.UPDATE) if not sql else (EntryType.DDL, EventType.ALTER)
+            writer.write(RAW, *kind, schema=None if sql else schema, body=None if sql else body, rows=1, sql=sql, props=props)
+        writer.cut()
+        flush = buffer.take()
+        assert flush is not None
+        ends = []
+        for compiled in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("producer.seal.COMPILED", compiled)
+                ends.append(Seal(Settings(store="s")).close(flush))
+        assert ends[0].blob == ends[1].blob
+        assert "checksum" in decode_stored(ends[0].blob[-int(ends[0].slots["size"][-1]) :])[0][PROPS]
