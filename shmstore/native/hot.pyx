@@ -211,10 +211,7 @@ cdef class Puts:
             for k in range(n):
                 payload = <object>PyList_GET_ITEM(events, k)
                 self.write(i + k, payload, <uint32_t>PyBytes_GET_SIZE(payload))
-        publish(at.words + PUT, self.put + n)  # everything above is whole
-        self.put += n
-        settle(at.asymmetric)
-        return -2 if look(at.words + ARMED) and not self.wake() else self.put
+        return self.published(n)
 
     def put_encoded_now(self, blob, slots):
         """Publish events that lie back to back in `blob`, with their slot records. Answers as `put_now` does."""
@@ -257,7 +254,12 @@ cdef class Puts:
             self.rows += slots[k].rows
             at.ends[i + k] = self.end
             at.rows[i + k] = self.rows
-        publish(at.words + PUT, self.put + n)  # everything above is whole
+        return self.published(n)
+
+    cdef int64_t published(self, int64_t n) noexcept:
+        """Let the next `n` events, which are whole, be seen; the answer of `put_now`."""
+        cdef Mapped at = self.mapped
+        publish(at.words + PUT, self.put + n)
         self.put += n
         settle(at.asymmetric)
         return -2 if look(at.words + ARMED) and not self.wake() else self.put

@@ -24,6 +24,17 @@ ORDERS = TableSchema(
     (0,),
 )
 FILE = "binlog.000007"
+#: No UTF-8: stray, overlong, surrogate, behind the last character
+BAD_UTF8 = [
+    b"\x80",
+    b"\xc0\x80",
+    b"\xc1\xbf",
+    b"\xe0\x9f\xbf",
+    b"\xed\xa0\x80",
+    b"\xf0\x8f\xbf\xbf",
+    b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+]
 
 
 def position(i: int, gtids: str = "") -> Position:

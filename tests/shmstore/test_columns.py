@@ -15,6 +15,7 @@ from shmstore import EntryType, EventType, StoreCorrupt, TableSchema, arrow
 from shmstore.arrow import arrow_type, read_events
 from shmstore.codec import encode_schema
 from shmstore.frame import Options, read_table
+from tests.shmstore.samples import BAD_UTF8
 from tests.shmstore.tables import ALL, NARROW, other_event, random_events, row, rows_event
 
 pytestmark = pytest.mark.skipif(not arrow.COMPILED, reason="no compiled columns here")
@@ -143,16 +144,7 @@ def test_decimals(text: str, both: Callable[..., Outcome]) -> None:
 
 
 BAD_TEXT = [
-    b"\x80",
-    b"\xc0\x80",
-    b"\xc1\xbf",
-    b"\xe0\x9f\xbf",
-    b"\xed\xa0\x80",
-    b"\xf0\x8f\xbf\xbf",
-    b"\xf4\x90\x80\x80",
-    b"\xf5\x80\x80\x80",
-]
-BAD_TEXT += [
+    *BAD_UTF8,
     b"\xff",
     b"\xc3",
     b"\xe2\x82",
