@@ -7,6 +7,9 @@
     maxwell   Maxwell's, with ``output_ddl``, ``output_server_id``, ``output_thread_id``, ``output_binlog_position``,
               ``output_gtid_position`` and ``output_primary_keys``; ``xid`` where the event carries it
 
+A change that was logged as a statement (``statements = pass``) is a document with the statement in json and canal; debezium and
+maxwell have no place for it and leave it out, as those tools do.
+
 One event at a time and no memory between them: what a shape says of a whole transaction (Maxwell's ``commit``,
 Debezium's ``transaction`` block) cannot be known from one event and is left out or null, as those tools do when the
 option for it is off.
@@ -26,6 +29,8 @@ from typing import Any, Final
 from consumer.canal import DDL_TYPES, Values, datetime_text, ddl_target, mysql_type, renderings, time_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
 
+#: What holds the text of a statement: also rows that were logged as one, which have no table.
+_STATEMENTS: Final = (EntryType.DDL, EntryType.ROWS)
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -103,9 +108,8 @@ def _json(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, A
     tail = {"position": place, "transaction": event.transaction, "server_id": event.server_id}
     if sequence is not None:
         tail["seq"] = sequence
-    if event.entry is EntryType.ROWS:
+    if event.table is not None:
         table = event.table
-        assert table is not None
         values = _json_values(table)
         head = {"op": _OPS.get(event.type, event.type.name.lower()), "ts_ms": event.time_ms}
         head |= {"database": table.database, "table": table.table}
@@ -115,9 +119,14 @@ def _json(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, A
             names = [table.columns[i].name for i in table.primary_key]
             pk = {column: (newest or {}).get(column, (images["before"] or {}).get(column)) for column in names}
             yield head | images | {"pk": pk} | tail | {"row": number}
-    elif event.entry is EntryType.DDL:
+    elif event.entry in _STATEMENTS:
         database, table_name = ddl_target(event.sql, event.database, event.props)
-        head = {"op": "ddl", "ts_ms": event.time_ms, "database": database, "table": table_name}
+        head = {
+            "op": "ddl" if event.entry is EntryType.DDL else "statement",
+            "ts_ms": event.time_ms,
+            "database": database,
+            "table": table_name,
+        }
         yield head | {"type": event.type.name.lower(), "sql": event.sql} | tail
     else:
         yield {"op": _ENTRIES[event.entry], "ts_ms": event.time_ms} | ({"props": event.props} if event.props else {}) | tail
@@ -143,9 +152,8 @@ def _canal(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, 
         "ts": time.time_ns() // 1_000_000,
         "type": "INSERT" if event.type is EventType.READ else event.type.name,
     }
-    if event.entry is EntryType.ROWS:
+    if event.table is not None:
         table = event.table
-        assert table is not None
         shown = renderings(table, Values.CANAL)
         texts = tuple(column.text for column in shown)
         first = (
@@ -171,7 +179,7 @@ def _canal(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, 
             "table": table.table,
         }
         yield message
-    elif event.entry is EntryType.DDL:
+    elif event.entry in _STATEMENTS:
         database, table_name = ddl_target(event.sql, event.database, event.props)
         yield message | {"database": database, "isDdl": event.type in DDL_TYPES, "sql": event.sql, "table": table_name}
 
@@ -242,9 +250,8 @@ def _debezium(event: Event, sequence: int | None, name: str) -> Iterator[dict[st
         "thread": int(thread) if thread else None,
         "query": event.props.get("rows_query"),
     }
-    if event.entry is EntryType.ROWS:
+    if event.table is not None:
         table = event.table
-        assert table is not None
         values = _debezium_values(table)
         source |= {"db": table.database, "table": table.table}
 
@@ -336,9 +343,8 @@ def _maxwell_values(table: TableSchema) -> tuple[_Convert | None, ...]:
 
 def _maxwell(event: Event, sequence: int | None, name: str) -> Iterator[dict[str, Any]]:
     place = f"{event.position.file}:{event.position.offset}"
-    if event.entry is EntryType.ROWS:
+    if event.table is not None:
         table = event.table
-        assert table is not None
         values = _maxwell_values(table)
         head: dict[str, Any] = {"database": table.database, "table": table.table}
         head |= {"type": _MAXWELL.get(event.type, event.type.name.lower()), "ts": event.time_ms // 1000}

@@ -121,7 +121,7 @@ def _tables_of(event: Event) -> list[str]:
     """The tables that an event is about, as ``database.table``: several for ``DROP TABLE a, b`` and for RENAME."""
     if event.table is not None:
         return [f"{event.table.database}.{event.table.table}"]
-    if event.entry is not EntryType.DDL:
+    if event.entry not in (EntryType.DDL, EntryType.ROWS):  # rows without a table: logged as a statement
         return []
     named = event.props.get("tables") or ".".join(ddl_target(event.sql, event.database, event.props))
     return [*named.split(","), *event.props.get("to_table", "").split(",")]

@@ -25,7 +25,8 @@ from shmstore.event import EntryType, EventType
 _ROWS: Final = int(EntryType.ROWS)
 _BEGIN: Final = int(EntryType.BEGIN)
 _END: Final = int(EntryType.END)
-_DDL: Final = int(EntryType.DDL)
+#: What holds the text of a statement: also rows that were logged as one, which have no table.
+_STATEMENTS: Final = (int(EntryType.DDL), _ROWS)
 _READ: Final = int(EventType.READ)
 _BEGIN_TYPE: Final = "\x10\x01"
 _ROWS_TYPE: Final = "\x10\x02"
@@ -65,10 +66,10 @@ class Encoder:
         """
         header, schema, body = decode_stored(payload)
         try:
-            entry, type_, file, offset, length, time_ms, server, transaction, _, _, gtids, _, _, _, more = header
+            entry, type_, file, offset, length, time_ms, server, transaction, _, _, gtids, _, _, sql, more = header
             # Of Header: schemaName and tableName; eventType; further props. Then Entry.entryType and storeValue.
             names = kind = props = ""
-            if entry == _ROWS:
+            if entry == _ROWS and not sql:
                 table = self._tables.get(schema) or self._table(schema)  # type: ignore[arg-type]
                 if wanted is not None and not wanted(table.name):
                     return None
@@ -80,7 +81,7 @@ class Encoder:
                 entry_type, value = _END_TYPE, string("\x12", more.get("xid", "0"))
                 if "xa" in more:
                     value += _xa(_END_PROP, "XA END", more)
-            elif entry == _DDL:
+            elif entry in _STATEMENTS:
                 schema_name, table_name = _target(header)
                 if wanted is not None and table_name and not wanted(f"{schema_name}.{table_name}"):
                     return None  # one about no table is never filtered by name, as in Canal
@@ -136,12 +137,12 @@ def _rows(type_: int, table: Table, body: list[Any]) -> tuple[str, str, str]:
 
 
 def _target(header: list[Any]) -> tuple[str, str]:
-    """The table that a DDL event is about; none where it ends a prepared transaction: whoever saw its rows must see that."""
+    """The table that a statement is about; none where it ends a prepared transaction: whoever saw its rows must see that."""
     return ("", "") if "xa" in header[14] else ddl_target(header[13], header[12], header[14])
 
 
 def _ddl(header: list[Any]) -> str:
-    """The RowChange of a DDL event."""
+    """The RowChange of a statement, mostly a DDL."""
     kind, database, sql, props = header[1], header[12], header[13], header[14]
     type_ = f"{_TYPE}{varint(kind)}"
     if "xa" in props:

@@ -327,3 +327,15 @@ def test_mysql_types() -> None:
         "json",
         "year",
     ]
+
+
+@pytest.mark.parametrize("type_", [EventType.INSERT, EventType.QUERY])
+def test_change_logged_as_a_statement(type_: EventType) -> None:
+    """With `statements = pass` a change without rows is its statement, in json and canal; the others have no place for it."""
+    event = Event(EntryType.ROWS, type_, HERE, 1700000000000, database="shop", sql="insert into orders values (1)")
+    event = event._replace(props={"table": "orders"})
+    (plain,) = documents(event, "json")
+    assert (plain["op"], plain["type"], plain["database"], plain["table"]) == ("statement", type_.name.lower(), "shop", "orders")
+    (canal,) = documents(event, "canal")
+    assert (canal["type"], canal["isDdl"], canal["sql"], canal["data"]) == (type_.name, False, event.sql, None)
+    assert documents(event, "debezium") == documents(event, "maxwell") == []

@@ -119,22 +119,23 @@ def test_peek_follows_and_stops(store: EventStore) -> None:
 @pytest.mark.parametrize(
     ("patterns", "wanted"),
     [
-        ("shop.orders", ["orders", "ddl orders"]),
-        ("shop.*", ["orders", "log", "ddl orders", "rename", "move"]),
+        ("shop.orders", ["orders", "ddl orders", "statement"]),
+        ("shop.*", ["orders", "log", "ddl orders", "statement", "rename", "move"]),
         ("*.log", ["log"]),
-        ("shop.o?ders , x.y", ["orders", "ddl orders"]),
+        ("shop.o?ders , x.y", ["orders", "ddl orders", "statement"]),
         ("other.*", ["ddl other"]),
         ("SHOP.ORDERS", []),
         ("attic.*", ["rename", "move"]),
     ],
 )
 def test_patterns(patterns: str, wanted: list[str]) -> None:
-    """Globs over database.table choose row events and DDLs, by the table that the DDL names; markers are left out."""
+    """Globs over database.table choose row events and statements, by the table that the statement names; markers are left out."""
     events = {
         "orders": change(0),
         "log": change(0, "log"),
         "ddl orders": ddl("ALTER TABLE orders ADD x INT"),
         "ddl other": ddl("ALTER TABLE other.orders ADD x INT"),
+        "statement": ddl("INSERT INTO orders VALUES (1)")._replace(entry=EntryType.ROWS, props={"table": "orders"}),
         "rename": ddl("RENAME ...")._replace(props={"tables": "shop.a,shop.b", "to_table": "shop.a,attic.b"}),
         "move": ddl("RENAME ...")._replace(props={"table": "a", "to_table": "attic.a"}),
         "begin": Event(EntryType.BEGIN, EventType.NONE, Position("binlog.000001", 1), 0),

@@ -72,9 +72,9 @@ def reference(event: Event, values: Values) -> bytes:
         entry.entryType = 2
         entry.header.eventType = kind
         stored = m.RowChange(eventType=kind)
-        if event.entry is EntryType.DDL:
+        if event.entry is EntryType.DDL or event.sql:
             if "xa" not in event.props:
-                if event.type is not EventType.QUERY:
+                if event.type not in (EventType.QUERY, EventType.INSERT):
                     stored.isDdl = True
                 stored.sql = event.sql
                 stored.ddlSchemaName = event.props.get("default_database", event.database)
@@ -214,6 +214,15 @@ def test_rows_as_protobuf_builds_them(values: Values) -> None:
         Event(EntryType.DDL, EventType.XAROLLBACK, Position("b.000001", 400), 0, props={"xa": "rollback", "xa_xid": "x"}),
         Event(EntryType.DDL, EventType.QUERY, Position("b.000001", 400), 0, database="d", sql="GRANT ...", props={"table": ""}),
         Event(
+            EntryType.ROWS,
+            EventType.INSERT,
+            Position("b.000001", 420),
+            0,
+            database="d",
+            sql="INSERT INTO t VALUES (1)",
+            props={"table": "t"},
+        ),
+        Event(
             EntryType.END,
             EventType.NONE,
             Position("b.000001", 431, f"{GTID[:-2]}1-23"),
@@ -238,7 +247,7 @@ def test_rows_as_protobuf_builds_them(values: Values) -> None:
     ],
 )
 def test_other_entries_as_protobuf_builds_them(event: Event) -> None:
-    """Begin, end and DDL give byte for byte what the protobuf package builds; an end without XID has transactionId 0."""
+    """Begin, end, DDL and a change logged as a statement give byte for byte what the protobuf package builds; an end without XID has transactionId 0."""
     encoded = Encoder(Values.CANAL).encode(encode(event))
     assert encoded is not None
     assert encoded == reference(event, Values.CANAL)
