@@ -97,14 +97,14 @@ def order_of(payload: memoryview) -> tuple[int, int, int]:
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock that the kernel gives back when this process dies. Raises `ShmStoreError`."""
+def locked(path: Path, what: str, error: type[ShmStoreError] = ShmStoreError) -> Iterator[None]:
+    """Hold a lock that the kernel gives back when this process dies. Raises `error`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ShmStoreError(f"{what} is in use by another process: stop it, or choose another") from error
+        except OSError as refused:
+            raise error(f"{what} is in use by another process: stop it, or choose another") from refused
         yield
 
 

@@ -11,9 +11,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from shmstore.layout import SlotFlag
 
 _STALL = 3.0
 _HANDOVER = 5.0
+Held = TypeVar("Held")
 
 
 class Limit(NamedTuple):
@@ -114,17 +116,8 @@ class Lease:
             signal.signal(signal.SIGTERM, end)
 
     def _own(self, start: str | int | Position, checkpoint: CheckpointFile | None) -> Subscription:
-        """Subscribe, waiting a moment for a reader whose query was stopped or killed and whose process is about to end."""
-        until = time.monotonic() + _HANDOVER
-        while True:
-            try:
-                return self.store.subscribe(self._options.subscription, start=start, checkpoint=checkpoint)
-            except SubscriptionInUse as error:
-                if time.monotonic() > until:
-                    raise SubscriptionInUse(
-                        f"{error}. Each query on a store needs a subscription of its own: option subscription"
-                    ) from error
-                time.sleep(0.1)
+        name = self._options.subscription
+        return handover(lambda: self.store.subscribe(name, start=start, checkpoint=checkpoint))
 
     def _first_event(self, start: Start) -> str | int | Position:
         store = self.store
@@ -302,6 +295,21 @@ class Lease:
     def offset_at(self, sequence: int) -> Offset:
         """Return the offset of the event `sequence`."""
         return Offset.at(self.store.name, self.store.epoch, sequence, position_at(self.store, sequence))
+
+
+def handover(take: Callable[[], Held]) -> Held:
+    """Return what `take` gives, waiting a moment for a reader whose query was stopped or killed and whose process is about to end.
+
+    Raises `SubscriptionInUse` where it stays.
+    """
+    until = time.monotonic() + _HANDOVER
+    while True:
+        try:
+            return take()
+        except SubscriptionInUse as error:
+            if time.monotonic() > until:
+                raise SubscriptionInUse(f"{error}. Each query needs a subscription of its own: option subscription") from error
+            time.sleep(0.1)
 
 
 def attach(options: Options, timeout: float) -> EventStore:

@@ -22,18 +22,17 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumer.spark.batches import Decoder
-from consumer.spark.lease import Limit
+from consumer.spark.lease import Limit, handover
 from consumer.spark.network import Chunk
 from consumer.spark.offset import Offset
 from consumer.spark.options import OptionError, Options
 from consumer.spark.partition import record_batches
 from consumer.spool import Ends, Piece, ends_of, locked, order_of, pieces, read_payloads, read_slots, replace
-from shmstore import Position, PositionNotFound, ShmStoreError, SlotFlag, SubscriptionInUse
+from shmstore import Position, PositionNotFound, SlotFlag, SubscriptionInUse
 from shmstore.codec import decode_schema, decode_stored, position_of
 from shmstore.event import TableSchema
 
 BATCH_BYTES = 64 << 20  # of a micro-batch, where the options say nothing: a long outage is not caught up in one piece
-_HANDOVER = 5.0
 
 
 class Place(NamedTuple):
@@ -87,20 +86,11 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SpoolReader, (self._decoder,)
 
     def _own(self) -> None:
-        """Hold the subscription's name, waiting a moment for a query that was stopped. Raises `SubscriptionInUse`."""
-        until = time.monotonic() + _HANDOVER
-        while not self._owned:
-            try:
-                self._held.enter_context(
-                    locked(self._record.with_suffix(".lock"), f"subscription {self._options.subscription!r}")
-                )
-                self._owned = True
-            except ShmStoreError as error:
-                if time.monotonic() > until:
-                    raise SubscriptionInUse(
-                        f"{error}. Each query needs a subscription of its own: option subscription"
-                    ) from error
-                time.sleep(0.1)
+        """Hold the subscription's name. Raises `SubscriptionInUse`."""
+        if not self._owned:
+            path, what = self._record.with_suffix(".lock"), f"subscription {self._options.subscription!r}"
+            handover(lambda: self._held.enter_context(locked(path, what, SubscriptionInUse)))
+            self._owned = True
 
     def _pieces(self) -> list[Piece]:
         found = pieces(self._folder)

@@ -1,0 +1,62 @@
+"""A query's hold on its subscription, in the ring and in a spool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.spark import lease
+from consumer.spark.source import ShmStoreSource
+from consumer.spool import Spool
+from shmstore import EventStore, SubscriptionInUse
+from tests.consumer.spark.events import Binlog, order_row
+
+
+@pytest.fixture(params=["ring", "spool"])
+def readers(
+    request: pytest.FixtureRequest, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path
+) -> tuple[Any, Any]:
+    """Two readers of one subscription, of which the first owns it."""
+    options = {"store": store_name, "tables": "shop.orders"}
+    store.put(binlog.insert(order_row(1)))
+    if request.param == "spool":
+        options["spool"] = str(tmp_path / "spool")
+        with Spool(store, tmp_path / "spool") as spool:
+            spool.step(0)
+    source = ShmStoreSource(options)
+    first, second = source.streamReader(source.schema()), source.streamReader(source.schema())
+    first.initialOffset()
+    return first, second
+
+
+def test_a_reader_waits_for_the_one_before(readers: tuple[Any, Any]) -> None:
+    """Spark starts a query's new process before the old one has ended: it gets the subscription when that has."""
+    first, second = readers
+    ended: list[float] = []
+
+    def end() -> None:
+        ended.append(time.monotonic())
+        first.stop()
+
+    timer = threading.Timer(0.3, end)
+    timer.start()
+    second.initialOffset()
+    assert ended
+    timer.join()
+    second.stop()
+
+
+def test_two_queries_on_one_subscription(readers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is told who has it and what to do, in one line; the first goes on."""
+    first, second = readers
+    monkeypatch.setattr(lease, "_HANDOVER", 0.2)
+    with pytest.raises(SubscriptionInUse, match="a subscription of its own: option subscription") as caught:
+        second.initialOffset()
+    assert "\n" not in str(caught.value)
+    second.stop()
+    assert first.initialOffset()
+    first.stop()
