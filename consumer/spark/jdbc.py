@@ -8,6 +8,9 @@ step of its own that changes nothing when it is done already, so that a crash be
 Changed keys go into a temporary table; rows with these keys are deleted, and rows that are there now are inserted. Unlike
 ON CONFLICT or ON DUPLICATE KEY this is right in any order of changes where a copy has further unique indexes (two rows that
 swap a value), and never touches a row of another key.
+
+Where a table's primary key changes, its copy holds the same rows at that moment, all with a value of the new key that is theirs
+alone, so the copy's key is changed in the same way, before the first row of the new key.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import pyarrow as pa
 
 from consumer.spark import reshape
 from consumer.spark.changes import CURRENT, SEQ, VALID_FROM, VALID_TO, Alter, CannotFollow, Merge, Step, Versions, target_field
-from consumer.spark.database import Database
+from consumer.spark.database import Database, DatabaseError
 from consumer.spark.ddl import Clause
 from shmstore.event import TableSchema
 
@@ -55,6 +58,7 @@ class JdbcTarget:
         self._stage = _STAGE if dialect.postgres else f"{dialect.quote(self._schema)}.{_STAGE}"
         self._columns: list[str] | None = None
         self._keys: set[str] = set()
+        self._constraint = ""
         self._look()
 
     # ---------------------------------------------------------------- marks
@@ -95,11 +99,12 @@ class JdbcTarget:
         )
         self._columns = [row[0] for row in found] or None
         keys = database.query(
-            "SELECT k.column_name FROM information_schema.table_constraints c JOIN information_schema.key_column_usage k "
+            "SELECT k.column_name, c.constraint_name FROM information_schema.table_constraints c JOIN information_schema.key_column_usage k "
             "ON k.constraint_name = c.constraint_name AND k.table_schema = c.table_schema AND k.table_name = c.table_name "
             f"WHERE c.constraint_type = 'PRIMARY KEY' AND c.{where.replace('table_name', 'c.table_name')}{text(self._bare)}"
         )
         self._keys = {row[0].lower() for row in keys}
+        self._constraint = keys[0][1] if keys else ""
 
     # ---------------------------------------------------------------- steps
 
@@ -165,10 +170,29 @@ class JdbcTarget:
             )
         wanted = {key.lower() for key in keys} | ({SEQ} if history else set())
         if self._keys and self._keys != wanted:
+            self._change_key(schema, [*keys, SEQ] if history else keys)
+
+    def _change_key(self, schema: TableSchema, keys: Sequence[str]) -> None:
+        """Give the copy its table's new primary key: one statement, so that it has the old one or the new. Raises `CannotFollow`."""
+        dialect, before = self._database.dialect, self._keys
+        changed = [column for column in schema.columns if (column.name in keys) != (column.name.lower() in before)]
+        if dialect.postgres:
+            parts = [f"DROP CONSTRAINT {dialect.quote(self._constraint)}"]
+            parts += [f"ALTER COLUMN {dialect.quote(column.name)} DROP NOT NULL" for column in changed if column.name not in keys]
+        else:
+            types = [dialect.type_of(column, key=column.name in keys, columns=len(schema.columns)) for column in changed]
+            parts = [f"MODIFY COLUMN {dialect.quote(column.name)} {type_}" for column, type_ in zip(changed, types, strict=True)]
+            parts.append("DROP PRIMARY KEY")
+        sql = f"ALTER TABLE {self._table} {', '.join(parts)}, ADD PRIMARY KEY ({self._names(keys)})"
+        try:
+            self._database.execute(sql)
+        except DatabaseError as error:
             raise CannotFollow(
-                f"the key of {self._name} is {', '.join(sorted(wanted))} and that of its copy {self._table} is {', '.join(sorted(self._keys))}: "
-                "take a new snapshot of the table into a new target"
-            )
+                f"the primary key of {self._name} is now {', '.join(keys)}, and its copy {self._table} (key {', '.join(sorted(before))}) cannot "
+                f"take it: {error}. Mend the copy's rows, or take a new snapshot of the table into a new target; then start the query again, which "
+                "goes on with this batch"
+            ) from error
+        self._look()
 
     @contextmanager
     def _staged(self, columns: Sequence[str], rows: Sequence[str]) -> Iterator[None]:

@@ -179,8 +179,51 @@ def test_a_key_of_two_columns_and_swapped_unique_values(target: Copies, spark: A
     apply(copy, 1, binlog.update(((1, 1, 10), (1, 1, 20)), ((1, 2, 20), (1, 2, 10)), table=items))
     apply(copy, 2, binlog.delete((1, 1, 20), table=items), binlog.update(((2, 1, 30), (1, 1, 31)), table=items))
     assert target.select("items") == texts([(1, 2, 10), (1, 1, 31)])
-    with pytest.raises(CannotFollow, match="new snapshot"):
-        apply(copy, 3, binlog.insert((9, 9, 9), table=items._replace(primary_key=(2,))))
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_change_of_the_primary_key_is_followed(target: Copies, spark: Any, binlog: Binlog, history: bool) -> None:
+    """In mid-stream, in one batch with rows of both keys: the copy gets the new key, and rows are told apart by it alone."""
+    columns = (Column("id", "int", nullable=False), Column("word", "varchar", size=400, charset="utf8mb4"), Column("n", "int"))
+    old = TableSchema("shop", "words", columns, (0,))
+    new = old._replace(primary_key=(1, 2))
+    copy = replication(target, spark, history=history)
+    apply(copy, 0, binlog.insert((1, "a", 1), (2, "b", 2), (3, "c", 3), table=old))
+    batch = [
+        binlog.update(((1, "a", 1), (1, "A", 1)), table=old),
+        binlog.delete((3, "c", 3), table=old),
+        binlog.ddl("alter table words drop primary key, modify id int null, add primary key (word, n)"),
+        binlog.insert((1, "a", 1), (None, "d", 4), table=new),
+        binlog.update(((2, "b", 2), (2, "B", 2)), table=new),
+        binlog.delete((1, "A", 1), table=new),
+    ]
+    apply(copy, 1, *batch)
+    apply(replication(target, spark, history=history), 1, *batch)
+    apply(copy, 2, binlog.update(((None, "d", 4), (9, "d", 4)), table=new))
+    current = "words WHERE _current" if history else "words"
+    assert target.select(current, "id, word, n") == texts([(1, "a", 1), (2, "B", 2), (9, "d", 4)])
+    where = "table_schema = 'shop' AND table_name = 'words' AND constraint_name IN ('PRIMARY', 'words_pkey')"
+    keys = {row[0] for row in target.query(f"SELECT column_name FROM information_schema.key_column_usage WHERE {where}")}
+    assert keys == {"word", "n", *(["_seq"] if history else [])}
+
+
+def test_a_new_primary_key_that_the_copy_cannot_take(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """A row of the copy that is not the source's stops the query, with what to do, and nothing of the batch is in the copy;
+    once it is mended the same batch goes on."""
+    pair = TableSchema("shop", "pairs", (Column("id", "int"), Column("n", "int", nullable=False)), (0,))
+    copy = replication(target, spark)
+    apply(copy, 0, binlog.insert((1, 10), (2, 20), table=pair))
+    target.query("INSERT INTO shop.pairs VALUES (3, 20)")
+    batch = binlog.insert((4, 40), table=pair._replace(primary_key=(1,)))
+    with pytest.raises(
+        CannotFollow, match=r"primary key of shop\.pairs is now n.* new snapshot .* start the query again"
+    ) as caught:
+        apply(copy, 1, batch)
+    assert "\n" not in str(caught.value)
+    assert target.select("pairs") == texts([(1, 10), (2, 20), (3, 20)])
+    target.query("DELETE FROM shop.pairs WHERE id = 3")
+    apply(copy, 1, batch)
+    assert target.select("pairs") == texts([(1, 10), (2, 20), (4, 40)])
 
 
 def test_history_keeps_every_version(target: Copies, spark: Any, binlog: Binlog) -> None:
