@@ -87,10 +87,16 @@ class Offset(NamedTuple):
 
 
 def require_one_source(store: str, position: Position) -> None:
-    """Raise `StoreError` for a place in a store of several sources: files and offsets of different servers have no order."""
+    """Raise `StoreError` for a place in a store of several sources.
+
+    Their transactions may come in another order once the store is made again: a batch that Spark has planned, and reads again,
+    would then be no range of the ring. And files and offsets of different servers have no order, so rows would have no seq.
+    """
     if position.of_group:
         raise StoreError(
-            f"store {store!r} holds several sources, whose rows have no common seq: give each source a store of its own, and union the streams"
+            f"store {store!r} holds several sources, whose rows have no common seq and whose order is another one after the store is made "
+            "again: give each source a store of its own, read each as a stream of its own (option store) and union the streams "
+            "(a.union(b)), or read this store with consumer.Consumer"
         )
 
 
