@@ -4,6 +4,7 @@
 It is optional. Those modules are the reference, run where no compiler was, and share their tests with this one.
 
     pack.pxi    a growing buffer, and MessagePack written into it
+    text.pxi    text, copied and checked
     values.pxi  bytes of one value -> MessagePack of its stored form
     json.pxi    MySQL's binary JSON -> its text
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
@@ -29,6 +30,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 include "../../shmstore/native/utf8.pxi"
 include "pack.pxi"
+include "text.pxi"
 include "values.pxi"
 include "json.pxi"
 include "image.pxi"

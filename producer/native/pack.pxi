@@ -1,7 +1,25 @@
-# A growing buffer, and MessagePack written into it. Integers take the shortest form, as every encoder writes them.
+# MessagePack: written to a place (`write_`: they return where it ends) and to a growing buffer (`put_`). Integers take the
+# shortest form, as every encoder writes them.
+#
+# Whoever writes to a place has made room for the value before, and for SLACK bytes behind it: what is copied in whole words may
+# run over that far, and is written over by what comes next.
+
+cdef extern from *:
+    """
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define AS_LITTLE(x) __builtin_bswap64(x)
+    #define AS_BIG(x) (x)
+    #else
+    #define AS_LITTLE(x) (x)
+    #define AS_BIG(x) __builtin_bswap64(x)
+    #endif
+    """
+    uint64_t AS_LITTLE(uint64_t value) noexcept  # the number whose bytes, lowest first, were read as a word; and back
+    uint64_t AS_BIG(uint64_t value) noexcept     # highest first
 
 cdef enum:
     LARGE = 1 << 20  # bytes that a buffer keeps while it is not needed
+    SLACK = 64
 
 
 cdef struct Buffer:
@@ -23,8 +41,9 @@ cdef int _grow(Buffer* out, size_t more) except -1:
 
 
 cdef inline int reserve(Buffer* out, size_t more) except -1:
-    if out.size + more > out.room:
-        _grow(out, more)
+    """Make room for `more` bytes, and SLACK."""
+    if out.size + more + SLACK > out.room:
+        _grow(out, more + SLACK)
     return 0
 
 
@@ -43,32 +62,81 @@ cdef inline void free_buffer(Buffer* out):
     out.size = out.room = 0
 
 
-cdef inline int put_raw(Buffer* out, const uint8_t* data, size_t size) except -1:
-    reserve(out, size)
-    memcpy(out.data + out.size, data, size)
-    out.size += size
-    return 0
+# ---------------------------------------------------------------- to a place
+
+cdef inline uint8_t* _write_head(uint8_t* to, uint8_t head, uint64_t value, int width) noexcept:
+    """A head, then the lowest `width` bytes of `value`, highest first."""
+    cdef uint64_t word = AS_BIG(value << (64 - 8 * width))
+    to[0] = head
+    memcpy(to + 1, &word, 8)
+    return to + 1 + width
 
 
-cdef inline void _big_endian(uint8_t* at, uint64_t value, int width) noexcept:
-    cdef int i
-    for i in range(width):
-        at[i] = <uint8_t>(value >> (8 * (width - 1 - i)))
+cdef inline uint8_t* write_unsigned(uint8_t* to, uint64_t value) noexcept:
+    cdef int step
+    if value < 0x80:
+        to[0] = <uint8_t>value
+        return to + 1
+    step = <int>(value > 0xFF) + <int>(value > 0xFFFF) + <int>(value > <uint64_t>0xFFFFFFFF)  # uncast, that is a Python integer
+    return _write_head(to, <uint8_t>(0xCC + step), value, <int>1 << step)
 
 
-cdef inline int _put_head(Buffer* out, uint8_t head, uint64_t value, int width) except -1:
-    reserve(out, 9)
-    out.data[out.size] = head
-    _big_endian(out.data + out.size + 1, value, width)
-    out.size += 1 + width
-    return 0
+cdef inline uint8_t* write_signed(uint8_t* to, int64_t value) noexcept:
+    cdef int step
+    if value >= 0:
+        return write_unsigned(to, <uint64_t>value)
+    if value >= -32:
+        to[0] = <uint8_t>(value & 0xFF)
+        return to + 1
+    step = <int>(value < -0x80) + <int>(value < -0x8000) + <int>(value < -<int64_t>0x80000000)
+    return _write_head(to, <uint8_t>(0xD0 + step), <uint64_t>value, <int>1 << step)
 
 
-cdef inline int put_byte(Buffer* out, uint8_t value) except -1:
-    reserve(out, 1)
-    out.data[out.size] = value
-    out.size += 1
-    return 0
+cdef inline uint8_t* write_double(uint8_t* to, double value) noexcept:
+    cdef uint64_t bits
+    memcpy(&bits, &value, 8)
+    return _write_head(to, 0xCB, bits, 8)
+
+
+cdef inline uint8_t* write_text_head(uint8_t* to, size_t size) noexcept:
+    if size < 32:
+        to[0] = <uint8_t>(0xA0 | size)
+        return to + 1
+    if size <= 0xFF:
+        return _write_head(to, 0xD9, size, 1)
+    if size <= 0xFFFF:
+        return _write_head(to, 0xDA, size, 2)
+    return _write_head(to, 0xDB, size, 4)
+
+
+cdef inline uint8_t* write_bin_head(uint8_t* to, size_t size) noexcept:
+    if size <= 0xFF:
+        return _write_head(to, 0xC4, size, 1)
+    if size <= 0xFFFF:
+        return _write_head(to, 0xC5, size, 2)
+    return _write_head(to, 0xC6, size, 4)
+
+
+cdef inline uint8_t* write_array_head(uint8_t* to, size_t size) noexcept:
+    if size < 16:
+        to[0] = <uint8_t>(0x90 | size)
+        return to + 1
+    if size <= 0xFFFF:
+        return _write_head(to, 0xDC, size, 2)
+    return _write_head(to, 0xDD, size, 4)
+
+
+cdef inline uint8_t* write_raw(uint8_t* to, const uint8_t* data, size_t size) noexcept:
+    memcpy(to, data, size)
+    return to + size
+
+
+cdef inline uint8_t* write_near(uint8_t* to, const uint8_t* data, size_t size) noexcept:
+    """As `write_raw`, for what is mostly short: the 16 bytes at `data` can be read whatever the size."""
+    memcpy(to, data, 16)
+    if size > 16:
+        memcpy(to + 16, data + 16, size - 16)
+    return to + size
 
 
 cdef inline int write_digits(char* text, uint64_t value) noexcept:
@@ -86,46 +154,32 @@ cdef inline int write_digits(char* text, uint64_t value) noexcept:
     return n
 
 
+# ---------------------------------------------------------------- to a buffer
+
+cdef inline int put_raw(Buffer* out, const uint8_t* data, size_t size) except -1:
+    reserve(out, size)
+    memcpy(out.data + out.size, data, size)
+    out.size += size
+    return 0
+
+
+cdef inline int put_byte(Buffer* out, uint8_t value) except -1:
+    reserve(out, 1)
+    out.data[out.size] = value
+    out.size += 1
+    return 0
+
+
 cdef inline int put_unsigned(Buffer* out, uint64_t value) except -1:
-    if value < 0x80:
-        return put_byte(out, <uint8_t>value)
-    if value <= 0xFF:
-        return _put_head(out, 0xCC, value, 1)
-    if value <= 0xFFFF:
-        return _put_head(out, 0xCD, value, 2)
-    if value <= 0xFFFFFFFF:
-        return _put_head(out, 0xCE, value, 4)
-    return _put_head(out, 0xCF, value, 8)
-
-
-cdef inline int put_signed(Buffer* out, int64_t value) except -1:
-    if value >= 0:
-        return put_unsigned(out, <uint64_t>value)
-    if value >= -32:
-        return put_byte(out, <uint8_t>(value & 0xFF))
-    if value >= -0x80:
-        return _put_head(out, 0xD0, <uint64_t>value & 0xFF, 1)
-    if value >= -0x8000:
-        return _put_head(out, 0xD1, <uint64_t>value & 0xFFFF, 2)
-    if value >= -<int64_t>0x80000000:
-        return _put_head(out, 0xD2, <uint64_t>value & 0xFFFFFFFF, 4)
-    return _put_head(out, 0xD3, <uint64_t>value, 8)
-
-
-cdef inline int put_double(Buffer* out, double value) except -1:
-    cdef uint64_t bits
-    memcpy(&bits, &value, 8)
-    return _put_head(out, 0xCB, bits, 8)
+    reserve(out, 9)
+    out.size = write_unsigned(out.data + out.size, value) - out.data
+    return 0
 
 
 cdef inline int put_text_head(Buffer* out, size_t size) except -1:
-    if size < 32:
-        return put_byte(out, <uint8_t>(0xA0 | size))
-    if size <= 0xFF:
-        return _put_head(out, 0xD9, size, 1)
-    if size <= 0xFFFF:
-        return _put_head(out, 0xDA, size, 2)
-    return _put_head(out, 0xDB, size, 4)
+    reserve(out, 9)
+    out.size = write_text_head(out.data + out.size, size) - out.data
+    return 0
 
 
 cdef inline int put_text(Buffer* out, const uint8_t* data, size_t size) except -1:
@@ -134,19 +188,15 @@ cdef inline int put_text(Buffer* out, const uint8_t* data, size_t size) except -
 
 
 cdef inline int put_bin_head(Buffer* out, size_t size) except -1:
-    if size <= 0xFF:
-        return _put_head(out, 0xC4, size, 1)
-    if size <= 0xFFFF:
-        return _put_head(out, 0xC5, size, 2)
-    return _put_head(out, 0xC6, size, 4)
+    reserve(out, 9)
+    out.size = write_bin_head(out.data + out.size, size) - out.data
+    return 0
 
 
 cdef inline int put_array_head(Buffer* out, size_t size) except -1:
-    if size < 16:
-        return put_byte(out, <uint8_t>(0x90 | size))
-    if size <= 0xFFFF:
-        return _put_head(out, 0xDC, size, 2)
-    return _put_head(out, 0xDD, size, 4)
+    reserve(out, 9)
+    out.size = write_array_head(out.data + out.size, size) - out.data
+    return 0
 
 
 cdef int put_object(Buffer* out, object value) except -1:
@@ -161,8 +211,11 @@ cdef int put_object(Buffer* out, object value) except -1:
     if isinstance(value, bytes):
         put_bin_head(out, PyBytes_GET_SIZE(value))
         return put_raw(out, <const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    reserve(out, 9)
     if isinstance(value, float):
-        return put_double(out, value)
-    if value < 0:
-        return put_signed(out, value)
-    return put_unsigned(out, value)
+        out.size = write_double(out.data + out.size, value) - out.data
+    elif value < 0:
+        out.size = write_signed(out.data + out.size, value) - out.data
+    else:
+        out.size = write_unsigned(out.data + out.size, value) - out.data
+    return 0

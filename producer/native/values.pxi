@@ -1,9 +1,15 @@
-# Bytes of one value in a row image -> MessagePack of its stored form. The caller has checked that the bytes are there.
+# Bytes of one value in a row image -> MessagePack of its stored form. The caller has checked that the bytes are there, and has
+# made room for LONGEST bytes. `end`: of the event; up to it a number is read as one word.
 
-DEF SECOND = 1000000
+cdef enum:
+    SECOND = 1000000
+    LONGEST = 80  # bytes of any value here: a DECIMAL's 65 digits, sign, point and head
 
 cdef int* DIGIT_BYTES = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4]
-cdef int* MONTH_DAYS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+cdef uint32_t* POWERS = [1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000]
+cdef uint32_t* MONTH_DAYS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0]
+cdef uint32_t* MARCH_DAYS = [0, 306, 337, 0, 31, 61, 92, 122, 153, 184, 214, 245, 275, 0, 0, 0]  # of a year's days from March on
+cdef int64_t* FRACTIONS = [1, 10000, 100, 1]  # microseconds, by bytes of the fraction
 
 
 cdef inline uint64_t little(const uint8_t* at, int size) noexcept:
@@ -28,41 +34,56 @@ cdef inline int64_t signed_little(const uint8_t* at, int size) noexcept:
     return <int64_t>(value << shift) >> shift
 
 
-cdef inline bint days_since_1970(int64_t year, int64_t month, int64_t day, int64_t* days) noexcept:
-    """Days of a date of the proleptic Gregorian calendar; False for one that does not exist."""
-    cdef bint leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    if not 1 <= year <= 9999 or not 1 <= month <= 12 or day < 1 or day > MONTH_DAYS[month] + (1 if month == 2 and leap else 0):
+cdef inline uint64_t _shifted_little(const uint8_t* at, const uint8_t* end, int size) noexcept:
+    """The number of 1 to 8 bytes in the highest bytes of a word."""
+    cdef uint64_t word
+    if end - at < 8:
+        return little(at, size) << (64 - 8 * size)
+    memcpy(&word, at, 8)
+    return AS_LITTLE(word) << (64 - 8 * size)
+
+
+cdef inline uint64_t read_little(const uint8_t* at, const uint8_t* end, int size) noexcept:
+    return _shifted_little(at, end, size) >> (64 - 8 * size)
+
+
+cdef inline int64_t read_signed(const uint8_t* at, const uint8_t* end, int size) noexcept:
+    return <int64_t>_shifted_little(at, end, size) >> (64 - 8 * size)
+
+
+cdef inline uint64_t read_big(const uint8_t* at, const uint8_t* end, int size) noexcept:
+    cdef uint64_t word
+    if end - at < 8:
+        return big(at, size)
+    memcpy(&word, at, 8)
+    return AS_BIG(word) >> (64 - 8 * size)
+
+
+cdef inline bint days_since_1970(uint32_t year, uint32_t month, uint32_t day, int64_t* days) noexcept:
+    """Days of a date of the proleptic Gregorian calendar; False for one that does not exist. `month` is below 16."""
+    cdef uint32_t leap = (year & 3 == 0) & ((year % 100 != 0) | (year & 15 == 0))
+    if (year - 1 > 9998) | (day - 1 >= MONTH_DAYS[month] + (leap & (month == 2))):
         return False
-    # Counted in eras of 400 years that begin in March, so that the leap day comes last.
-    cdef int64_t y = year - (1 if month <= 2 else 0)
-    cdef int64_t era = y // 400
-    cdef int64_t of_era = y - era * 400
-    cdef int64_t of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    days[0] = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    # The year begins in March, so that the leap day comes last.
+    cdef uint32_t of_march = year - (month <= 2)
+    cdef uint32_t century = of_march // 100
+    days[0] = <int64_t>(of_march * 365 + of_march // 4 - century + century // 4 + MARCH_DAYS[month] + day - 1) - 719468
     return True
 
 
-cdef inline int64_t fraction(const uint8_t* at, int digits) noexcept:
-    """Microseconds of a fraction of `digits` digits in (digits + 1) // 2 big-endian bytes."""
-    if digits == 0:
-        return 0
-    if digits <= 2:
-        return <int64_t>at[0] * 10000
-    if digits <= 4:
-        return <int64_t>big(at, 2) * 100
-    return <int64_t>big(at, 3)
+cdef inline uint8_t* _write_c_text(uint8_t* to, const char* text, int size) noexcept:
+    return write_raw(write_text_head(to, size), <const uint8_t*>text, size)
 
 
-cdef int put_date(Buffer* out, const uint8_t* at) except -1:
-    cdef int packed = <int>little(at, 3)
+cdef inline uint8_t* write_date(uint8_t* to, const uint8_t* at, const uint8_t* end) except NULL:
+    cdef uint32_t packed = <uint32_t>read_little(at, end, 3)
     cdef int64_t days
     cdef char text[32]
     if packed >> 9 > 9999 or packed >> 5 & 15 > 12:
         raise ValueError(f"DATE {packed >> 9}-{packed >> 5 & 15}-{packed & 31}")
     if days_since_1970(packed >> 9, packed >> 5 & 15, packed & 31, &days):
-        return put_signed(out, days)
-    cdef int size = snprintf(text, 32, b"%04d-%02d-%02d", packed >> 9, packed >> 5 & 15, packed & 31)
-    return put_text(out, <uint8_t*>text, size)
+        return write_signed(to, days)
+    return _write_c_text(to, text, snprintf(text, 32, b"%04d-%02d-%02d", packed >> 9, packed >> 5 & 15, packed & 31))
 
 
 cdef int _fraction_text(char* text, int size, int64_t microseconds, int digits) noexcept:
@@ -74,47 +95,54 @@ cdef int _fraction_text(char* text, int size, int64_t microseconds, int digits) 
     return size
 
 
-cdef int put_datetime(Buffer* out, const uint8_t* at, int digits) except -1:
-    cdef int64_t packed = <int64_t>big(at, 5) - <int64_t>0x8000000000
-    if not 0 <= packed >> 22 <= 9999 * 13 + 12:
-        raise ValueError(f"DATETIME that begins with 0x{at[0]:02x}{at[1]:02x}{at[2]:02x}")
-    cdef int64_t months = packed >> 22, day = packed >> 17 & 31, hour = packed >> 12 & 31
-    cdef int64_t minute = packed >> 6 & 63, second = packed & 63, days
-    cdef int64_t microseconds = fraction(at + 5, digits)
+cdef inline uint8_t* write_datetime(uint8_t* to, const uint8_t* at, const uint8_t* end, int digits) except NULL:
+    cdef int part = (digits + 1) // 2  # bytes of the fraction
+    cdef uint64_t word = read_big(at, end, 5 + part)
+    cdef int64_t microseconds = <int64_t>(word & ((<uint64_t>1 << 8 * part) - 1)) * FRACTIONS[part]
+    cdef int64_t packed = <int64_t>(word >> 8 * part) - <int64_t>0x8000000000
+    cdef uint32_t months = <uint32_t>(packed >> 22), clock = <uint32_t>packed & 0x1FFFF, day = <uint32_t>packed >> 17 & 31
+    cdef uint32_t hour = clock >> 12, minute = clock >> 6 & 63, second = clock & 63
+    cdef int64_t days
     cdef char text[64]
     cdef int size
-    if hour > 23 or minute > 59 or second > 59:
+    if packed < 0 or months > 9999 * 13 + 12:
+        raise ValueError(f"DATETIME that begins with 0x{at[0]:02x}{at[1]:02x}{at[2]:02x}")
+    if (hour > 23) | (minute > 59) | (second > 59):
         raise ValueError(f"DATETIME of {hour}:{minute}:{second} o'clock")
     if days_since_1970(months // 13, months % 13, day, &days):
-        return put_signed(out, (days * 86400 + hour * 3600 + minute * 60 + second) * SECOND + microseconds)
-    size = snprintf(
-        text, 64, b"%04d-%02d-%02d %02d:%02d:%02d", <int>(months // 13), <int>(months % 13), <int>day, <int>hour, <int>minute, <int>second
-    )
-    return put_text(out, <uint8_t*>text, _fraction_text(text, size, microseconds, digits))
+        return write_signed(to, (days * 86400 + hour * 3600 + minute * 60 + second) * SECOND + microseconds)
+    size = snprintf(text, 64, b"%04d-%02d-%02d %02d:%02d:%02d", months // 13, months % 13, day, hour, minute, second)
+    return _write_c_text(to, text, _fraction_text(text, size, microseconds, digits))
 
 
-cdef int put_timestamp(Buffer* out, uint64_t seconds, int64_t microseconds, int digits) except -1:
-    cdef int64_t value = <int64_t>seconds * SECOND + microseconds
+cdef inline uint8_t* write_timestamp(uint8_t* to, int64_t value, int digits) noexcept:
+    """`value`: microseconds since 1970; 0 is the zero date."""
     cdef char text[64]
     if value:
-        return put_signed(out, value)
+        return write_signed(to, value)
     memcpy(text, b"0000-00-00 00:00:00", 19)
-    return put_text(out, <uint8_t*>text, _fraction_text(text, 19, 0, digits))
+    return _write_c_text(to, text, _fraction_text(text, 19, 0, digits))
 
 
-cdef int put_time(Buffer* out, const uint8_t* at, int digits) except -1:
-    cdef int bits = (digits + 1) // 2 * 8
-    cdef int64_t packed = <int64_t>big(at, 3 + bits // 8) - (<int64_t>0x800000 << bits)
+cdef inline int64_t read_timestamp(const uint8_t* at, const uint8_t* end, int digits) noexcept:
+    cdef int part = (digits + 1) // 2
+    cdef uint64_t word = read_big(at, end, 4 + part)
+    return <int64_t>(word >> 8 * part) * SECOND + <int64_t>(word & ((<uint64_t>1 << 8 * part) - 1)) * FRACTIONS[part]
+
+
+cdef inline uint8_t* write_time(uint8_t* to, const uint8_t* at, const uint8_t* end, int digits) except NULL:
+    cdef int part = (digits + 1) // 2
+    cdef int64_t packed = <int64_t>read_big(at, end, 3 + part) - (<int64_t>0x800000 << 8 * part)
     cdef int64_t size = -packed if packed < 0 else packed
-    cdef int64_t clock = size >> bits, part = size & ((<int64_t>1 << bits) - 1)
-    cdef int64_t scale = SECOND if bits == 0 else 10000 if bits == 8 else 100 if bits == 16 else 1
-    if clock >> 6 & 63 > 59 or clock & 63 > 59 or part * scale >= SECOND:
+    cdef int64_t clock = size >> 8 * part
+    cdef int64_t microseconds = (size & ((<int64_t>1 << 8 * part) - 1)) * FRACTIONS[part]
+    if clock >> 6 & 63 > 59 or clock & 63 > 59 or microseconds >= SECOND:
         raise ValueError(f"TIME {packed}")
-    cdef int64_t value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * SECOND + part * scale
-    return put_signed(out, -value if packed < 0 else value)
+    cdef int64_t value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * SECOND + microseconds
+    return write_signed(to, -value if packed < 0 else value)
 
 
-cdef int put_float(Buffer* out, const uint8_t* at) except -1:
+cdef uint8_t* write_float(uint8_t* to, const uint8_t* at) noexcept:
     """The double nearest to the shortest decimal that gives this float again."""
     cdef float value
     cdef double shortest
@@ -123,69 +151,57 @@ cdef int put_float(Buffer* out, const uint8_t* at) except -1:
     memcpy(&value, at, 4)
     cdef double wide = value
     if wide != wide or wide - wide != 0:
-        return put_double(out, wide)
+        return write_double(to, wide)
     for digits in range(6 if wide == 0 or wide >= 1.1754943508222875e-38 or wide <= -1.1754943508222875e-38 else 1, 10):
         snprintf(text, 64, b"%.*g", digits, wide)
         shortest = strtod(text, NULL)
         if <float>shortest == value:
-            return put_double(out, shortest)
-    return put_double(out, wide)
+            return write_double(to, shortest)
+    return write_double(to, wide)
 
 
-cdef int put_decimal(Buffer* out, const uint8_t* at, int precision, int scale, int size) except -1:
-    """Digits as the server prints them. Groups of up to 9 digits are big-endian; a negative value has all bits inverted."""
-    cdef char text[160]
-    cdef uint8_t raw[64]
-    cdef int i, n = 0, start, whole = precision - scale, p = 0, width
-    cdef bint negative = not at[0] & 0x80
-    for i in range(size):
-        raw[i] = at[i] ^ 0xFF if negative else at[i]
-    raw[0] ^= 0x80
-    if negative:
-        text[0] = c"-"
-        n = 1
-    start = n
-    width = DIGIT_BYTES[whole % 9]
-    if width:
-        n = _put_group(text, n, big(raw, width), whole % 9, start)
-        p = width
-    for i in range(whole // 9):
-        n = _put_group(text, n, big(raw + p, 4), 9, start)
-        p += 4
-    if n == start:
-        text[n] = c"0"
-        n += 1
-    if scale:
-        text[n] = c"."
-        n += 1
-        for i in range(scale // 9):
-            n = _put_digits(text, n, big(raw + p, 4), 9)
-            p += 4
-        width = DIGIT_BYTES[scale % 9]
-        if width:
-            n = _put_digits(text, n, big(raw + p, width), scale % 9)
-    return put_text(out, <uint8_t*>text, n)
-
-
-cdef inline int _put_digits(char* text, int n, uint64_t value, int digits) except -1:
-    cdef int i
-    cdef uint64_t rest = value
-    for i in range(digits - 1, -1, -1):
-        text[n + i] = <char>(c"0" + rest % 10)
-        rest //= 10
-    if rest:
+cdef inline int _group(uint8_t* text, int n, uint64_t value, int digits) except -1:
+    """Write a group's `digits`, at most nine, to text[n:], and what comes of it behind them; return where they end."""
+    cdef uint64_t word, ones
+    cdef uint32_t low = <uint32_t>(value % 100000000)
+    cdef uint8_t nine[16]
+    if value >= POWERS[digits]:
         raise ValueError(f"a DECIMAL has {value} where {digits} digits belong")
+    # Eight digits at once: halves of four, then pairs, then single ones, each in a field of its own of one word.
+    word = (low // 10000) | <uint64_t>(low % 10000) << 32
+    ones = (word * 10486 >> 20) & <uint64_t>0x0000007F0000007F
+    word = ones | (word - ones * 100) << 16
+    ones = (word * 103 >> 10) & <uint64_t>0x000F000F000F000F
+    word = AS_LITTLE((ones | (word - ones * 10) << 8) | <uint64_t>0x3030303030303030)
+    nine[0] = <uint8_t>(c"0" + value // 100000000)
+    memcpy(nine + 1, &word, 8)
+    memcpy(text + n, nine + 9 - digits, 9 if digits == 9 else 8)
     return n + digits
 
 
-cdef inline int _put_group(char* text, int n, uint64_t value, int digits, int start) except -1:
-    """One group before the point; leading zeros are left out."""
-    cdef char group[24]
-    cdef int i = 0
-    if n > start:
-        return _put_digits(text, n, value, digits)
-    _put_digits(group, 0, value, digits)
-    while i < digits and group[i] == c"0":
-        i += 1
-    memcpy(text + n, group + i, digits - i)
-    return n + digits - i
+cdef inline uint8_t* write_decimal(uint8_t* to, const uint8_t* at, const uint8_t* end, int precision, int scale) except NULL:
+    """Digits as the server prints them. Groups of up to 9 digits are big-endian; a negative value has all bits inverted."""
+    cdef uint8_t text[96]
+    cdef int i, digits, width, n = 0, zeros = 0, whole = precision - scale, groups = whole // 9, parts = scale // 9
+    cdef bint negative = not at[0] & 0x80
+    cdef uint64_t flip = -<uint64_t>negative
+    cdef uint64_t sign = 1  # the first group's highest bit, which is inverted once more
+    for i in range(groups + parts + 2):  # a part of a group, whole groups, the point, whole groups, a part
+        digits = whole % 9 if i == 0 else scale % 9 if i == groups + parts + 1 else 9
+        if i == groups + 1:
+            while zeros < n - 1 and text[zeros] == c"0":
+                zeros += 1
+            if not n:
+                text[0] = c"0"
+                n = 1
+            text[n] = c"."
+            n += scale > 0
+        width = DIGIT_BYTES[digits]
+        if width:
+            n = _group(text, n, (read_big(at, end, width) ^ flip) & ((<uint64_t>1 << 8 * width) - 1) ^ sign << (8 * width - 1), digits)
+            at += width
+            sign = 0
+    n -= zeros
+    to = write_text_head(to, n + negative)
+    to[0] = c"-"
+    return write_near(to + negative, text + zeros, n)
