@@ -6,9 +6,11 @@ import random
 import shutil
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgpack
 import pytest
 
 from producer.decoder import EventDecoder
@@ -291,6 +293,38 @@ def test_wide_and_narrow_utf8_checks_agree_with_python() -> None:
         assert compiled.is_text(text) == compiled.is_text(text, False) == right, text
         seen.add(right)
     assert seen == {True, False}
+
+
+def test_texts_are_copied_whole_or_refused() -> None:
+    """A text of any length, wherever it lies in its event, comes out as it is; one that is no UTF-8 raises Python's error."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    program = compiled.Program([("text", 1, 0, 0, None), ("text", 2, 0, 0, None)])
+    letters = ["a", "\x7f", "ü", "\u07ff", "数", "\uffff", "\U0010ffff"]
+    refused = 0
+    for _ in range(3000):
+        rows = [
+            ["".join(chance.choices(letters, k=chance.choice([0, 1, 5, 16, 20, 50, 85]))) for _ in range(2)] for _ in range(3)
+        ]
+        texts = [text.encode() for row in rows for text in row]
+        assert msgpack.unpackb(compiled.rows_of(None, program, _row_images(texts), 0)[2]) == rows
+        at = chance.randrange(6)
+        cut = chance.randrange(len(texts[at]) + 1)
+        texts[at] = texts[at][:cut] + chance.choice([b"", *BAD_UTF8]) + texts[at][cut + chance.randrange(2) :]
+        with suppress(UnicodeDecodeError):
+            texts[at].decode()
+            continue
+        with pytest.raises(UnicodeDecodeError):
+            compiled.rows_of(None, program, _row_images(texts), 0)
+        refused += 1
+    assert refused > 1000
+
+
+def _row_images(texts: list[bytes]) -> bytes:
+    """Rows of two texts, whose lengths have one and two bytes; nothing is behind the last."""
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    return b"".join(b"\0" + bytes([len(one)]) + one + len(two).to_bytes(2, "little") + two for one, two in pairs)
 
 
 def test_a_run_keeps_its_bytes_while_somebody_looks_at_it(binlog: Binlog) -> None:
