@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import logging
 import math
 import os
+import stat
 import tomllib
 import types
 import typing
@@ -192,6 +194,7 @@ class Settings:
 
 
 _HINTS = typing.get_type_hints(Settings)
+_SECRETS = [option.name for option in fields(Settings) if not option.metadata["flag"]]
 
 
 def parse_place(text: str) -> Position:
@@ -245,8 +248,34 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """Return the settings of one source. Raises `SettingsError`."""
-    tables = _read(config or (flags or {}).get("config"))
-    source = source or (flags or {}).get("source")
+    flags = flags or {}
+    return _choose(_read(config or flags.get("config")), source or flags.get("source"), flags, environ)
+
+
+def load_all(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    config: str | os.PathLike[str] | None = None,
+    source: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[Settings]:
+    """Return the settings of `source`, or of every ``[source.NAME]`` of the file, or of the one that a file without any
+    describes. Raises `SettingsError`.
+
+    Sources of one store are a group: what is said of the store must be the same for each.
+    """
+    flags = flags or {}
+    tables, source = _read(config or flags.get("config")), source or flags.get("source")
+    names = [source] if source is not None else list(tables.get("source", {})) or [None]
+    found = [_choose(tables, name, flags, environ) for name in names]
+    for store in {settings.store for settings in found}:
+        _require_alike([settings for settings in found if settings.store == store])
+    return found
+
+
+def _choose(
+    tables: Mapping[str, Any], source: str | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None
+) -> Settings:
     sources = tables.get("source", {})
     if source is None and len(sources) > 1:
         raise SettingsError(f"the file has several sources: say which with --source ({', '.join(sorted(sources))})")
@@ -254,27 +283,7 @@ def load_settings(
         (source,) = sources
     if source is not None and source not in sources:
         raise SettingsError(f"the file has no [source.{source}]; it has {', '.join(sorted(sources)) or 'none'}")
-    return _settle(tables, source, flags or {}, os.environ if environ is None else environ)
-
-
-def load_all(
-    *,
-    flags: Mapping[str, Any] | None = None,
-    config: str | os.PathLike[str] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> list[Settings]:
-    """Return the settings of every ``[source.NAME]`` of the file. Raises `SettingsError`.
-
-    Sources of one store are a group: what is said of the store must be the same for each.
-    """
-    tables = _read(config or (flags or {}).get("config"))
-    environ = os.environ if environ is None else environ
-    found = [_settle(tables, name, flags or {}, environ) for name in tables.get("source", {})]
-    if not found:
-        raise SettingsError("the file has no [source.NAME]: there is nothing to run")
-    for store in {settings.store for settings in found}:
-        _require_alike([settings for settings in found if settings.store == store])
-    return found
+    return _settle(tables, source, flags, os.environ if environ is None else environ)
 
 
 def _require_alike(group: list[Settings]) -> None:
@@ -306,14 +315,24 @@ def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
     try:
         with open(config, "rb") as file:
             tables = tomllib.load(file)
+            mode = os.fstat(file.fileno()).st_mode
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"config {os.fspath(config)!r} cannot be read: {error}") from error
     for key in tables:
         if key not in ("producer", "source"):
             raise SettingsError(f"config: [{key}] is unknown{_suggest(key, ['producer', 'source'])}")
+    if not isinstance(tables.get("producer", {}), dict):
+        raise SettingsError("config: write what holds for every source under [producer]")
     sources = tables.get("source", {})
     if not isinstance(sources, dict) or not all(isinstance(table, dict) for table in sources.values()):
         raise SettingsError("config: write each source as [source.NAME]")
+    said = {key for table in (tables.get("producer", {}), *sources.values()) for key in table}
+    if mode & stat.S_IROTH and (secrets := [name for name in _SECRETS if name in said]):
+        where = os.fspath(config)
+        logging.getLogger("producer").warning(
+            "config %r holds %s and everybody on this host may read it: chmod o-r %s, or set %s instead",
+            *(where, " and ".join(secrets), where, " and ".join(PREFIX + name.upper() for name in secrets)),
+        )
     return tables
 
 

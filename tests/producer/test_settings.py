@@ -106,6 +106,7 @@ def test_flags_win_over_variables_over_the_file(tmp_path: Path) -> None:
         ("[source.a]\nstart = 'gtid:x:y'", "start is 'gtid:x:y': "),
         ("[source.a]\nx = ", "cannot be read"),
         ("source = 1", "write each source as"),
+        ("producer = 1", r"under \[producer\]"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
@@ -128,9 +129,41 @@ def test_sources_of_one_store(tmp_path: Path) -> None:
     file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\nname = 'a'\n")
     with pytest.raises(SettingsError, match="store 's' has two sources named 'a'"):
         load_all(config=file, environ={})
+
+
+def test_one_source_of_several(tmp_path: Path) -> None:
+    """Asked for by name, one source is all there is; a file without any describes one itself."""
+    file = tmp_path / "shmstore.toml"
+    file.write_text("[source.a]\n[source.b]\nport = 2\n")
+    assert [(one.store, one.port) for one in load_all(config=file, source="b", environ={})] == [("b", 2)]
+    assert [one.store for one in load_all(flags={"config": file, "source": "a"}, environ={})] == ["a"]
+    with pytest.raises(SettingsError, match=r"no \[source.c\]; it has a, b"):
+        load_all(config=file, source="c", environ={})
+    file.write_text("[producer]\nstore = 's'\n")
+    assert [one.store for one in load_all(config=file, environ={})] == ["s"]
     file.write_text("[producer]\n")
-    with pytest.raises(SettingsError, match="nothing to run"):
+    with pytest.raises(SettingsError, match="no store is named"):
         load_all(config=file, environ={})
+
+
+@pytest.mark.parametrize("secret", ["password", "hash_key"])
+def test_a_secret_that_others_may_read(tmp_path: Path, secret: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that holds a password or a key is warned of while everybody may read it, and once for all its sources."""
+    file = tmp_path / "shmstore.toml"
+    file.write_text(f"[source.a]\n{secret} = 'geheim'\n[source.b]\n")
+    file.chmod(0o644)
+    load_all(config=file, environ={})
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"config {str(file)!r} holds {secret} and everybody on this host may read it: chmod o-r {file}, or set SHMSTORE_{secret.upper()} instead"
+    )
+    caplog.clear()
+    file.chmod(0o640)
+    load_all(config=file, environ={})
+    file.chmod(0o644)
+    file.write_text("[source.a]\npassword_file = '/run/secret'\n")
+    load_all(config=file, environ={})
+    assert not caplog.records
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
