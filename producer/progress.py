@@ -113,7 +113,7 @@ class Progress:
 
     def page(self, waits: int = 0) -> str:
         """Return it as text: a line for each table, with rates and what is left."""
-        lines = [f"{waits} requests wait for a producer"] * bool(waits)
+        lines = [f"{waits} requests wait for a producer" if waits > 1 else "1 request waits for a producer"] * bool(waits)
         lines += [f"request {request.id}: {request.problem}" for request in self.requests if request.problem]
         if not self.tasks:
             return "\n".join(lines or ["no snapshot was asked for"])

@@ -92,7 +92,6 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "with op r (READ), between the changes, at a place where they are as the server has them: put each in place of the row\n"
             "with its key. It goes on where it was after a restart. Rows deleted before the first change that the store has seen are\n"
             "not told. `shmstore produce --snapshot initial` begins a new store with all tables.",
-            store=False,
         )
     )
     _tail(
@@ -163,7 +162,6 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
 
 
 def _snapshot(sub: Parser) -> None:
-    sub.add_argument("store", metavar="STORE", help="the store's name, as `shmstore ls` shows it")
     sub.add_argument(
         "--tables", action="append", metavar="PATTERNS", help="which tables, of those that the producer's filters let through"
     )
@@ -229,7 +227,28 @@ def _serve(sub: Parser) -> None:
     sub.add_argument("--tls-key", metavar="FILE", help="its key (PEM)")
     sub.add_argument("--max-connections", type=whole, default=1024, metavar="N", help="default 1024")
     sub.add_argument(
+        "--max-frame", type=whole, default=1 << 20, metavar="BYTES", help="longest request that is read (default 1048576)"
+    )
+    sub.add_argument(
+        "--max-reply",
+        type=whole,
+        default=64 << 20,
+        metavar="BYTES",
+        help="longest answer, but for a single event that is longer (default 67108864)",
+    )
+    sub.add_argument(
+        "--max-outstanding", type=whole, default=1024, metavar="N", help="batches a client may hold un-acked (default 1024)"
+    )
+    sub.add_argument(
         "--idle-timeout", type=seconds, default=3600.0, metavar="SECONDS", help="close a silent connection after (default 3600)"
+    )
+    sub.add_argument(
+        "--auth-timeout", type=seconds, default=30.0, metavar="SECONDS", help="and one that does not log in after (default 30)"
+    )
+    sub.add_argument(
+        "--state",
+        metavar="DIR",
+        help="folder of what clients hold un-acked and have acked; default: $SHMSTORE_STATE or the XDG state folder",
     )
     sub.add_argument("--metrics-port", type=int, default=0, metavar="PORT", help="serve Prometheus text there (default: none)")
 

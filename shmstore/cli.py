@@ -39,6 +39,10 @@ EXTRAS = {
     "google": "server",
     "deltalake": "delta",
 }
+SERVED = (  # options of `serve` that go to the server as they are
+    *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
+    *("idle_timeout", "auth_timeout", "state", "metrics_port"),
+)
 CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
 
 
@@ -113,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.config is None and not os.path.exists(CONFIG):
         raise ValueError(f"there is no {CONFIG} here: give --config FILE, with a [source.NAME] for each source")
-    settings = producer.load_all(flags=vars(options), config=options.config or CONFIG)
+    settings = producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
     show_log()
     stop = threading.Event()
     with on_signal(stop.set) as came:
@@ -132,26 +136,37 @@ def doctor(options: argparse.Namespace) -> int:
     flags = vars(options)
     if options.config is None and "SHMSTORE_STORE" not in os.environ:
         flags["store"] = options.store or "doctor"  # nothing is stored; the name only goes into the server id
-    findings = producer.check_server(producer.load_settings(flags=flags, config=options.config, source=options.source))
-    for finding in findings:
-        print(
-            f"{finding.state:4}  {finding.check}: {finding.found}"
-            + ("" if finding.state == "ok" else f", wanted {finding.wanted}")
-        )
-        if finding.mend:
-            print(f"      mend: {finding.mend}")
-    return 1 if any(finding.state == "fail" for finding in findings) else 0
+    every = producer.load_all(flags=flags, config=options.config, source=options.source)
+    failed = False
+    for settings in every:
+        if len(every) > 1:
+            print(f"{settings.name}:", flush=True)
+        for finding in producer.check_server(settings):
+            wanted = f", wanted {finding.wanted}" if finding.wanted else ""
+            print(f"{finding.state:4}  {finding.check}: {finding.found}{wanted}")
+            if finding.mend:
+                print(f"      mend: {finding.mend}")
+            failed = failed or finding.state == "fail"
+    return 1 if failed else 0
 
 
 def snapshot(options: argparse.Namespace) -> int:
     """`shmstore snapshot`."""
     import producer
 
+    asks = options.cancel or options.tables
+    if asks or not producer.snapshot_status(options.store, state=options.state):
+        with attach(options) as store:  # a name that nobody has would wait for ever
+            place, produced = store.last_ack_point(), store.stat().producer_alive
+        if place is not None and place.of_group:
+            raise ValueError(f"store {options.store!r} has several sources: snapshots work with one source in a store")
+        if asks and not produced:
+            print(f"shmstore: no producer runs on store {options.store!r}: the next one takes this up", file=sys.stderr)
     if options.cancel:
         producer.cancel_snapshot(options.store, state=options.state)
     elif options.tables:
         print(producer.request_snapshot(options.store, options.tables, state=options.state))
-    if (options.cancel or options.tables) and not (options.status or options.watch):
+    if asks and not (options.status or options.watch):
         return 0
     while True:
         found = producer.snapshot_status(options.store, state=options.state)
@@ -211,6 +226,7 @@ def serve(options: argparse.Namespace) -> int:
     """`shmstore serve`. The server takes SIGTERM and Ctrl-C itself and ends in order."""
     from consumer.wire import Settings
     from consumer.wire import serve as run_server
+    from shmstore import EventStore
 
     password = secret(options.password_file, "SHMSTORE_SERVE_PASSWORD")
     if options.user and not password:
@@ -220,29 +236,32 @@ def serve(options: argparse.Namespace) -> int:
     for file in (options.tls_cert, options.tls_key):
         if file is not None:
             os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
+    missing = []
+    for name in options.stores:
+        try:
+            EventStore.attach(name).close()
+        except StoreNotFound:
+            missing.append(name)
+
+    def ready(address: tuple[str, int]) -> None:
+        print(f"shmstore: listening on {address[0]}:{address[1]}", file=sys.stderr, flush=True)
+        for name in missing:
+            print(f"shmstore: there is no store {name!r} yet: its clients are refused until it is made", file=sys.stderr)
+
     settings = Settings(
         host=options.listen[0],
         port=options.listen[1],
         stores=tuple(options.stores),
-        user=options.user,
         password=password,
-        values=options.values,
-        start=options.start,
-        filter=options.filter,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        max_connections=options.max_connections,
-        idle_timeout=options.idle_timeout,
-        metrics_port=options.metrics_port,
-        ready=lambda address: print(f"shmstore: listening on {address[0]}:{address[1]}", file=sys.stderr, flush=True),
+        ready=ready,
+        **{name: getattr(options, name) for name in SERVED},
     )
     try:
-        run_server(settings)
+        return ended(run_server(settings))
     except OSError as error:
         if isinstance(error, ShmStoreError):
             raise
         raise cannot_listen(options.listen, error) from error
-    return 0
 
 
 def secret(file: str | None, variable: str) -> str:

@@ -3,13 +3,13 @@
 from consumer.wire.settings import Settings
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; blocks. Raises `OSError` where the address or the certificate cannot be had."""
+def serve(settings: Settings) -> list[int]:
+    """Serve until SIGTERM or SIGINT; blocks; returns the signals that came. Raises `OSError` where the address or the certificate cannot be had."""
     import asyncio
 
     from consumer.wire.shell import run
 
-    asyncio.run(run(settings))
+    return asyncio.run(run(settings))
 
 
 __all__ = ["Settings", "serve"]

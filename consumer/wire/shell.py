@@ -16,13 +16,19 @@ from shmstore import ShmStoreError
 _log = logging.getLogger("shmstore.serve")
 
 
-async def run(settings: Settings, stop: asyncio.Event | None = None) -> None:
-    """Serve until `stop` is set, or SIGTERM or SIGINT comes (in the main thread only)."""
+async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int]:
+    """Serve until `stop` is set, or SIGTERM or SIGINT comes (in the main thread only); return the signals that came."""
     stop = stop or asyncio.Event()
+    came: list[int] = []
+
+    def end(number: int) -> None:
+        came.append(number)
+        stop.set()
+
     loop = asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, end, number)
     server = Server(settings)
     await server.start()
     metrics = None
@@ -38,6 +44,7 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> None:
         if metrics is not None:
             metrics.close()
         await server.close()
+    return came
 
 
 async def _metrics(settings: Settings, exposition: Callable[[], str]) -> asyncio.Server:

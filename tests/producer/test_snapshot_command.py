@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from producer import Progress, SettingsError, load_settings
+from producer.places import join_places
 from producer.progress import Place, ProgressFile, Request
+from shmstore import EntryType, Event, EventStore, EventType, Position
 from shmstore.cli import main
 
 
@@ -17,21 +20,50 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
     return ProgressFile("orders")
 
 
-def test_requests_wait_for_the_producer_in_order(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EventStore]:
+    with EventStore.create("orders", capacity=64, path=tmp_path / "ring") as made:
+        yield made
+    EventStore.unlink("orders", path=tmp_path / "ring")
+
+
+def test_requests_wait_for_the_producer_in_order(
+    file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each request is a file of its own with its tables; the id is printed; cancel is a request, too."""
-    assert main(["snapshot", "orders"]) == 0
+    words = ["snapshot", "orders", "--path", store.stat().path]
+    assert main(words) == 0
     assert capsys.readouterr().out == "no snapshot was asked for\n"
-    assert main(["snapshot", "orders", "--tables", "shop.*,crm.users", "--tables", "x.y"]) == 0
-    id_ = capsys.readouterr().out.strip()
-    assert main(["snapshot", "orders", "--cancel", "--status"]) == 0
-    assert capsys.readouterr().out == "2 requests wait for a producer\n"
+    assert main([*words, "--tables", "shop.*,crm.users", "--tables", "x.y"]) == 0
+    said = capsys.readouterr()
+    assert "no producer runs on store 'orders': the next one takes this up" in said.err
+    assert main([*words, "--status"]) == 0
+    assert capsys.readouterr().out == "1 request waits for a producer\n"
+    store.claim()
+    assert main([*words, "--cancel", "--status"]) == 0
+    assert capsys.readouterr() == ("2 requests wait for a producer\n", "")
+    id_ = said.out.strip()
     (_, first), (_, second) = file.asked()
     assert (first.id, first.tables, first.cancel, second.cancel) == (id_, ("shop.*,crm.users", "x.y"), False, True)
 
 
-def test_a_pattern_that_cannot_be_read_is_refused(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_of_several_sources_has_no_snapshots(
+    file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its producer would never take the request up: it is refused, and nothing is asked."""
+    places = join_places({"a": Position("binlog.000001", 4, "0-1-1"), "b": Position("binlog.000001", 4, "1-2-1")})
+    store.put([Event(EntryType.END, EventType.NONE, Position("", 0, places), 0)])
+    assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", "shop.*", "--watch"]) == 2
+    assert "has several sources" in capsys.readouterr().err
+    assert file.asked() == []
+
+
+def test_a_pattern_that_cannot_be_read_is_refused(
+    file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line, exit 2, and nothing is asked."""
-    assert main(["snapshot", "orders", "--tables", "shop.["]) == 2
+    store.claim()
+    assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", "shop.["]) == 2
     assert "filter pattern 'shop.[' is no regular expression" in capsys.readouterr().err
     assert file.asked() == []
 

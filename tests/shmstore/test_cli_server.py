@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from consumer.wire import messages
+from consumer.wire.messages import PacketType
 from shmstore import EventStore
+from tests.consumer.wire.harness import RawClient, events
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
@@ -212,8 +216,9 @@ def test_doctor(own: Server) -> None:
     assert "mend: SET GLOBAL binlog_format" in done.stdout
 
 
-def test_serve(name: str) -> None:
-    """`serve` says where it listens, greets a client with canal's handshake, and ends in order on SIGTERM."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve(name: str, number: signal.Signals) -> None:
+    """`serve` says where it listens, greets a client with canal's handshake, and ends in order on SIGTERM and Ctrl-C."""
     with EventStore.create(name, capacity=64):
         process = started("serve", name, "--listen", "127.0.0.1:0")
         try:
@@ -223,6 +228,38 @@ def test_serve(name: str) -> None:
             with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), timeout=30) as client:
                 assert client.recv(64)[4:8] == bytes.fromhex("10011801")
         finally:
-            process.terminate()
+            process.send_signal(number)
             _, log = process.communicate(timeout=60)
-        assert process.returncode == 0, log
+        assert process.returncode == (130 if number == signal.SIGINT else 0), log
+
+
+def test_serve_takes_limits(name: str, tmp_path: Path) -> None:
+    """The server's limits and its state folder are options; a store that is not there yet is told, not refused."""
+    limits = ["--max-frame=100", "--max-reply=4096", "--max-outstanding=1", "--auth-timeout=1", "--idle-timeout=60"]
+    process = started("serve", name, "--listen=127.0.0.1:0", f"--state={tmp_path}", *limits)
+    try:
+        assert process.stderr is not None
+        port = int(process.stderr.readline().rpartition(":")[2])
+        assert (
+            process.stderr.readline() == f"shmstore: there is no store {name!r} yet: its clients are refused until it is made\n"
+        )
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            assert client.recv(64)
+            assert client.recv(64) == b""  # nobody logged in for a second
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            assert client.recv(64)
+            client.sendall(struct.pack(">I", 101))
+            assert b"101 bytes; allowed are 0 to 100" in client.recv(1024)
+        with EventStore.create(name, capacity=64) as store:
+            reader = RawClient(port, name)
+            reader.subscribe()
+            store.put(events([1]))
+            reader.get(1)
+            store.put(events([2]))
+            reader.send(PacketType.GET, messages.Get(**reader.name, fetch_size=1))
+            assert b"allowed are 1: ack" in reader.read()
+            assert list((tmp_path / name).glob("*"))
+            reader.socket.close()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
