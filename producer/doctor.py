@@ -12,7 +12,7 @@ from producer.replicator import replica_id
 from producer.scan import file_begins
 from producer.server import Server, binlog_files, read_server
 from producer.settings import Settings, parse_place
-from producer.start import lowest
+from producer.start import check_place, lowest
 from producer.tables import may_select
 from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
 
@@ -155,38 +155,51 @@ def _retention(session: Session, server: Server, settings: Settings) -> list[Fin
     findings = [Finding("binlog size", "ok", f"{len(files)} files, {size / 1e9:.3f} GB, {files[0][0]} to {files[-1][0]}")]
     have = server.variables
     seconds = float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
-    if not seconds:
-        return [*findings, Finding("retention", "ok", "no expiry: files stay until they are purged by hand")]
-    hours = seconds / 3600
-    state = "ok" if hours >= SHORT_RETENTION_HOURS else "warn"
-    mend = "" if state == "ok" else "SET GLOBAL binlog_expire_logs_seconds = 259200;"
-    findings.append(Finding("retention", state, f"{hours:.1f} hours", "" if state == "ok" else "24 hours or more", mend))
+    if seconds:
+        hours = seconds / 3600
+        short = hours < SHORT_RETENTION_HOURS
+        mend = "SET GLOBAL binlog_expire_logs_seconds = 259200;" if short else ""
+        wanted = "24 hours or more" if short else ""
+        findings.append(Finding("retention", "warn" if short else "ok", f"{hours:.1f} hours", wanted, mend))
+    else:
+        findings.append(Finding("retention", "ok", "no expiry: files stay until they are purged by hand"))
     position = _start_position(settings)
-    if position is None or not position.file:
-        return findings
+    return findings if position is None else [*findings, _start(session, server, settings, files, seconds, position)]
+
+
+def _start(
+    session: Session, server: Server, settings: Settings, files: list[tuple[str, int]], seconds: float, position: Position
+) -> Finding:
+    """Whether the server still has what comes after `position`, and for how long; `seconds` is how long it keeps files."""
+    name, where = "start position", f"{position.file}:{position.offset}" if position.file else f"GTID {position.gtids}"
+    try:
+        check_place(settings, session, server, position)
+    except SourceError as error:
+        found, _, mend = str(error).partition("; ")
+        mend = mend or "start anew with start = earliest or latest and a new store"
+        return Finding(name, "fail", found, "all that comes after it", mend)
     names = [name for name, _ in files]
-    if position.file not in names:
-        mend = "start anew with start = earliest or latest and a new store, or set on_purged"
-        return [*findings, Finding("start position", "fail", f"{position.file} is not on the server", "one of its files", mend)]
-    after = names.index(position.file) + 1
+    after = names.index(position.file) + 1 if position.file in names else 0
+    if not seconds or not after:
+        return Finding(name, "ok", f"the server has all after {where}")
     if after == len(names):
-        return [*findings, Finding("start position", "ok", f"{position.file}:{position.offset} is in the newest file")]
+        return Finding(name, "ok", f"{where} is in the newest file")
     left = (file_begins(settings, session, names[after]) + seconds - time.time()) / 3600
-    state = "ok" if left >= SHORT_RETENTION_HOURS / 2 else "warn"
-    mend = "" if state == "ok" else "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
-    return [
-        *findings,
-        Finding("start position", state, f"{position.file}:{position.offset} is purged in {max(left, 0.0):.1f} hours", "", mend),
-    ]
+    if left >= SHORT_RETENTION_HOURS / 2:
+        return Finding(name, "ok", f"{where} is purged in {left:.1f} hours")
+    mend = "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
+    return Finding(name, "warn", f"{where} is purged in {max(left, 0.0):.1f} hours", "", mend)
 
 
 def _start_position(settings: Settings) -> Position | None:
-    """Where a producer would start now, as far as it is a place in a file."""
+    """Where a producer would start now, as far as it is a place."""
     try:
         with EventStore.attach(settings.store, path=settings.store_path or None) as store:
             position = store.last_ack_point()
             if position is not None and position.of_group:
                 return split_places(position).get(settings.name)
+            if position is None:
+                position = store.start_position  # nothing was put yet
             if position is not None:
                 return position
     except StoreNotFound:
@@ -194,5 +207,7 @@ def _start_position(settings: Settings) -> Position | None:
     position = lowest(checkpoint.position for checkpoint in checkpoints(settings.store, settings.state or None).values())
     if position is not None:
         return position
-    simple = settings.start in ("latest", "earliest") or settings.start.startswith(("gtid:", "time:"))
+    if settings.start.startswith("gtid:"):
+        return Position("", 0, settings.start[5:])
+    simple = settings.start in ("latest", "earliest") or settings.start.startswith("time:")
     return None if simple else parse_place(settings.start)

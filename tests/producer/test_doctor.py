@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 import producer
+from producer.binlog import connect
 from producer.doctor import _binlog
 from producer.replicator import replica_id
 from producer.server import Server as ServerAsked
-from producer.server import require_binlog
+from producer.server import current_position, read_server, require_binlog
 from producer.settings import Settings
-from shmstore import BinlogDisabled
+from shmstore import BinlogDisabled, EntryType, Event, EventStore, EventType, Position
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 
@@ -58,6 +61,31 @@ def test_retention_and_start_position(flavor: str) -> None:
         wait_for(lambda: _purged(server), "the file to go, when nobody reads it any more")
         assert findings_of(server, start="binlog.000001:4")["start position"].state == "fail"
         assert findings_of(server, start="binlog.000002:4")["start position"].state == "ok"
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_where_the_store_goes_on(flavor: str) -> None:
+    """What the server lacks of what comes next is told as the producer would, by GTIDs: also where files never expire, and at
+    another server, whose files have other names."""
+    store = store_name()
+    with start_server(flavor, ["--binlog-expire-logs-seconds=0"]) as server, EventStore.create(store, capacity=64) as made:
+        try:
+            execute(server, "mysql", "CREATE DATABASE d")
+            settings = producer.Settings(store=store, port=server.port)
+            with closing(connect(settings, settings.endpoints()[0])) as session:
+                here = current_position(session, read_server(session))
+            made.put([Event(EntryType.END, EventType.NONE, here, 0)])
+            assert findings_of(server, store=store)["start position"].state == "ok"
+            made.put([Event(EntryType.END, EventType.NONE, Position("elsewhere.000009", 4, here.gtids), 0)])
+            assert findings_of(server, store=store)["start position"].state == "ok"
+            assert findings_of(server, store=store, gtid="off")["start position"].state == "fail"
+            execute(server, "mysql", "DROP DATABASE d", "FLUSH BINARY LOGS")
+            wait_for(lambda: _purged(server), "the file to go")
+            finding = findings_of(server, store=store)["start position"]
+            assert (finding.state, "no longer has the binlog" in finding.found) == ("fail", True)
+            assert "set on_purged" in finding.mend
+        finally:
+            EventStore.unlink(store)
 
 
 def _purged(server: Server) -> bool:
