@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.spark.changes import Step, collect
+from consumer.spark.checkpoint import checkpoint_location
 from consumer.spark.collector import no_collector
 from consumer.spark.database import Database
 from consumer.spark.options import Options
@@ -199,7 +200,9 @@ def replicate(
     register(spark)
     where = checkpoint or os.path.join(target.split("{", 1)[0], "_checkpoint")
     writer = spark.readStream.format("shmstore").options(**given).load().writeStream.foreachBatch(replication)
-    writer = writer.option("checkpointLocation", where).trigger(**(trigger or {"processingTime": "0 seconds"}))
+    writer = writer.option("checkpointLocation", checkpoint_location(spark, where)).trigger(
+        **(trigger or {"processingTime": "0 seconds"})
+    )
     return (writer.queryName(name) if name else writer).start()
 
 
