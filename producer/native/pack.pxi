@@ -13,9 +13,11 @@ cdef extern from *:
     #define AS_LITTLE(x) (x)
     #define AS_BIG(x) __builtin_bswap64(x)
     #endif
+    #define LOWEST_BIT(x) __builtin_ctzll(x)
     """
     uint64_t AS_LITTLE(uint64_t value) noexcept  # the number whose bytes, lowest first, were read as a word; and back
     uint64_t AS_BIG(uint64_t value) noexcept     # highest first
+    int LOWEST_BIT(uint64_t value) noexcept      # its number; of 0 there is none
 
 cdef enum:
     LARGE = 1 << 20  # bytes that a buffer keeps while it is not needed

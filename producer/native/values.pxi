@@ -160,11 +160,10 @@ cdef uint8_t* write_float(uint8_t* to, const uint8_t* at) noexcept:
     return write_double(to, wide)
 
 
-cdef inline int _group(uint8_t* text, int n, uint64_t value, int digits) except -1:
-    """Write a group's `digits`, at most nine, to text[n:], and what comes of it behind them; return where they end."""
+cdef inline uint8_t* _write_group(uint8_t* to, uint64_t value, int digits, bint leading) except NULL:
+    """Write a group of 1 to 9 digits; the first of a number without the zeros it begins with."""
     cdef uint64_t word, ones
     cdef uint32_t low = <uint32_t>(value % 100000000)
-    cdef uint8_t nine[16]
     if value >= POWERS[digits]:
         raise ValueError(f"a DECIMAL has {value} where {digits} digits belong")
     # Eight digits at once: halves of four, then pairs, then single ones, each in a field of its own of one word.
@@ -172,36 +171,54 @@ cdef inline int _group(uint8_t* text, int n, uint64_t value, int digits) except 
     ones = (word * 10486 >> 20) & <uint64_t>0x0000007F0000007F
     word = ones | (word - ones * 100) << 16
     ones = (word * 103 >> 10) & <uint64_t>0x000F000F000F000F
-    word = AS_LITTLE((ones | (word - ones * 10) << 8) | <uint64_t>0x3030303030303030)
-    nine[0] = <uint8_t>(c"0" + value // 100000000)
-    memcpy(nine + 1, &word, 8)
-    memcpy(text + n, nine + 9 - digits, 9 if digits == 9 else 8)
-    return n + digits
+    word = ones | (word - ones * 10) << 8  # the first digit is the lowest byte
+    if leading:
+        digits = 9 if value >= 100000000 else 8 - LOWEST_BIT(word | <uint64_t>1 << 56) // 8
+    word |= <uint64_t>0x3030303030303030
+    if digits == 9:
+        to[0] = <uint8_t>(c"0" + value // 100000000)
+        word = AS_LITTLE(word)
+        memcpy(to + 1, &word, 8)
+    else:
+        word = AS_LITTLE(word >> 8 * (8 - digits))
+        memcpy(to, &word, 8)
+    return to + digits
 
 
 cdef inline uint8_t* write_decimal(uint8_t* to, const uint8_t* at, const uint8_t* end, int precision, int scale) except NULL:
     """Digits as the server prints them. Groups of up to 9 digits are big-endian; a negative value has all bits inverted."""
-    cdef uint8_t text[96]
-    cdef int i, digits, width, n = 0, zeros = 0, whole = precision - scale, groups = whole // 9, parts = scale // 9
-    cdef bint negative = not at[0] & 0x80
-    cdef uint64_t flip = -<uint64_t>negative
+    cdef uint8_t* begin = to
+    cdef int i, digits, width, whole = precision - scale, groups = whole // 9, parts = scale // 9
+    cdef uint64_t flip = 0, value
     cdef uint64_t sign = 1  # the first group's highest bit, which is inverted once more
+    cdef bint leading = True
+    to += 1
+    if not at[0] & 0x80:
+        flip = ~flip
+        to[0] = c"-"
+        to += 1
     for i in range(groups + parts + 2):  # a part of a group, whole groups, the point, whole groups, a part
         digits = whole % 9 if i == 0 else scale % 9 if i == groups + parts + 1 else 9
         if i == groups + 1:
-            while zeros < n - 1 and text[zeros] == c"0":
-                zeros += 1
-            if not n:
-                text[0] = c"0"
-                n = 1
-            text[n] = c"."
-            n += scale > 0
+            if leading:
+                to[0] = c"0"
+                to += 1
+                leading = False
+            to[0] = c"."
+            to += scale > 0
         width = DIGIT_BYTES[digits]
-        if width:
-            n = _group(text, n, (read_big(at, end, width) ^ flip) & ((<uint64_t>1 << 8 * width) - 1) ^ sign << (8 * width - 1), digits)
-            at += width
-            sign = 0
-    n -= zeros
-    to = write_text_head(to, n + negative)
-    to[0] = c"-"
-    return write_near(to + negative, text + zeros, n)
+        if not width:
+            continue
+        value = (read_big(at, end, width) ^ flip) & ((<uint64_t>1 << 8 * width) - 1) ^ sign << (8 * width - 1)
+        sign = 0
+        at += width
+        if value or not leading:
+            to = _write_group(to, value, digits, leading)
+            leading = False
+    if to - begin > 32:  # the text has a head of two bytes
+        memmove(begin + 2, begin + 1, to - begin - 1)
+        begin[1] = <uint8_t>(to - begin - 1)
+        begin[0] = 0xD9
+        return to + 1
+    begin[0] = <uint8_t>(0xA0 | (to - begin - 1))
+    return to
