@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.table import TableMerger
 
 from consumer.spark import reshape
 from consumer.spark.changes import CURRENT, SEQ, VALID_TO, Alter, CannotFollow, Merge, Step, Versions
@@ -82,6 +83,11 @@ class DeltaTarget:
 
     # ---------------------------------------------------------------- steps
 
+    def _merger(self, rows: pa.Table, over: str, properties: CommitProperties) -> TableMerger:
+        """Rows ``s`` to be merged into the copy ``t``."""
+        assert self._table is not None
+        return self._table.merge(rows, over, source_alias="s", target_alias="t", commit_properties=properties)
+
     def _merge(self, step: Merge, properties: CommitProperties) -> None:
         if self._table is None:
             self._write(step.upserts, properties, "append")
@@ -99,7 +105,7 @@ class DeltaTarget:
         rows = rows.append_column("_gone", pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
         values = {_quoted(name): f"s.{_quoted(name)}" for name in step.upserts.column_names}
         (
-            self._table.merge(rows, _same(step.keys), source_alias="s", target_alias="t", commit_properties=properties)
+            self._merger(rows, _same(step.keys), properties)
             .when_matched_delete(predicate="s._gone")
             .when_matched_update(values, predicate="NOT s._gone")
             .when_not_matched_insert(values, predicate="NOT s._gone")
@@ -113,32 +119,13 @@ class DeltaTarget:
         if SEQ not in self._columns():
             raise CannotFollow(f"the copy of {self._name} in {self._path} holds no history: choose another target")
         self._conform(list(step.versions.schema))
-        (
-            self._table.merge(
-                step.ends,
-                f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}",
-                source_alias="s",
-                target_alias="t",
-                commit_properties=properties,
-            )
-            .when_matched_update({VALID_TO: f"s.{VALID_TO}", CURRENT: "false"})
-            .execute()
-        )
+        merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", properties)
+        merger.when_matched_update({VALID_TO: f"s.{VALID_TO}", CURRENT: "false"}).execute()
 
     def _add_versions(self, step: Versions, properties: CommitProperties) -> None:
-        assert self._table is not None
         values = {_quoted(name): f"s.{_quoted(name)}" for name in step.versions.column_names}
-        (
-            self._table.merge(
-                step.versions,
-                f"{_same(step.keys)} AND t.{SEQ} = s.{SEQ}",
-                source_alias="s",
-                target_alias="t",
-                commit_properties=properties,
-            )
-            .when_not_matched_insert(values)
-            .execute()
-        )
+        merger = self._merger(step.versions, f"{_same(step.keys)} AND t.{SEQ} = s.{SEQ}", properties)
+        merger.when_not_matched_insert(values).execute()
 
     def _alter(self, step: Alter, properties: CommitProperties) -> None:
         if self._table is not None:

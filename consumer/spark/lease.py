@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from consumer.spark.network import EventServer
 from consumer.spark.offset import Offset
@@ -47,6 +48,14 @@ class Limit(NamedTuple):
 
     rows: int | None = None
     size: int | None = None
+
+    @classmethod
+    def of(cls, limit: ReadLimit, options: Options) -> Limit:
+        """Return what Spark's `limit` and the options say: Spark tells one of both, or that all is wanted."""
+        if isinstance(limit, ReadAllAvailable):
+            return cls()
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
+        return cls(rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes)
 
 
 class Lease:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumer.spark.batches import Decoder
 from consumer.spark.lease import Limit, handover
@@ -183,11 +183,8 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == base else self._offset(end, there).to_dict()
 
     def _limit(self, limit: ReadLimit) -> Limit:
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        if not isinstance(limit, ReadAllAvailable):
-            rows, size = rows or self._options.max_rows, size or self._options.max_bytes
-        return Limit(rows, size or (None if rows else BATCH_BYTES))
+        asked = Limit.of(limit, self._options)
+        return asked if any(asked) else Limit(size=BATCH_BYTES)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options ask for."""

@@ -55,18 +55,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lease.pass_over()
             return start
         self._lease.done(base)
-        end = self._lease.end_after(base, self._limit(limit), self._end())
+        end = self._lease.end_after(base, Limit.of(limit, self._options), self._end())
         if end == base:
             return start
         self._lease.note_start(base)
         return self._lease.offset_at(end).to_dict()
-
-    def _limit(self, limit: ReadLimit) -> Limit:
-        if isinstance(limit, ReadAllAvailable):
-            return Limit()
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
-        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
-        return Limit(rows, size)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options ask for."""
