@@ -165,12 +165,20 @@ def _register_peers(spark: Any) -> None:
     spark.dataSource.register(ReadySource)
 
 
+def _checkpoint(frame: Any, folder: str) -> str:
+    """Where a query keeps its checkpoint: as `replicate` has it, in a session with the settings for that."""
+    from consumer.spark import checkpoint_location, session_settings
+
+    folder, spark, key = f"{folder}/checkpoint", frame.sparkSession, "spark.sql.streaming.checkpointFileManagerClass"
+    return checkpoint_location(spark, folder) if spark.conf.get(key, "") == session_settings()[key] else folder
+
+
 class Query:
     """A running query whose micro-batches are waited for, one by one."""
 
     def __init__(self, frame: Any, sink: str) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="shmstore-bench-")
-        writer = frame.writeStream.option("checkpointLocation", f"{self.folder.name}/checkpoint").format(sink)
+        writer = frame.writeStream.option("checkpointLocation", _checkpoint(frame, self.folder.name)).format(sink)
         if sink == "parquet":
             writer = writer.option("path", f"{self.folder.name}/out")
         self.query = writer.trigger(processingTime="0 seconds").start()
