@@ -1,12 +1,17 @@
 # CRC-32 as zlib has it (reflected, polynomial 0xEDB88320), eight bytes at a time ("slicing by 8", Kounavis and Berry 2005).
 # Where the processor multiplies without carries, 64 bytes at a time are first folded into 16 that have the same remainder
-# (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", 2009); the tables do the rest.
+# (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", 2009), or 256 where it does so in four lanes; the tables do the rest.
 
 cdef extern from *:
     """
     #if defined(__x86_64__) && defined(__GNUC__)
     #include <immintrin.h>
     #define CRC_FOLDS() __builtin_cpu_supports("pclmul")
+    #define CRC_WIDE() (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
+    /* x^(distance in bits + 32) and x^(distance in bits - 32), by the distance in bytes over which they fold */
+    #define CRC_BY_16 _mm_set_epi64x(0x0ccaa009e, 0x1751997d0)
+    #define CRC_BY_64 _mm_set_epi64x(0x1c6e41596, 0x154442bd4)
+    #define CRC_BY_256 _mm_set_epi64x(0x1322d1430, 0x11542778a)
 
     __attribute__((target("pclmul"))) static inline __m128i crc_step(__m128i x, __m128i by, __m128i next) {
         __m128i low = _mm_clmulepi64_si128(x, by, 0x00), high = _mm_clmulepi64_si128(x, by, 0x11);
@@ -15,7 +20,7 @@ cdef extern from *:
 
     /* Folds whole blocks of 16 bytes, of which there are at least four, into `out`; returns the bytes it took. */
     __attribute__((target("pclmul"))) static size_t crc_fold(unsigned state, const unsigned char *at, size_t size, unsigned char *out) {
-        const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4), by_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+        const __m128i by_64 = CRC_BY_64, by_16 = CRC_BY_16;
         const __m128i *p = (const __m128i *)at, *end = p + size / 16;
         __m128i x[4];
         int i;
@@ -32,16 +37,54 @@ cdef extern from *:
         _mm_storeu_si128((__m128i *)out, x[0]);
         return size & ~(size_t)15;
     }
+
+    #define CRC_LANES "vpclmulqdq,pclmul,avx512f"
+    __attribute__((target(CRC_LANES))) static inline __m512i crc_step_wide(__m512i x, __m512i by, __m512i next) {
+        __m512i low = _mm512_clmulepi64_epi128(x, by, 0x00), high = _mm512_clmulepi64_epi128(x, by, 0x11);
+        return _mm512_xor_si512(_mm512_xor_si512(low, high), next);
+    }
+
+    /* The same for at least 256 bytes. */
+    __attribute__((target(CRC_LANES))) static size_t crc_fold_wide(unsigned state, const unsigned char *at, size_t size, unsigned char *out) {
+        const __m512i by_256 = _mm512_broadcast_i32x4(CRC_BY_256), by_64 = _mm512_broadcast_i32x4(CRC_BY_64);
+        const __m128i by_16 = CRC_BY_16;
+        const unsigned char *p = at, *end = at + (size & ~(size_t)15);
+        __m512i x[4];
+        __m128i lanes[4];
+        int i;
+        for (i = 0; i < 4; i++, p += 64)
+            x[i] = _mm512_loadu_si512(p);
+        x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
+        for (; end - p >= 256; p += 256)
+            for (i = 0; i < 4; i++)
+                x[i] = crc_step_wide(x[i], by_256, _mm512_loadu_si512(p + 64 * i));
+        for (i = 1; i < 4; i++)
+            x[0] = crc_step_wide(x[0], by_64, x[i]);
+        for (; end - p >= 64; p += 64)
+            x[0] = crc_step_wide(x[0], by_64, _mm512_loadu_si512(p));
+        _mm512_storeu_si512(lanes, x[0]);
+        for (i = 1; i < 4; i++)
+            lanes[0] = crc_step(lanes[0], by_16, lanes[i]);
+        for (; p < end; p += 16)
+            lanes[0] = crc_step(lanes[0], by_16, _mm_loadu_si128((const __m128i *)p));
+        _mm_storeu_si128((__m128i *)out, lanes[0]);
+        return end - at;
+    }
     #else
     #define CRC_FOLDS() 0
+    #define CRC_WIDE() 0
+    static size_t crc_fold_wide(unsigned state, const unsigned char *at, size_t size, unsigned char *out) { return 0; }
     static size_t crc_fold(unsigned state, const unsigned char *at, size_t size, unsigned char *out) { return 0; }
     #endif
     """
     bint CRC_FOLDS() noexcept
+    bint CRC_WIDE() noexcept
     size_t crc_fold(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept
+    size_t crc_fold_wide(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept
 
 cdef uint32_t CRC[8][256]
 cdef bint FOLDS = CRC_FOLDS()
+cdef bint FOLDS_WIDE = FOLDS and CRC_WIDE()
 
 
 cdef void _fill_crc() noexcept:
@@ -79,19 +122,19 @@ cdef uint32_t _sliced(uint32_t value, const uint8_t* at, size_t size) noexcept:
     return value
 
 
-cdef uint32_t crc32(const uint8_t* at, size_t size, bint fold=True, uint32_t before=0) noexcept:
+cdef uint32_t crc32(const uint8_t* at, size_t size, bint fold=True, uint32_t before=0, bint wide=True) noexcept:
     """`before`: the checksum of the bytes before these."""
     cdef uint32_t value = ~before
     cdef uint8_t folded[16]
     cdef size_t taken
     if FOLDS and fold and size >= 64:
-        taken = crc_fold(value, at, size, folded)
+        taken = crc_fold_wide(value, at, size, folded) if FOLDS_WIDE and wide and size >= 256 else crc_fold(value, at, size, folded)
         value = _sliced(0, folded, 16)
         at += taken
         size -= taken
     return ~_sliced(value, at, size)
 
 
-def checksum(const uint8_t[::1] data, bint fold=True):
-    """Return the CRC-32 of `data`; `fold`: with the processor's own multiplication, where it has one."""
-    return crc32(&data[0] if data.shape[0] else NULL, data.shape[0], fold)
+def checksum(const uint8_t[::1] data, bint fold=True, bint wide=True):
+    """Return the CRC-32 of `data`; `fold`: with the processor's own multiplication, `wide`: in four lanes, where it has them."""
+    return crc32(&data[0] if data.shape[0] else NULL, data.shape[0], fold, 0, wide)

@@ -270,7 +270,8 @@ def test_the_folded_checksum_is_zlibs() -> None:
     for size in [*range(300), *(chance.randrange(4900) for _ in range(200))]:
         at = chance.randrange(100)
         piece = data[at : at + size]
-        assert compiled.checksum(piece) == compiled.checksum(piece, False) == zlib.crc32(piece), (at, size)
+        found = {compiled.checksum(piece), compiled.checksum(piece, True, False), compiled.checksum(piece, False)}
+        assert found == {zlib.crc32(piece)}, (at, size)
 
 
 def test_wide_and_narrow_utf8_checks_agree_with_python() -> None:
