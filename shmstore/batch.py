@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shmstore import checksum, codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position, TableSchema
-from shmstore.layout import SlotFlag, header_word
+from shmstore.layout import SLOT, SlotFlag, header_word
 from shmstore.segment import Segment
 from shmstore.sync import COMPILED, hot
 
@@ -101,7 +101,8 @@ class Batch(_Run):
     def slots(self) -> NDArray[np.void]:
         """A copy of the slot records, dtype `layout.SLOT`, shape (len(batch),)."""
         i = self.first & (self._segment.views.places - 1)
-        return self._segment.views.slots[i : i + len(self)].copy()
+        records = self._segment.views.slots[i : i + len(self)]
+        return records.view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
 
     @property
     def ends(self) -> NDArray[np.int64]:
