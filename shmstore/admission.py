@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.errors import BatchTooLarge
+from shmstore.event import Event
 from shmstore.layout import MAX_SEQUENCE, SLOT, SlotFlag
 from shmstore.ring import NO_BYTES, Writer
 from shmstore.segment import Segment
+
+Payload = bytes | bytearray | memoryview
+Events = Event | Payload | Sequence[Event] | Sequence[Payload]
 
 
 class Unclaimed:
@@ -31,6 +35,20 @@ class Admitted(NamedTuple):
     sizes: NDArray[np.int64]
     total: int
     oversized: bool
+
+
+def listed(events: object) -> tuple[list[Event], list[bytes]]:
+    """Return what is put: events that are still to be encoded, or else payloads. Raises TypeError."""
+    if isinstance(events, Event | Payload):
+        events = [events]
+    if not isinstance(events, list | tuple):
+        raise TypeError(f"{events!r} is no event: give an Event, bytes, or a list of either")
+    if all(isinstance(event, Event) for event in events):
+        return list(events), []
+    if all(isinstance(event, Payload) for event in events):
+        return [], [bytes(event) for event in events]
+    kinds = sorted({type(event).__name__ for event in events})
+    raise TypeError(f"a list of {', '.join(kinds)} cannot be put: give one of Event, or one of bytes")
 
 
 def admit(segment: Segment, blob: bytes | memoryview, slots: NDArray[np.void], put: int) -> Admitted:

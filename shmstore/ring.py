@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from shmstore.errors import StoreCorrupt
 from shmstore.layout import (
+    ABSURD,
     DISARMED,
     MAX_SEQUENCE,
     SLOT,
@@ -46,7 +47,6 @@ GET_OF: Final = tuple(subscription_word(place, "get") for place in range(SUBSCRI
 ACK_OF: Final = tuple(subscription_word(place, "ack") for place in range(SUBSCRIPTIONS))
 WANTED_OF: Final = tuple(subscription_word(place, "wanted") for place in range(SUBSCRIPTIONS))
 ACTIVE: Final = int(SubscriptionState.ACTIVE)
-ABSURD: Final = 2**40  # events that no store can have in flight, and none can pass while two words are read
 ABSURD_BYTES: Final = 2**62
 
 
@@ -192,12 +192,14 @@ class Writer:
         return True
 
     def put_many(self, payloads: list[bytes]) -> bool:
-        """Publish events of unknown kind with one row each, all or none. False as in `put_one`."""
+        """Publish events of unknown kind with one row each, all or none. False as in `put_one`, and for views of wide items."""
         n = len(payloads)
         blob = b"".join(payloads)
         if not self.fits(n, len(blob)):
             return False
         sizes = np.fromiter(map(len, payloads), np.int64, n)
+        if np.add.reduce(sizes) != len(blob):
+            return False
         if np.count_nonzero(sizes) < n:
             raise ValueError(NO_BYTES)
         if n > len(self._counts):
@@ -274,7 +276,20 @@ assert SLOT.itemsize == 40, "Writer.put_one writes slots of 40 bytes"
 class Reader:
     """The get and ack side of a ring, for the subscription at `place`. Make one only while owning it."""
 
-    __slots__ = ("_ack", "_ddl_isolation", "_ends", "_get", "_mask", "_seen", "_views", "_words", "ack", "generation", "get")
+    __slots__ = (
+        "_ack",
+        "_ddl_isolation",
+        "_ends",
+        "_get",
+        "_mask",
+        "_seen",
+        "_views",
+        "_words",
+        "ack",
+        "generation",
+        "get",
+        "interrupted",
+    )
 
     def __init__(self, views: Views, place: int, *, ddl_isolation: bool) -> None:
         self._views = views
@@ -288,6 +303,7 @@ class Reader:
         self.get: int = self.ack
         self._seen: int = self.ack
         self.generation = 0  # of batches, which rollbacks number: see Subscription
+        self.interrupted = False  # by Subscription.interrupt
         views.words[self._get] = self.ack  # what the last owner got and did not ack comes again
 
     def available(self) -> int:

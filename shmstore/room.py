@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from shmstore.errors import StoreClosed, StoreFull
 from shmstore.layout import DISARMED, StoreFlag
@@ -11,6 +12,9 @@ from shmstore.ring import ROOM_WANTED, Writer, armed_readers
 from shmstore.segment import Segment
 from shmstore.sync import WAIT_SLICE, Condition, Deadline, heavy_fence
 from shmstore.table import SubscriptionTable
+
+FLOW: Final = 0.005  # seconds; acks that come sooner than that after one another are readers in full flow ...
+SHARE: Final = 8  # ... of which only every eighth of the ring needs to wake the producer
 
 
 class Room:
@@ -25,12 +29,15 @@ class Room:
         self._wake = wake
         self._stuck_at = -2  # put cursor for which room has been wanted in vain ...
         self._stuck_since = 0.0  # ... since then, over several puts that gave up
+        self._flowing = False  # the last sleep was short
 
     def wait(self, writer: Writer, n: int, size: int, deadline: Deadline) -> None:
         """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline, `StoreClosed`.
 
         Lost wake-ups are ruled out by order: wish, heavy fence, look. A reader acks, looks at the wish. A wish outlives
         `StoreFull`: a producer that only tries, again and again, must move a reader that waits for more than can come, too.
+
+        Where readers are in full flow it wishes for a share of the ring, so that not every ack has to wake it; for `FLOW` only.
         """
         words = self._segment.words
         writer.refresh()
@@ -38,7 +45,9 @@ class Room:
             self._stuck_at, self._stuck_since = writer.put, time.monotonic()
         while not writer.fits(n, size):
             wanted = writer.wanted_ack(n, size)
-            words[ROOM_WANTED] = wanted
+            more = self._segment.views.capacity // SHARE if self._flowing else 0
+            wish = max(wanted, min(wanted + more, writer.put))
+            words[ROOM_WANTED] = wish
             heavy_fence()
             writer.refresh()
             if writer.fits(n, size):
@@ -63,7 +72,9 @@ class Room:
                     writer.refresh()
                     continue
                 left = min(left, patience)
-            self._condition.wait(left)
+            began = time.monotonic()
+            self._condition.wait(min(left, FLOW) if more else left)
+            self._flowing = time.monotonic() - began < FLOW
             writer.refresh()
         words[ROOM_WANTED] = DISARMED
 

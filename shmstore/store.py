@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import codec, overflow, seek, segment
-from shmstore.admission import Unclaimed, admit
+from shmstore.admission import Events, Unclaimed, admit, listed
 from shmstore.batch import Batch
 from shmstore.checkpoint import CheckpointFile
 from shmstore.checksum import with_checks
@@ -239,10 +239,10 @@ class EventStore:
         self.claim()
         return self._writer
 
-    def put(self, events: Event | bytes | list[Event] | list[bytes], *, timeout: float | None = None) -> int:
+    def put(self, events: Events, *, timeout: float | None = None) -> int:
         """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
 
-        An event is an `Event`, or its bytes as they are. Waits for room up to `timeout` seconds: None without limit, 0 not
+        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for room up to `timeout` seconds: None without limit, 0 not
         at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
         `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
         """
@@ -251,19 +251,15 @@ class EventStore:
         writer = self._writer
         try:
             if type(events) is bytes:
-                if self._checksum or not writer.put_one(events):
-                    return self.put_encoded(events, plain_slots([events]), timeout=timeout)
-            elif isinstance(events, Event):
-                return self.put_encoded(*codec.encode_batch([events]), timeout=timeout)
-            elif events and type(events[0]) is bytes:
-                if self._checksum or len(events) > self._views.capacity or not writer.put_many(events):  # type: ignore[arg-type]
-                    return self.put_encoded(b"".join(events), plain_slots(events), timeout=timeout)  # type: ignore[arg-type]
-            elif events:
-                return self.put_encoded(*codec.encode_batch(events), timeout=timeout)  # type: ignore[arg-type]
-            elif isinstance(events, list | tuple):
-                return self._words[PUT]
+                done = not self._checksum and writer.put_one(events)
             else:
-                raise TypeError(f"{events!r} is no event: give an Event, bytes, or a list of either")
+                done = type(events) is list and 0 < len(events) <= self._views.capacity and type(events[0]) is bytes
+                done = done and not self._checksum and writer.put_many(events)  # type: ignore[arg-type]
+            if not done:
+                encoded, payloads = listed(events)
+                if encoded:
+                    return self.put_encoded(*codec.encode_batch(encoded), timeout=timeout)
+                return self.put_encoded(b"".join(payloads), plain_slots(payloads), timeout=timeout)
         except BaseException:
             self._resync()
             raise

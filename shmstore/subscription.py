@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shmstore.store import EventStore
 
 NO_LIMIT: Final = 2**62
+FOR_EVER: Final = 1e9  # seconds
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
 SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
 LOOK: Final = 40e-9  # ... so many seconds each
@@ -81,10 +82,10 @@ class Subscription:
         self._interval = checkpoint_interval
         self._unsaved: Checkpoint | None = None
         self._saved_at = 0.0
-        self._interrupted = False
         self._spins = 0
         self.spin = 0.0
-        self._take_now = self._ack_now = None  # compiled ways of a get and an ack about which nothing is unusual
+        # Compiled ways of a get, of one that waits, and of an ack, about which nothing is unusual.
+        self._take_now = self._wait_now = self._ack_now = None
         self._tune()
 
     def _tune(self) -> None:
@@ -92,7 +93,7 @@ class Subscription:
             reader: Any = self._reader
             plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
             reader.tune(self._segment, Batch, plain and not self._careful, self._checkpoint is None and not self._careful)
-            self._take_now, self._ack_now = reader.take_now, reader.ack_now
+            self._take_now, self._wait_now, self._ack_now = reader.take_now, reader.wait_now, reader.ack_now
 
     # ------------------------------------------------------------ get
 
@@ -114,11 +115,16 @@ class Subscription:
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
         """
+        deadline = None
         if self._take_now is not None and limit is None and limit_bytes is None and min_events == 1:
             taken = self._take_now(limit_events)
             if taken is not None:
                 return taken
-        deadline = None
+            if timeout != 0 and not self.spin:
+                deadline = Deadline(timeout)
+                taken = self._wait_now(limit_events, deadline.left(FOR_EVER), WAIT_SLICE)
+                if taken is not None:
+                    return taken
         try:
             if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
@@ -171,6 +177,8 @@ class Subscription:
         wanted_word = WANTED_OF[self.place]
         if (self._spins or self.spin) and self._spun(n, deadline):
             return self._reader.available() >= n
+        if self._wait_now is not None:
+            self._reader.learn(self._condition.address, BUSY, SPINS * LOOK)  # the next wait may be compiled code
         try:
             while True:
                 words[wanted_word] = get + n
@@ -180,9 +188,9 @@ class Subscription:
                 if there >= n or (there and words[ROOM_WANTED] != DISARMED):
                     return True
                 self._check_state()
-                left = 0.0 if self._interrupted else deadline.left(WAIT_SLICE)
+                left = 0.0 if self._reader.interrupted else deadline.left(WAIT_SLICE)
                 if left <= 0:
-                    self._interrupted = False
+                    self._reader.interrupted = False
                     return there > 0
                 words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
                 began = time.perf_counter()
@@ -201,7 +209,7 @@ class Subscription:
         self._spins = 0
         while self._words[PUT] < wanted:
             left = until - time.perf_counter()
-            if left <= 0 or self._interrupted:
+            if left <= 0 or self._reader.interrupted:
                 return False
             if self._take_now is not None:
                 self._reader.look_now(n, min(left, A_MOMENT))
@@ -212,7 +220,7 @@ class Subscription:
 
         May be called from another thread or from a signal handler.
         """
-        self._interrupted = True
+        self._reader.interrupted = True
         self._condition.notify()
 
     def _check_state(self) -> None:
@@ -396,7 +404,9 @@ class Subscription:
 
     def _retire(self) -> None:
         """Make every later call raise `StoreClosed`; the role is gone already."""
-        self._take_now = self._ack_now = None
+        if self._wait_now is not None:
+            self._reader.learn(0, BUSY, 0.0)
+        self._take_now = self._wait_now = self._ack_now = None
         self._reader = _Closed()  # type: ignore[assignment]
         self._condition.close()
 

@@ -164,7 +164,7 @@ def test_a_wish_is_not_lost_with_its_producer(outcomes):
 
 def test_taking_over_without_a_wish_of_ones_own_is_caught(outcomes, monkeypatch):
     """A producer that relies on its predecessor's wish sleeps on."""
-    mutate(monkeypatch, (Room, "wait", "            words[ROOM_WANTED] = wanted\n", ""))
+    mutate(monkeypatch, (Room, "wait", "            words[ROOM_WANTED] = wish\n", ""))
     assert ("stuck", "new") in outcomes(handing_over, asymmetric=True, mortal=["old"])
 
 

@@ -178,7 +178,7 @@ def test_a_wish_without_a_fence_is_caught(outcomes, monkeypatch):
     assert ("stuck", "put") in outcomes(wanting_room, asymmetric=True)
 
 
-WISH = "            words[ROOM_WANTED] = wanted\n"
+WISH = "            words[ROOM_WANTED] = wish\n"
 LOOK_AGAIN = "            heavy_fence()\n            writer.refresh()\n"
 
 

@@ -1,0 +1,115 @@
+# A batch: what `shmstore.batch.Batch` does.
+
+cdef class Run:
+    """The numbers of a `batch.Batch`, and the usual look at its payloads."""
+
+    cdef readonly object _segment
+    cdef readonly int64_t first, last, generation
+    cdef public object _raw
+    cdef Mapped mapped  # None: everything goes the long way
+
+    def __init__(self, segment, first, last, generation):
+        self._segment, self.mapped = segment, segment.views.native
+        self.first, self.last, self.generation = first, last, generation
+
+    def __len__(self):
+        return self.last - self.first + 1
+
+    @property
+    def id(self):
+        """The batch's id: its last sequence."""
+        return self.last
+
+    @property
+    def raw(self):
+        """All payloads back to back, without a copy."""
+        cdef Mapped at = self.mapped
+        cdef int64_t start, end
+        if self._raw is None:
+            if at is None or look(at.words + OVERSIZED) >= self.first:
+                self._raw = self._whole()
+            else:
+                start, end = at.ends[(self.first - 1) & at.mask], at.ends[self.last & at.mask]
+                if start < 0 or end < start or end - start > at.arena_size:
+                    self._raw = self._whole()
+                else:
+                    self._raw = viewed(at.window, at.arena + start % at.arena_size, end - start)
+        return self._raw
+
+    def payloads(self):
+        """Give the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
+        cdef Payloads payloads
+        cdef int64_t count = self.last - self.first + 1
+        raw = self.raw
+        if self.mapped is None or count < 2 or count > self.mapped.capacity or type(raw) is not memoryview:
+            return self._each()
+        payloads = Payloads.__new__(Payloads)
+        payloads.run, payloads.raw, payloads.left = self, raw, count
+        payloads.ends = self.mapped.ends + (self.first & self.mapped.mask)
+        payloads.start = payloads.begin = self.mapped.ends[(self.first - 1) & self.mapped.mask]
+        payloads.size = (<View*>raw).view.len
+        payloads.ready = payloads.moved(None)
+        return payloads
+
+
+cdef class Payloads:
+    """Views of one payload after the other.
+
+    As zip() does with its tuple, a view that nobody holds any more is moved on instead of made anew; of three in turn, because a
+    loop still holds the last one when it asks for the next, and because the one that it is given was moved on a call earlier:
+    what was stored just now, 8 bytes here and there, a processor cannot give at once to who copies it in wider parts.
+    """
+
+    cdef Run run
+    cdef object raw
+    cdef const int64_t* ends
+    cdef int64_t left, start, begin, size
+    cdef object ready, given, before
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef object view = self.ready, free = self.before
+        if view is None:
+            if not self.left:
+                raise StopIteration
+            self.left = 0
+            run = self.run
+            raise StoreCorrupt(
+                f"an event of batch {run.first}..{run.last} claims bytes {self.start - self.begin} to {self.ends[0] - self.begin} of {self.size}"
+            )
+        self.before, self.given = self.given, view
+        self.ready = self.moved(free)
+        return view
+
+    cdef object moved(self, object free):
+        """`free`, if nobody else holds it, or a new view, on the next payload; None where there is none that can be."""
+        cdef int64_t start = self.start, end
+        cdef uint8_t* at
+        cdef View* view = <View*>free
+        if not self.left:
+            return None
+        end = self.ends[0]
+        if end < start or <uint64_t>end - <uint64_t>self.begin > <uint64_t>self.size:
+            return None
+        self.left -= 1
+        self.ends += 1
+        self.start = end
+        at = <uint8_t*>(<View*>self.raw).view.buf + (start - self.begin)
+        if (
+            free is None or Py_REFCNT(<PyObject*>view) != 1 or view.weakreflist != NULL or view.flags & view_released
+        ):
+            return viewed(self.raw, at, end - start)
+        view.view.buf = at
+        view.view.len = view.view.shape[0] = end - start
+        return free
+
+
+cdef viewed(object whole, uint8_t* at, int64_t size):
+    """A view of `size` bytes at `at`, which lie within `whole`, a view of bytes."""
+    cdef object part = PyMemoryView_FromObject(whole)
+    cdef View* view = <View*>part
+    view.view.buf = at
+    view.view.len = view.view.shape[0] = size
+    return part

@@ -1,0 +1,193 @@
+# The producer's end: what `shmstore.ring.Writer` does.
+
+cdef inline void write(Mapped at, int64_t i, bytes payload, int64_t size, int64_t end, int64_t rows) noexcept:
+    """Write payload, end, rows and slot of an event of one row, at place `i`, where nobody looks yet; it ends at `end`."""
+    cdef Slot* slot = at.slots + i
+    memcpy(at.arena + (end - size) % at.arena_size, PyBytes_AS_STRING(payload), size)
+    at.ends[i] = end
+    at.rows[i] = rows
+    memset(slot, 0, sizeof(Slot))
+    slot.size = <uint32_t>size
+    slot.rows = 1
+
+
+cdef class Puts:
+    """The numbers of a `ring.Writer`, and its usual put."""
+
+    cdef Mapped mapped
+    cdef public int64_t put, end, rows, _limit_sequence, _limit_end, _floor
+    cdef int64_t limit
+    cdef sem_t* readers[64]
+
+    def __cinit__(self, views):
+        self.mapped, self.limit = views.native, min(views.limit, views.arena_size)
+
+    def put_now(self, events):
+        """Publish one payload, or a list of them, of unknown kind with one row each.
+
+        Gives the last sequence; -1 where they must go the long way, nothing was written; -2 where a reader may wait for them.
+        """
+        cdef Mapped at = self.mapped
+        cdef int64_t n = 1, total = 0, size, end, i, k
+        cdef object payload
+        if PyBytes_CheckExact(events):
+            total = size = PyBytes_GET_SIZE(events)
+            if size == 0:
+                return -1
+        elif PyList_CheckExact(events):
+            n = PyList_GET_SIZE(events)
+            if not 0 < n <= at.capacity:
+                return -1
+            for k in range(n):
+                payload = <object>PyList_GET_ITEM(events, k)
+                if not PyBytes_CheckExact(payload):
+                    return -1
+                size = PyBytes_GET_SIZE(payload)
+                if size == 0:
+                    return -1
+                total += size
+                if total > self.limit:
+                    return -1
+        else:
+            return -1
+        # self.end is 0 to 2**62, or it would not have been taken over from the segment.
+        if total > self.limit or total > UINT32_MAX or self.end < 0 or not self.fits_now(n, total):
+            return -1
+        i = (self.put + 1) & at.mask
+        if n == 1 and PyBytes_CheckExact(events):
+            write(at, i, events, total, self.end + total, self.rows + 1)
+        else:
+            end = self.end
+            for k in range(n):
+                payload = <object>PyList_GET_ITEM(events, k)
+                size = PyBytes_GET_SIZE(payload)
+                end += size
+                write(at, i + k, payload, size, end, self.rows + k + 1)
+        return self.published(n, self.end + total, self.rows + n)
+
+    def put_encoded_now(self, blob, slots):
+        """Publish events that lie back to back in `blob`, with their slot records. Answers as `put_now` does."""
+        cdef Py_buffer bytes_, records
+        if slots.dtype != SLOT:
+            return -1
+        try:
+            PyObject_GetBuffer(blob, &bytes_, PyBUF_SIMPLE)
+        except BufferError:
+            return -1
+        try:
+            PyObject_GetBuffer(slots, &records, PyBUF_SIMPLE)
+        except (BufferError, ValueError):
+            PyBuffer_Release(&bytes_)
+            return -1
+        try:
+            return self.publish_encoded(<const uint8_t*>bytes_.buf, bytes_.len, <const Slot*>records.buf, records.len)
+        finally:
+            PyBuffer_Release(&records)
+            PyBuffer_Release(&bytes_)
+
+    cdef int64_t publish_encoded(self, const uint8_t* blob, int64_t size, const Slot* slots, int64_t length) noexcept:
+        cdef Mapped at = self.mapped
+        cdef int64_t n = length // <int64_t>sizeof(Slot), total = 0, end = self.end, rows = self.rows, i, k
+        cdef int64_t* ends
+        cdef int64_t* sums
+        if not 0 < n <= at.capacity or size > self.limit or end < 0:
+            return -1
+        for k in range(n):
+            if slots[k].size == 0:
+                return -1
+            total += slots[k].size
+        if total != size or not self.fits_now(n, size):
+            return -1
+        i = (self.put + 1) & at.mask
+        memcpy(at.slots + i, slots, length)
+        memcpy(at.arena + end % at.arena_size, blob, size)
+        ends, sums = at.ends + i, at.rows + i
+        for k in range(n):  # sums in registers: through memory each would wait for the one before
+            end += slots[k].size
+            rows += slots[k].rows
+            ends[k], sums[k] = end, rows
+        return self.published(n, end, rows)
+
+    cdef bint fits_now(self, int64_t n, int64_t size) noexcept:
+        """As Writer.fits, after a Writer.refresh where the room known of is too small; then no room is wanted any more."""
+        if n <= self._limit_sequence - self.put and self.end + size <= self._limit_end:
+            return True
+        if not self.refresh_now() or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
+            return False
+        publish(self.mapped.words + ROOM_WANTED, DISARM)
+        return True
+
+    cdef bint refresh_now(self) noexcept:
+        """As Writer.refresh, in its order: floor, full fence, look again. False: that one must say what is wrong."""
+        cdef Mapped at = self.mapped
+        cdef int64_t* words = at.words
+        cdef int64_t floor, acked
+        if self._limit_sequence < -1 or not self.slowest_now(&floor):  # closed, or damaged
+            return False
+        floor = max(self._floor, floor)
+        publish(words + FLOOR, floor)
+        settle(False)
+        if not self.slowest_now(&acked):
+            return False
+        floor = max(self._floor, min(floor, acked))
+        self._floor = floor
+        publish(words + FLOOR, floor)
+        acked = at.ends[floor & at.mask]
+        if not self.put - at.capacity <= floor <= self.put or acked > self.end:
+            return False
+        self._limit_sequence = min(floor, LAST_SEQUENCE - at.capacity) + at.capacity
+        self._limit_end = acked + self.limit
+        return True
+
+    cdef bint slowest_now(self, int64_t* slowest) noexcept:
+        """As ring.slowest_ack; False where an ack is absurd."""
+        cdef int64_t* words = self.mapped.words
+        cdef int64_t places = look(words + PLACES), place, found = 0
+        if not 0 <= places <= MOST:
+            return False
+        slowest[0] = DISARM
+        for place in range(places):
+            if look(words + FIRST_STATE + place * NEXT_PLACE) & 1:
+                slowest[0] = min(slowest[0], look(words + FIRST_ACK + place * NEXT_PLACE))
+                found = 1
+        if not found:
+            slowest[0] = look(words + FLOOR)
+        return <uint64_t>slowest[0] - <uint64_t>self.put + <uint64_t>FAR <= 2 * <uint64_t>FAR
+
+    cdef int64_t published(self, int64_t n, int64_t end, int64_t rows) noexcept:
+        """Let the next `n` events, which are whole, be seen; the answer of `put_now`."""
+        cdef Mapped at = self.mapped
+        publish(at.words + PUT, self.put + n)
+        self.put += n
+        self.end, self.rows = end, rows
+        settle(at.asymmetric)
+        return -2 if look(at.words + ARMED) and not self.wake() else self.put
+
+    def learn(self, int place, size_t semaphore):
+        """Take note of the semaphore of the reader at `place`, which must outlive this object; 0: forget it."""
+        if not 0 <= place < 64:
+            raise ValueError(f"place {place}")
+        self.readers[place] = <sem_t*>semaphore
+
+    cdef bint wake(self) noexcept:
+        """As ring.armed_readers: wake the readers that have what they wait for. False: ask that one."""
+        cdef int64_t* words = self.mapped.words
+        cdef int64_t* wanted
+        cdef int64_t places = look(words + PLACES), place
+        if look(words + STATE) != LIVE or places > MOST:
+            return False
+        publish(words + ARMED, 0)
+        settle(False)  # a full fence: or a reader that arms itself now could have its flag cleared, and its wish not seen
+        for place in range(1, places):
+            wanted = words + FIRST_WANTED + place * NEXT_PLACE
+            if look(wanted) == DISARM:
+                continue
+            if look(wanted) > self.put:
+                publish(words + ARMED, 1)
+            elif self.readers[place] == NULL:
+                publish(words + ARMED, 1)
+                return False
+            else:
+                publish(wanted, DISARM)
+                sem_post(self.readers[place])
+        return True

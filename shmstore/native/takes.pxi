@@ -1,0 +1,145 @@
+# A subscription's end: what `shmstore.ring.Reader` does, and `shmstore.subscription` when it waits.
+
+cdef class Takes:
+    """The numbers of a `ring.Reader`, and its usual get and ack."""
+
+    cdef Mapped mapped
+    cdef int64_t ack_word, get_word
+    cdef public int64_t get, ack, _seen, generation
+    cdef public bint gets_now, acks_now  # False: everything goes the long way
+    cdef public bint interrupted  # by another thread or a handler: the wait is to end
+    cdef int64_t wanted_word, state_word, heartbeat_word
+    cdef sem_t* semaphore
+    cdef int64_t short, looks  # ns: after a sleep shorter than that, how long to look before the next
+    cdef bint hurried  # the last sleep was that short
+    cdef object segment, batch
+
+    def __cinit__(self, views, int place, *, ddl_isolation):
+        self.mapped = views.native
+        if not 0 <= place < SUBSCRIPTIONS:
+            raise ValueError(f"place {place}")
+        self.get_word, self.ack_word = subscription_word(place, "get"), subscription_word(place, "ack")
+        self.wanted_word, self.state_word = subscription_word(place, "wanted"), subscription_word(place, "state")
+        self.heartbeat_word = subscription_word(place, "heartbeat_ms")
+
+    def learn(self, size_t semaphore, double short, double looks):
+        """Take note of the semaphore to sleep on, which must outlive this object (0: forget it).
+
+        After a sleep of less than `short` seconds the next wait looks for `looks` seconds before it sleeps.
+        """
+        self.semaphore = <sem_t*>semaphore
+        self.short, self.looks = <int64_t>(short * 1e9), <int64_t>(looks * 1e9)
+
+    def tune(self, segment, batch, bint gets_now, bint acks_now):
+        """Say what the batches are, a kind of Run of `segment`, and which of the two have nothing unusual about them."""
+        if not issubclass(batch, Run):
+            raise TypeError(f"{batch!r} is no Run")
+        self.segment, self.batch, self.gets_now, self.acks_now = segment, batch, gets_now, acks_now
+
+    def take_now(self, limit_events):
+        """Move get over up to `limit_events` (None: all) and return the batch; None where it must go the long way."""
+        cdef Mapped at = self.mapped
+        cdef int64_t last = self._seen, get = self.get, limit
+        cdef Run run
+        if not self.gets_now:
+            return None
+        if last <= get:
+            last = look(at.words + PUT)
+            # Unsigned: a forged put may be anything.
+            if last <= get or <uint64_t>last - <uint64_t>self.ack > <uint64_t>at.capacity:
+                return None
+            self._seen = last
+        if limit_events is not None:
+            try:
+                limit = limit_events
+            except OverflowError:
+                return None
+            if limit <= 0:
+                return None
+            if last - get > limit:
+                last = get + limit
+        run = <Run>new_object(self.batch, nothing)
+        run._segment, run.mapped, run.generation = self.segment, at, self.generation
+        run.first, run.last = get + 1, last
+        publish(at.words + self.get_word, last)
+        self.get = last
+        return run
+
+    def wait_now(self, limit_events, double seconds, double slice):
+        """Sleep until something is there, and take it as `take_now` does; None where it must go the long way, or there is nothing.
+
+        The order is that of Subscription._await, and so is what is looked at before each sleep of up to `slice` seconds: wanted,
+        armed, heavy fence, put, the states. A handler of a signal may raise, interrupt the wait or close the subscription.
+        """
+        cdef Mapped at = self.mapped
+        cdef int64_t* words = at.words
+        cdef int64_t next = self.get + 1, began, until = clock_now() + <int64_t>(seconds * 1e9)
+        if self.semaphore == NULL or not self.gets_now or limit_events is not None and limit_events < 1:
+            return None
+        if self.hurried:  # the producer is in full flow
+            self.hurried = False
+            if self.look_now(1, min(seconds, self.looks / 1e9)):
+                return self.take_now(limit_events)
+        try:
+            while True:
+                publish(words + self.wanted_word, next)
+                publish(words + ARMED, 1)
+                settle_heavily(at.asymmetric)
+                if look(words + PUT) >= next or look(words + self.state_word) != ACTIVE or look(words + STATE) != LIVE:
+                    break
+                PyErr_CheckSignals()
+                began = clock_now()
+                if self.interrupted or self.semaphore == NULL or began >= until:
+                    break
+                publish(words + self.heartbeat_word, wall_now() // 1000000)
+                with nogil:
+                    sleep_on(self.semaphore, min(until, began + <int64_t>(slice * 1e9)))
+                if look(words + PUT) >= next:  # the usual end of a wait: nothing to arm again
+                    self.hurried = clock_now() - began < self.short
+                    break
+        finally:
+            publish(words + self.wanted_word, DISARM)
+        return None if self.semaphore == NULL else self.take_now(limit_events)
+
+    def look_now(self, int64_t n, double seconds):
+        """Look at the put cursor for up to `seconds`; True as soon as it seems that `n` events wait."""
+        cdef const int64_t* put = self.mapped.words + PUT
+        cdef int64_t wanted = self.get + n, until
+        cdef int k
+        with nogil:
+            until = clock_now() + <int64_t>(seconds * 1e9)
+            while True:
+                for k in range(50):
+                    if look(put) >= wanted:
+                        break
+                    rest_a_moment()
+                else:
+                    if clock_now() < until:
+                        continue
+                break
+        return look(put) >= wanted
+
+    def ack_now(self, what):
+        """Ack a batch. 0: it must go the long way, nothing was done; 1: done; 2: done, and the producer waits for room."""
+        cdef Mapped at = self.mapped
+        cdef Run run
+        cdef int64_t last
+        if not self.acks_now or not isinstance(what, Run):
+            return 0
+        run = what
+        last = run.last
+        if run.generation != self.generation or last < run.first or not self.ack < last <= self.get:
+            return 0
+        if look(at.words + OVERSIZED) > self.ack:
+            return 0
+        publish(at.words + self.ack_word, last)
+        self.ack = last
+        settle(at.asymmetric)
+        return 2 if look(at.words + ROOM_WANTED) <= last else 1
+
+
+def sleep(size_t semaphore, double seconds):
+    """Take one of the POSIX semaphore at that address, or return after `seconds` or a signal."""
+    cdef int64_t until = clock_now() + <int64_t>(seconds * 1e9)
+    with nogil:
+        sleep_on(<sem_t*>semaphore, until)
