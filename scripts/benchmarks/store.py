@@ -41,7 +41,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     for batch in (n for n in (1, 100, 1000) if measure.wanted(f"raw/{n}")):
         events = int({1: 300_000, 100: 3_000_000, 1000: 6_000_000}[batch] * scale)
         for transport in transports.ALL:
-            if transport is transports.ShmstoreEncoded and batch == 1:
+            if transport in transports.BATCHES and batch == 1:
                 continue
             _add(taken, f"raw/{batch}", transport, batch, events, runs, coded=False)
     for batch in (n for n in (1, 100, 1000) if measure.wanted(f"msgpack/{n}")):
@@ -50,6 +50,10 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
             _add(taken, f"msgpack/{batch}", transport, batch, events, runs, coded=True)
         codec = [_codec_alone(batch, events) for _ in range(runs)]
         taken.append(measure.of("store", f"msgpack/{batch}", "codec alone", "throughput", "events/s", codec))
+        both = [_codec_at_once(batch, events) for _ in range(runs)]
+        taken.append(measure.of("store", f"msgpack/{batch}", "codec at once", "throughput", "events/s", both))
+        for alone in taken[-2:]:
+            measure.say(f"store {alone.case} {alone.subject}: {measure.number(alone.median)} events/s")
     waiting = (transports.Shmstore, transports.ShmstoreSpinning, transports.Pipe, transports.Queue, transports.FasterFifo)
     for transport in (*waiting, transports.Zmq, transports.Redis) if measure.wanted("latency") else ():
         _add_latency(taken, transport, runs, int(3000 * scale))
@@ -184,6 +188,40 @@ def _codec_alone(batch: int, events: int) -> float:
         spent[0] += between - began
         spent[1] += time.perf_counter() - between
     return events // batch * batch / max(spent)
+
+
+def _codec_at_once(batch: int, events: int) -> float:
+    """Events/s of the slower of encode and decode, each in a process of its own at the same time, without any transport.
+
+    What `_codec_alone` measures, on processors that are both at work, as with a transport. The decoded payloads were encoded
+    by the process that decodes them.
+    """
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+    rows, held = [_ROW] * batch, max(1, 32768 // batch)
+    over, begun, result = _FORK.RawValue("b", 0), _FORK.Event(), _FORK.SimpleQueue()
+
+    def encoding() -> None:
+        done, began = 0, time.perf_counter()
+        while not over.value:
+            coded = [[encode(row) for row in rows] for _ in range(held)]
+            done += len(coded) * batch
+            begun.set()
+        result.put(done / (time.perf_counter() - began))
+
+    coded = [[encode(row) for row in rows] for _ in range(held)]
+    process = _FORK.Process(target=encoding)
+    process.start()
+    begun.wait()
+    rounds, began = -(-events // (held * batch)), time.perf_counter()
+    for _ in range(rounds):
+        for payloads in coded:
+            for payload in payloads:
+                decode(payload)
+    rate = rounds * held * batch / (time.perf_counter() - began)
+    over.value = 1
+    encoded = result.get()
+    process.join()
+    return float(min(rate, encoded))
 
 
 def _cpu() -> float:
