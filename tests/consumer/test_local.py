@@ -279,6 +279,7 @@ class Tick(Exception):
     pass
 
 armed = False
+stuck = 0  # ticks since the last progress: the next one gives more time, or a slow machine would never get through
 
 def tick(number, frame):
     global armed
@@ -289,7 +290,7 @@ def tick(number, frame):
 def arm():
     global armed
     armed = True
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00001, 0.0002))
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00001, 0.0002) * (1 + stuck))
 
 signal.signal(signal.SIGALRM, tick)
 seed, name, events = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -306,11 +307,11 @@ while seen < events - 1:
                         assert batch.first <= seen + 1, f"{batch} after {seen}"
                         assert [int(bytes(payload)) for payload in batch.payloads()] == list(range(batch.first, batch.last + 1))
                         again += batch.first <= seen
-                        seen = max(seen, batch.last)
+                        seen, stuck = max(seen, batch.last), 0
                         arm()
                     armed = False
                 except Tick:
-                    ticks += 1
+                    ticks, stuck = ticks + 1, stuck + 1
                     if random.random() < 0.2:
                         raise
     except Tick:
