@@ -67,19 +67,28 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         "produce",
         "read a server's binlog into a store, until SIGTERM or Ctrl-C",
         "  SHMSTORE_PASSWORD=... shmstore produce --host db1 --user repl --store orders --include 'shop.*'\n\n"
-        "The store is made when it is not there. Started again, it goes on after the last transaction in the store.",
+        "The store is made when it is not there. Started again, it goes on after the last transaction in the store.\n"
+        "Each option is also an environment variable (--read-timeout: SHMSTORE_READ_TIMEOUT) and a key of the TOML file, under\n"
+        "[producer] or [source.NAME] (read_timeout = 60); a flag wins over a variable, a variable over the file. Secrets have no\n"
+        "flags: SHMSTORE_PASSWORD or --password-file; SHMSTORE_HASH_KEY for --column-hash.\n"
+        "Exit codes: 0 ended by SIGTERM, 130 by Ctrl-C, 2 an error that names its mend. A link that breaks is made again.",
         store=False,
     )
     command(
         "run",
         "produce from every source of a configuration file (shmstore.toml)",
-        "  shmstore run --config shmstore.toml",
+        "  shmstore run --config shmstore.toml\n\n"
+        "Options that are given here hold for every source; --source NAME runs that one alone. Sources that name the same store\n"
+        "run as one producer. The first error ends all, with exit code 2.",
         store=False,
     )
     command(
         "doctor",
         "check a server and an account before use, with the SQL that mends what is wrong; exit 1 when something must be mended",
-        "  SHMSTORE_PASSWORD=... shmstore doctor --host db1 --user repl",
+        "  SHMSTORE_PASSWORD=... shmstore doctor --host db1 --user repl\n"
+        "  shmstore doctor --config shmstore.toml\n\n"
+        "It takes the options of produce, so that it checks what they need; of a file, every source. With --store it looks\n"
+        "whether the server still has what comes next.",
         store=False,
     )
 
@@ -101,7 +110,15 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "  shmstore tail orders | jq .\n"
             "  shmstore tail orders --tables 'shop.*' --format debezium --subscription export >> changes.jsonl\n\n"
             "Without --subscription it looks without taking: nobody is held up, and what the ring lets go before it was printed\n"
-            "is counted on stderr. With it, each batch is acked once it is flushed, and the next run goes on there.",
+            "is counted on stderr. With it, each batch is acked once it is flushed, and the next run goes on there.\n\n"
+            "formats:\n"
+            "  json      a document for each row, DDL, begin and end; DECIMAL, times and JSON as text, bytes as base64\n"
+            "  canal     Canal's flat message: a document for a rows event, all values text; ENUM and SET as numbers\n"
+            "  debezium  the MySQL connector's envelope without its schema part, decimals as text, binary as base64; of a DDL\n"
+            "            the statement, with tableChanges empty (a binlog holds no more); transaction is null\n"
+            "  maxwell   with its options output_ddl, output_binlog_position, output_gtid_position, output_server_id,\n"
+            "            output_thread_id and output_primary_keys; of a DDL the statement, without def and old; no commit\n"
+            "A change that was logged as a statement (produce --statements pass) is told by json and canal only.",
         )
     )
     _serve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import shlex
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from consumer.wire import Settings
 from shmstore import Position
-from shmstore.arguments import address, mode, parser, place, seconds, whole
-from shmstore.cli import COMMANDS, FILLS
+from shmstore.arguments import FORMATS, address, mode, parser, place, seconds, whole
+from shmstore.cli import COMMANDS, FILLS, SERVED
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -67,3 +69,24 @@ def test_readme_commands_parse() -> None:
         assert parser(COMMANDS, FILLS).parse_args(words[1:]).run is COMMANDS[words[1]]
     named = set(re.findall(r"`shmstore ([a-z]+)", README.read_text(encoding="utf-8")))
     assert named <= COMMANDS.keys()
+
+
+def test_serve_knows_every_setting() -> None:
+    """The server's settings all have an option, with the same default; the help of the numbers says which."""
+    options = parser(COMMANDS, FILLS).parse_args(["serve"])
+    for field in dataclasses.fields(Settings):
+        if field.name in SERVED:
+            default = None if field.name == "state" else field.default
+            assert getattr(options, field.name) == default, field.name
+    known = {"host", "port", "stores", "password", "password_hash", "ready"}
+    assert {field.name for field in dataclasses.fields(Settings)} == known | set(SERVED)
+
+
+def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of `tail` has a paragraph on each format, and says what a shape lacks beside the tool that it is of."""
+    with pytest.raises(SystemExit):
+        parser(COMMANDS, FILLS).parse_args(["tail", "--help"])
+    told = capsys.readouterr().out.partition("formats:")[2]
+    assert re.findall(r"^  (\w+) ", told, re.MULTILINE) == list(FORMATS)
+    assert "tableChanges empty" in told
+    assert "without def and old" in told
