@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from producer.filter import Patterns
+from producer.filter import PatternError, Patterns
 from shmstore import StoreError, checkpoints, state_directory
 
 __all__ = [
@@ -243,10 +243,12 @@ def request_snapshot(
 ) -> str:
     """Ask the producer of `store` for the rows of `tables` (patterns, as for filters); return the request's id.
 
-    The producer looks about once a second; where none runs, the next one does. Raises `PatternError`.
+    The producer looks about once a second; where none runs, the next one does. Raises `PatternError`, also where there is no
+    pattern: that is no wish for everything.
     """
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
-    Patterns(patterns)
+    if not Patterns(patterns):
+        raise PatternError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
     request = Request(new_id(), patterns, reason, now_ms())
     ProgressFile(store, state).ask(request)
     return request.id

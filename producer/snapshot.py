@@ -28,7 +28,7 @@ from producer.binlog import Session, connect
 from producer.chunks import Rows, Selection, begin, literals, prepare, selection
 from producer.decoder import EventDecoder
 from producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
-from producer.filter import Patterns, TablePlan
+from producer.filter import Patterns, TablePlan, split_patterns
 from producer.gtid import ExecutedSet
 from producer.placing import Placing
 from producer.progress import Place, Progress, ProgressFile, Request, Task, new_id, now_ms
@@ -163,16 +163,19 @@ class Snapshot:
                 session.close()
         if problem:
             self._log.error("snapshot %s: %s", request.id, problem)
-        else:
+        if tables or not problem:
             self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
         self._progress.take(request._replace(problem=problem), tables)
 
     def _choose(self, session: Session, request: Request) -> tuple[list[tuple[str, str]], str]:
-        """The tables that a request means, and why there are none."""
-        wanted, passes = Patterns(request.tables), self._decoder.filter.passes
-        tables = list_tables(session, lambda db, table: passes(db, table) and (not wanted or wanted.match(f"{db}.{table}")))
+        """The tables that a request means, and what of it means none."""
+        wanted, passes = [Patterns(one) for one in request.tables], self._decoder.filter.passes
+        seen = list_tables(session, passes)
+        tables = [(db, name) for db, name in seen if not wanted or any(one.match(f"{db}.{name}") for one in wanted)]
+        parts = [part for one in request.tables for part in split_patterns(one)]
+        missing = [part for part in parts if not any(Patterns(part).match(f"{db}.{name}") for db, name in tables)]
         if tables:
-            return tables, ""
+            return tables, f"no table matches {', '.join(missing)}" if missing else ""
         what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
         if may_select(session):
             return [], what if request.tables else ""  # a database may begin empty

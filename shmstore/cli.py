@@ -154,7 +154,7 @@ def snapshot(options: argparse.Namespace) -> int:
     """`shmstore snapshot`."""
     import producer
 
-    asks = options.cancel or options.tables
+    asks = options.cancel or options.tables is not None
     if asks or not producer.snapshot_status(options.store, state=options.state):
         with attach(options) as store:  # a name that nobody has would wait for ever
             place, produced = store.last_ack_point(), store.stat().producer_alive
@@ -164,7 +164,7 @@ def snapshot(options: argparse.Namespace) -> int:
             print(f"shmstore: no producer runs on store {options.store!r}: the next one takes this up", file=sys.stderr)
     if options.cancel:
         producer.cancel_snapshot(options.store, state=options.state)
-    elif options.tables:
+    elif options.tables is not None:
         print(producer.request_snapshot(options.store, options.tables, state=options.state))
     if asks and not (options.status or options.watch):
         return 0

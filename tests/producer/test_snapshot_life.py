@@ -127,6 +127,12 @@ def test_tables_are_asked_for_while_streaming_goes_on(
         assert progress is not None
         assert progress.failed
         assert f"no table matches {database}.none" in progress.page()
+        producer.request_snapshot(store, [f"{database}.none,{database}.t", f"{database}.nobody"], state=state)
+        wait_for(lambda: not producer.snapshot_waits(store, state=state) and finished(run), "the fourth")
+        progress = producer.snapshot_status(store, state=state)
+        assert progress is not None
+        assert (states(run), progress.failed) == ({"t": "done"}, True)
+        assert f"no table matches {database}.none, {database}.nobody" in progress.page()
 
 
 @pytest.mark.long
