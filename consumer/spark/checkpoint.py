@@ -9,6 +9,7 @@ its location and back.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 SCHEME = "shmstore-local"
+_PARTS = re.compile(r"(?:([A-Za-z][\w+.-]*):(?://(?=/))?)?(.*)", re.DOTALL)
 _CLASS = "ShmStoreLocalFiles"
 _SOURCE = f"""
 public class {_CLASS} extends org.apache.hadoop.fs.RawLocalFileSystem {{
@@ -37,16 +39,16 @@ def checkpoint_location(spark: SparkSession, folder: str | os.PathLike[str]) -> 
     For queries without state (state is written by executors). What is no local path, or where Spark Connect keeps the JVM out of
     reach, is returned as it is.
     """
-    path = os.fspath(folder)
-    local = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    given = os.fspath(folder)
+    scheme, path = _PARTS.fullmatch(given).groups()  # type: ignore[union-attr]
     try:
         context = spark.sparkContext
-        if "://" in local or (path == local and not _is_local(spark)):
-            return path
+        if scheme not in (None, "file") or path.startswith("//") or not (scheme or _is_local(spark)):
+            return given
         _install(context._jvm, spark)
     except (AttributeError, NotImplementedError, Py4JError):
-        return path
-    return f"{SCHEME}:{os.path.abspath(local)}"
+        return given
+    return f"{SCHEME}:{os.path.abspath(path)}"
 
 
 def _is_local(spark: SparkSession) -> bool:

@@ -20,7 +20,7 @@ def test_what_has_a_location(spark: Any, tmp_path: Path) -> None:
     """A path of this host has one, however it is written; what is kept elsewhere is left alone."""
     for given in (tmp_path / "a b%", f"file:{tmp_path}/a b%", f"file://{tmp_path}/a b%"):
         assert checkpoint_location(spark, given) == f"{SCHEME}:{tmp_path}/a b%"
-    for elsewhere in ("hdfs://host/checkpoint", "s3a://bucket/checkpoint"):
+    for elsewhere in ("hdfs://host/checkpoint", "s3a://bucket/checkpoint", "dbfs:/checkpoint", "file://host/checkpoint"):
         assert checkpoint_location(spark, elsewhere) == elsewhere
 
 
