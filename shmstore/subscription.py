@@ -177,8 +177,6 @@ class Subscription:
         wanted_word = WANTED_OF[self.place]
         if (self._spins or self.spin) and self._spun(n, deadline):
             return self._reader.available() >= n
-        if self._wait_now is not None:
-            self._reader.learn(self._condition.address, BUSY, SPINS * LOOK)  # the next wait may be compiled code
         try:
             while True:
                 words[wanted_word] = get + n
@@ -195,6 +193,8 @@ class Subscription:
                 words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
                 began = time.perf_counter()
                 self._condition.wait(left)
+                if self._wait_now is not None:  # the next wait may be compiled code
+                    self._reader.learn(self._condition.address, BUSY, SPINS * LOOK)
                 if time.perf_counter() - began < BUSY:
                     self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
                 if words[PUT] >= get + n:  # the usual end of a wait: nothing to arm again

@@ -11,6 +11,8 @@ is loaded with acquire: what lies behind it is read after it. On x86-64 both kee
 cost nothing else; on ARM they are the instructions stlr and ldar. "Store mine, look at yours" (publish, then ARMED; ack, then
 ROOM_WANTED) needs store and load in order, which neither gives. Where the one that waits has a heavy fence (`shmstore.sync`),
 keeping the compiler from moving them is enough, because that fence acts on this processor; else `settle` is a full fence.
+The rare sides have theirs between the same lines as the Python: a wait (wanted, armed, heavy fence, put), a wake-up (armed cleared,
+full fence, wanted), and a look for room (floor, full fence, the acks), beside a subscriber that joins (state, fence, floor).
 
 A process killed between two lines here leaves what one killed between the same lines of the Python leaves: payload, ends, rows
 and slots come before the cursor, behind which nobody looks.
