@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from consumer.spark import direct
 from consumer.spark.batches import Decoder
+from consumer.spark.collector import settle
 from consumer.spark.network import Address, Chunk, fetch
 from consumer.spark.schema import RAW_SCHEMA, arrow_schema
 from shmstore import Batch, EventStore, PositionNotFound, StoreNotFound
@@ -142,6 +143,7 @@ _CODES[[EntryType.BEGIN, EntryType.END, EntryType.DDL]] = np.arange(5, 8)[:, Non
 
 def record_batches(chunks: Iterator[Chunk], decoder: Decoder) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `chunks` as the query's payload wants them."""
+    settle()
     for chunk in chunks:
         if decoder.options.payload == "raw":
             batch = _raw(chunk, decoder)
