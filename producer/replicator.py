@@ -369,10 +369,11 @@ class Replicator:
         return True
 
     def _put(self, flush: Flush, link: Link) -> bool:
-        flush = self._seal.close(flush)
-        blob, slots = flush.blob, flush.slots
+        self._seal.close(flush)
+        blob: bytes | memoryview = flush.blob
+        slots = flush.slots
         if self._snapshot is not None and self._snapshot.window is not None:
-            self._snapshot.window.note(blob, slots)
+            self._snapshot.window.note(bytes(blob), slots)
         events = _decode(flush) if self._before or self._after else []
         if self._before is not None:
             changed = self._before(events)
@@ -381,10 +382,9 @@ class Replicator:
                 if not events:
                     return True
                 blob, slots = encode_batch(events)
-        began = time.monotonic()
-        waited = False
+        began, waited = time.monotonic(), False
         if self._seat is not None:
-            if not self._seat.put(flush, self._stop):
+            if not self._seat.put(flush._replace(blob=memoryview(bytes(blob))), self._stop):  # it is kept there
                 return False
             waited = time.monotonic() - began > 0.1
         while self._seat is None:

@@ -2,7 +2,8 @@
 
 It goes into the props of the last event of a put that ends inside a transaction: ``checksum``, two numbers of eight hex digits:
 of the options that decide what an event holds, and of the events themselves. Headers are left out, but for what the event
-does: another server of the same transaction has other offsets.
+does: another server of the same transaction has other offsets. The writer leaves a place for it at the header's end, which is
+filled in where it lies.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy as np
 import shmstore
 from producer.program import COMPILED, compiled
 from producer.settings import Settings
-from producer.transaction import Flush, resized
-from producer.writer import PROPS, Tail, fold
+from producer.transaction import Flush
+from producer.writer import PROPS, UNSEALED, Tail, fold
 from shmstore import SlotFlag
-from shmstore.codec import encode_stored, split_stored
+from shmstore.codec import pack, split_stored
 
 _OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
 _TYPE, _ORDER, _DATABASE, _SQL = 1, 8, 12, 13
+_FORMAT = 2  # bytes before an event's header
 
 
 class Seal:
@@ -42,16 +44,19 @@ class Seal:
         self._checksum = int(tail.checksum[8:], 16)
         return tail
 
-    def close(self, flush: Flush) -> Flush:
-        """Return `flush` with the checksum in its last event, where that is inside a transaction."""
+    def close(self, flush: Flush) -> None:
+        """Write the checksum into the last event of `flush`, where that is inside a transaction and has a place for it."""
+        if flush.whole:
+            self._checksum = 0
+            return
         slots = flush.slots
         points = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
         if len(points):
             self._checksum = 0
+        if self._checksum is None:
+            return
         first = int(points[-1]) + 1 if len(points) else 0
-        if first == len(slots) or self._checksum is None:
-            return flush
-        sizes, view = slots["size"], memoryview(flush.blob)
+        sizes, view = slots["size"], flush.blob
         at = int(sizes[:first].sum())
         while first < len(slots):
             if COMPILED:
@@ -64,11 +69,8 @@ class Seal:
                 order, type_, packed = header[_ORDER], header[_TYPE], memoryview(body)
                 self._checksum = fold(self._checksum, order, type_, header[_DATABASE], header[_SQL], schema, packed)
                 at, first = end, first + 1
-        last_at = at - int(sizes[-1])
-        header, schema, body = split_stored(view[last_at:])
-        header[PROPS]["checksum"] = f"{self._options}{self._checksum:08x}"
-        last = encode_stored(header, schema, body)
-        raw = slots.tobytes()
-        record = resized(raw[-slots.itemsize :], len(last))
-        blob = b"".join((view[:last_at], last))
-        return flush._replace(blob=blob, slots=np.frombuffer(raw[: -slots.itemsize] + record, slots.dtype))
+        last = view[at - int(sizes[-1]) :]
+        header = split_stored(last)[0]
+        if header[PROPS].get("checksum") == UNSEALED:
+            end = _FORMAT + len(pack(header))  # the place is what the header ends with
+            last[end - len(UNSEALED) : end] = f"{self._options}{self._checksum:08x}".encode()

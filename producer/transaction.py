@@ -38,12 +38,13 @@ class Unit(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """What one put takes."""
+    """What one put takes. The compiled buffer lends its own memory: keep a copy of what is kept."""
 
-    blob: bytes
+    blob: memoryview  # writable
     slots: NDArray[np.void]
     rows: int
     ends: int
+    whole: bool  # its last event ends a transaction, or is a DDL
 
 
 class TransactionBuffer:
@@ -169,6 +170,7 @@ class TransactionBuffer:
         payloads: list[bytes] = []
         slots: list[bytes] = []
         size = rows = ends = 0
+        whole = False
         while self._ready:
             unit = self._ready[0]
             if payloads and (size + unit.size > self._most_bytes or len(payloads) + len(unit.payloads) > self._most_events):
@@ -177,6 +179,7 @@ class TransactionBuffer:
             payloads += unit.payloads
             slots += unit.slots
             size, rows, ends = size + unit.size, rows + unit.rows, ends + unit.ends
+            whole = unit.ends > 0
         self.ready_bytes -= size
         self.ready_events -= len(payloads)
-        return Flush(b"".join(payloads), np.frombuffer(b"".join(slots), SLOT), rows, ends)
+        return Flush(memoryview(bytearray().join(payloads)), np.frombuffer(b"".join(slots), SLOT), rows, ends, whole)

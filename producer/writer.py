@@ -2,8 +2,9 @@
 
 `order` counts the events of a transaction as the binlog has them, before any filter, so that it does not depend on
 options: by it a restarted producer knows which events of a half-put transaction are in the store. For that, the last
-event of every part but the last carries where the transaction began, in its props: ``resume``. The last event of a put
-carries, too, a checksum of all events of the transaction so far (`seal`): what is passed over must be the same.
+event of every part but the last carries where the transaction began, in its props: ``resume``. It is the last event of a
+put, too, because two parts never fit into one, and has a place for a checksum of all events of the transaction so far, which
+`seal` fills in: what is passed over must be the same.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from producer.errors import TransactionBroken
 from producer.events import RawEvent
 from producer.transaction import TransactionBuffer
 from shmstore import EntryType, EventType, Position, SlotFlag
-from shmstore.codec import decode_stored, encode_stored, pack
+from shmstore.codec import encode_stored, pack, split_stored
 
 NO_PROPS: dict[str, str] = {}
 _PART, GTIDS, PROPS = 9, 10, 14  # places in the header that codec's plan draws
+UNSEALED = "?" * 16  # in the place of a checksum
 _WRAP = 1 << 32
 
 
@@ -154,8 +156,9 @@ class EventWriter:
 
     def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
-        header, schema, body = decode_stored(self.buffer.last)
-        header[PROPS] = {**header[PROPS], "resume": f"{self.file}:{self.begun} {self.before}".rstrip()}
+        header, schema, body = split_stored(self.buffer.last)
+        resume = f"{self.file}:{self.begun} {self.before}".rstrip()
+        header[PROPS] = {**header[PROPS], "resume": resume, "checksum": UNSEALED}
         self.buffer.replace_last(encode_stored(header, schema, body))
         self.buffer.cut()
 

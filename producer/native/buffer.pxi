@@ -2,6 +2,9 @@
 #
 #     payloads   [ taken | units that are ready ... | the open part ]
 #     slots      [ taken | ...                      | ...           ]
+#
+# What is taken is lent, not copied. It stays as it is until something is written next (`settle`), and beyond that while
+# somebody looks at it.
 
 cdef packed struct Slot:  # layout.SLOT
     int64_t time
@@ -23,10 +26,46 @@ cdef struct Unit:
     size_t ends
 
 
+cdef class Region:
+    """A growing buffer that can be looked at. It must not grow, nor its front be moved, while it is."""
+
+    cdef Buffer buffer
+    cdef size_t views
+
+    def __cinit__(self):
+        memset(&self.buffer, 0, sizeof(Buffer))
+
+    def __dealloc__(self):
+        free_buffer(&self.buffer)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.buffer.data, <Py_ssize_t>self.buffer.size, 0, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.views -= 1
+
+    cdef Region without(self, size_t taken, size_t most):
+        """Return the region without its front of `taken` bytes: itself, or another where somebody looks at it."""
+        cdef Buffer* own = &self.buffer
+        cdef size_t rest = own.size - taken
+        cdef Region fresh
+        if self.views:
+            fresh = Region.__new__(Region)
+            put_raw(&fresh.buffer, own.data + taken, rest)
+            return fresh
+        memmove(own.data, own.data + taken, rest)
+        own.size = rest
+        if own.room > 2 * most + LARGE and rest <= most:
+            shrink(own, most + LARGE)  # let go of memory that a large event took
+        return self
+
+
 cdef class TransactionBuffer:
     """The open transaction and the units that are ready; as `producer.transaction.TransactionBuffer`, which explains it."""
 
-    cdef Buffer payloads, slots, units
+    cdef Region payloads, slots
+    cdef Buffer units
     cdef size_t taken_bytes, taken_slots, taken_units      # of the front of each region
     cdef size_t open_bytes, open_slots, open_rows          # where the open part begins, and its rows
     cdef size_t most_events, most_bytes, empty_events, dropped
@@ -37,8 +76,7 @@ cdef class TransactionBuffer:
     cdef readonly size_t ready_bytes, ready_events
 
     def __cinit__(self, *, size_t events, size_t size, size_t empty_events=8192, double empty_seconds=5.0, clock, flush, dtype):
-        memset(&self.payloads, 0, sizeof(Buffer))
-        memset(&self.slots, 0, sizeof(Buffer))
+        self.payloads, self.slots = Region.__new__(Region), Region.__new__(Region)
         memset(&self.units, 0, sizeof(Buffer))
         self.most_events, self.most_bytes = events, size
         self.empty_events, self.empty_seconds = empty_events, empty_seconds
@@ -48,27 +86,25 @@ cdef class TransactionBuffer:
         self.held = None
 
     def __dealloc__(self):
-        free_buffer(&self.payloads)
-        free_buffer(&self.slots)
         free_buffer(&self.units)
 
     cdef inline size_t events_open(self) noexcept:
-        return (self.slots.size - self.open_slots) // sizeof(Slot)
+        return (self.slots.buffer.size - self.open_slots) // sizeof(Slot)
 
     cdef inline Slot* last_slot(self) noexcept:
-        return <Slot*>(self.slots.data + self.slots.size - sizeof(Slot))
+        return <Slot*>(self.slots.buffer.data + self.slots.buffer.size - sizeof(Slot))
 
     cdef inline bint too_large(self, size_t size) noexcept:
         """Whether `size` more bytes would make the open part too large; an event too large by itself goes alone."""
         cdef size_t events = self.events_open()
-        return events > 0 and (self.payloads.size - self.open_bytes + size > self.most_bytes or events >= self.most_events)
+        return events > 0 and (self.payloads.buffer.size - self.open_bytes + size > self.most_bytes or events >= self.most_events)
 
     cdef int put_slot(self, int64_t time, int64_t offset, uint32_t file, uint32_t size, uint32_t rows, uint8_t entry, uint8_t type_) except -1:
         cdef Slot slot
         memset(&slot, 0, sizeof(Slot))
         slot.time, slot.offset, slot.file, slot.size, slot.rows, slot.entry, slot.type = time, offset, file, size, rows, entry, type_
         self.open_rows += rows
-        return put_raw(&self.slots, <uint8_t*>&slot, sizeof(Slot))
+        return put_raw(&self.slots.buffer, <uint8_t*>&slot, sizeof(Slot))
 
     def overflows(self, size_t size):
         """Whether an event of `size` bytes would make the open part too large."""
@@ -77,19 +113,21 @@ cdef class TransactionBuffer:
     def add(self, bytes payload, tuple slot):
         """Add an event to the open part. `slot`: (time, offset, file, rows, entry | type << 8)."""
         time_ms, offset, file, rows, kind = slot
-        put_raw(&self.payloads, <uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
+        self.settle()
+        put_raw(&self.payloads.buffer, <uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
         self.put_slot(time_ms, offset, file, PyBytes_GET_SIZE(payload), rows, kind & 255, kind >> 8)
 
     @property
     def last(self):
         """The payload added last."""
         cdef size_t size = self.last_slot().size if self.events_open() else 0
-        return PyBytes_FromStringAndSize(<char*>self.payloads.data + self.payloads.size - size, size)
+        return PyBytes_FromStringAndSize(<char*>self.payloads.buffer.data + self.payloads.buffer.size - size, size)
 
     def replace_last(self, bytes payload):
         """Replace the last event's payload; its slot record stays, but for the size."""
-        self.payloads.size -= self.last_slot().size
-        put_raw(&self.payloads, <uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
+        self.settle()
+        self.payloads.buffer.size -= self.last_slot().size
+        put_raw(&self.payloads.buffer, <uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
         self.last_slot().size = PyBytes_GET_SIZE(payload)
 
     def cut(self):
@@ -116,33 +154,34 @@ cdef class TransactionBuffer:
         self.passed = self.clock()
 
     cdef int push(self, size_t ends) except -1:
-        cdef Unit unit = Unit(self.payloads.size - self.open_bytes, self.events_open(), self.open_rows, ends)
+        cdef Unit unit = Unit(self.payloads.buffer.size - self.open_bytes, self.events_open(), self.open_rows, ends)
         put_raw(&self.units, <uint8_t*>&unit, sizeof(Unit))
         self.ready_bytes += unit.bytes
         self.ready_events += unit.events
-        self.open_bytes, self.open_slots, self.open_rows = self.payloads.size, self.slots.size, 0
+        self.open_bytes, self.open_slots, self.open_rows = self.payloads.buffer.size, self.slots.buffer.size, 0
         self.marks.clear()
         return 0
 
     cdef object copied(self):
         """The open part as (payloads, slot records, rows)."""
         return (
-            PyBytes_FromStringAndSize(<char*>self.payloads.data + self.open_bytes, self.payloads.size - self.open_bytes),
-            PyBytes_FromStringAndSize(<char*>self.slots.data + self.open_slots, self.slots.size - self.open_slots),
+            PyBytes_FromStringAndSize(<char*>self.payloads.buffer.data + self.open_bytes, self.payloads.buffer.size - self.open_bytes),
+            PyBytes_FromStringAndSize(<char*>self.slots.buffer.data + self.open_slots, self.slots.buffer.size - self.open_slots),
             self.open_rows,
         )
 
     cdef void drop_open(self):
-        self.payloads.size, self.slots.size, self.open_rows = self.open_bytes, self.open_slots, 0
+        self.payloads.buffer.size, self.slots.buffer.size, self.open_rows = self.open_bytes, self.open_slots, 0
         self.marks.clear()
 
     def tick(self):
-        """Let the last empty transaction pass when it was held back for long enough."""
+        """Let the last empty transaction pass when it was held back for long enough; let go of what was taken."""
+        self.settle()
         if self.held is None or self.ready_events or self.events_open() or self.clock() - self.passed < self.empty_seconds:
             return
         payloads, slots, rows = self.held
-        put_raw(&self.payloads, <uint8_t*>PyBytes_AS_STRING(payloads), PyBytes_GET_SIZE(payloads))
-        put_raw(&self.slots, <uint8_t*>PyBytes_AS_STRING(slots), PyBytes_GET_SIZE(slots))
+        put_raw(&self.payloads.buffer, <uint8_t*>PyBytes_AS_STRING(payloads), PyBytes_GET_SIZE(payloads))
+        put_raw(&self.slots.buffer, <uint8_t*>PyBytes_AS_STRING(slots), PyBytes_GET_SIZE(slots))
         self.open_rows = rows
         self.push(1)
         self.let_through()
@@ -154,7 +193,9 @@ cdef class TransactionBuffer:
 
     def reset(self):
         """Forget everything that was not taken: the stream begins anew."""
-        self.payloads.size = self.slots.size = self.units.size = 0
+        self.payloads = self.payloads.without(self.payloads.buffer.size, self.most_bytes)
+        self.slots = self.slots.without(self.slots.buffer.size, self.most_events * sizeof(Slot))
+        self.units.size = 0
         self.taken_bytes = self.taken_slots = self.taken_units = 0
         self.open_bytes = self.open_slots = self.open_rows = 0
         self.ready_bytes = self.ready_events = 0
@@ -165,14 +206,14 @@ cdef class TransactionBuffer:
     def mark(self, str name):
         """Remember this place as savepoint `name`."""
         self.marks.pop(name, None)
-        self.marks[name] = (self.payloads.size - self.open_bytes, self.slots.size - self.open_slots, self.open_rows)
+        self.marks[name] = (self.payloads.buffer.size - self.open_bytes, self.slots.buffer.size - self.open_slots, self.open_rows)
 
     def rollback_to(self, str name):
         """Take back what came after savepoint `name`; False where it is unknown: set before this part, or never."""
         if name not in self.marks:
             return False
         size, slots, rows = self.marks[name]
-        self.payloads.size, self.slots.size, self.open_rows = self.open_bytes + size, self.open_slots + slots, rows
+        self.payloads.buffer.size, self.slots.buffer.size, self.open_rows = self.open_bytes + size, self.open_slots + slots, rows
         while next(reversed(self.marks)) != name:
             self.marks.popitem()
         return True
@@ -185,34 +226,37 @@ cdef class TransactionBuffer:
     def take(self):
         """Return the oldest units, as many as go into one put; None when none is ready."""
         cdef size_t size = 0, events = 0, rows = 0, ends = 0
+        cdef bint whole = False
         cdef Unit* unit
         while self.taken_units < self.units.size:
             unit = <Unit*>(self.units.data + self.taken_units)
             if events and (size + unit.bytes > self.most_bytes or events + unit.events > self.most_events):
                 break
             size, events, rows, ends = size + unit.bytes, events + unit.events, rows + unit.rows, ends + unit.ends
+            whole = unit.ends
             self.taken_units += sizeof(Unit)
         if not events:
             return None
-        blob = PyBytes_FromStringAndSize(<char*>self.payloads.data + self.taken_bytes, size)
-        slots = PyBytes_FromStringAndSize(<char*>self.slots.data + self.taken_slots, events * sizeof(Slot))
+        blob = memoryview(self.payloads)[self.taken_bytes : self.taken_bytes + size]
+        slots = memoryview(self.slots)[self.taken_slots : self.taken_slots + events * sizeof(Slot)]
         self.taken_bytes += size
         self.taken_slots += events * sizeof(Slot)
         self.ready_bytes -= size
         self.ready_events -= events
-        if self.taken_units == self.units.size:
-            self.compact()
-        return self.flush(blob, self.dtype(slots), rows, ends)
+        return self.flush(blob, self.dtype(slots), rows, ends, whole)
 
-    cdef int compact(self) except -1:
-        """Nothing is ready: move the open part to the front, and let go of memory that a large event took."""
-        memmove(self.payloads.data, self.payloads.data + self.taken_bytes, self.payloads.size - self.taken_bytes)
-        memmove(self.slots.data, self.slots.data + self.taken_slots, self.slots.size - self.taken_slots)
-        self.payloads.size -= self.taken_bytes
-        self.slots.size -= self.taken_slots
+    cdef inline int settle(self) except -1:
+        """Before anything is written: what was taken makes room, where nothing else is ready or somebody looks at it."""
+        if self.taken_slots and (self.taken_units == self.units.size or self.payloads.views or self.slots.views):
+            self.make_room()
+        return 0
+
+    cdef int make_room(self) except -1:
+        self.payloads = self.payloads.without(self.taken_bytes, self.most_bytes)
+        self.slots = self.slots.without(self.taken_slots, self.most_events * sizeof(Slot))
+        memmove(self.units.data, self.units.data + self.taken_units, self.units.size - self.taken_units)
+        self.units.size -= self.taken_units
         self.open_bytes -= self.taken_bytes
         self.open_slots -= self.taken_slots
-        self.units.size = self.taken_units = self.taken_bytes = self.taken_slots = 0
-        if self.payloads.room > 2 * self.most_bytes + LARGE and self.payloads.size <= self.most_bytes:
-            shrink(&self.payloads, self.most_bytes + LARGE)
+        self.taken_units = self.taken_bytes = self.taken_slots = 0
         return 0

@@ -97,7 +97,7 @@ cdef class Stream:
             self.gtids, self.gtid, self.events, self.rows, self.has_set, self.source, self.prefix, self.last,
         ) = self.python.enter()
         self.first_new = 0
-        return 0
+        return self.buffer.settle()
 
     cdef int leave(self) except -1:
         self.python.leave(
@@ -332,7 +332,7 @@ cdef class Stream:
 
     cdef int write_rows(self, Event* event, Table table, Plan plan, int count) except -1:
         cdef TransactionBuffer buffer = self.buffer
-        cdef Buffer* out = &buffer.payloads
+        cdef Buffer* out = &buffer.payloads.buffer
         cdef size_t before = out.size
         self.head(event, ENTRY_ROWS, plan.type, 0, b"\xa0")
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.head), PyBytes_GET_SIZE(table.head))
@@ -355,7 +355,7 @@ cdef class Stream:
 
     cdef int head(self, Event* event, int entry, int type_, int64_t more_ms, bytes gtids) except -1:
         """Begin an event: format, and the header up to `row`."""
-        cdef Buffer* out = &self.buffer.payloads
+        cdef Buffer* out = &self.buffer.payloads.buffer
         put_raw(out, <const uint8_t*>b"\x94\x01\x9f", 3)
         put_unsigned(out, entry)
         put_unsigned(out, type_)
@@ -372,7 +372,7 @@ cdef class Stream:
 
     cdef int write(self, Event* event, int entry, int type_, int64_t more_ms, bytes props, bytes gtids) except -1:
         """Write an event without rows."""
-        cdef Buffer* out = &self.buffer.payloads
+        cdef Buffer* out = &self.buffer.payloads.buffer
         cdef size_t before = out.size
         self.head(event, entry, type_, more_ms, gtids)
         put_raw(out, <const uint8_t*>b"\xa0\xa0", 2)  # database, sql
@@ -385,13 +385,13 @@ cdef class Stream:
     cdef bint finish(self, Event* event, size_t before, int entry, int type_, int rows, int64_t more_ms) except -1:
         """Slot the event written from `before` on; False where the part was full: it was cut, and the event taken back."""
         cdef TransactionBuffer buffer = self.buffer
-        cdef size_t size = buffer.payloads.size - before
-        buffer.payloads.size = before
+        cdef size_t size = buffer.payloads.buffer.size - before
+        buffer.payloads.buffer.size = before
         if buffer.too_large(size):
             self.leave()
             self.python.cut()
             self.enter()
             return False
-        buffer.payloads.size = before + size
+        buffer.payloads.buffer.size = before + size
         buffer.put_slot(little(event.start, 4) * 1000 + more_ms, self.offset, self.file_number, <uint32_t>size, rows, entry, type_)
         return True

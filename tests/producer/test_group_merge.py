@@ -45,7 +45,7 @@ def flush(*transactions: tuple[int, int, bool]) -> Flush:
         slots["time"][at : at + events] = second * 1000
         at += events
         slots["flags"][at - 1] = int(SlotFlag.TRANSACTION_END) if whole else 0
-    return Flush(bytes(count), slots, 0, 0)
+    return Flush(memoryview(bytes(count)), slots, 0, 0, True)
 
 
 def take(merge: Merge, now: float) -> tuple[str, int] | None:
