@@ -100,8 +100,8 @@ class Stream:
             -1 if writer.begun is None else writer.begun,
             writer.order,
             writer.transaction.encode(),
+            bool(decoder.gtid_name),
             writer.gtids.encode(),
-            decoder.gtid_name.encode(),
             decoder.event_count,
             decoder.row_count,
             decoder.executed is not None,
@@ -117,8 +117,8 @@ class Stream:
         begun: int,
         order: int,
         transaction: bytes,
+        named: bool,
         gtids: bytes,
-        gtid: bytes,
         event_count: int,
         row_count: int,
         source: bytes | None,
@@ -128,9 +128,10 @@ class Stream:
         """Take the state back. The GTIDs `first_new` (0: none) to `last` of `source` were committed meanwhile."""
         decoder = self._decoder
         writer = decoder.writer
-        decoder.open, decoder.gtid_name = is_open, gtid.decode()
+        writer.transaction = transaction.decode()
+        decoder.open, decoder.gtid_name = is_open, writer.transaction if named else ""  # what has a GTID is called by it
         decoder.event_count, decoder.row_count = event_count, row_count
-        writer.offset, writer.order, writer.transaction = offset, order, transaction.decode()
+        writer.offset, writer.order = offset, order
         writer.begun = None if begun < 0 else begun
         writer.gtids = writer.before = gtids.decode()  # the compiled side leaves a transaction open only before its commit
         if not is_open:

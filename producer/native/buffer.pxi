@@ -70,6 +70,7 @@ cdef class TransactionBuffer:
     cdef size_t open_bytes, open_slots, open_rows          # where the open part begins, and its rows
     cdef size_t most_events, most_bytes, empty_events, dropped
     cdef double empty_seconds, passed
+    cdef bint has_passed                                   # something has since, at a time yet to be noted
     cdef object held, clock, flush, dtype
     cdef dict marks
     cdef public int part
@@ -137,21 +138,35 @@ cdef class TransactionBuffer:
 
     def end(self, int flag, *, bint empty=False):
         """The last event added ends the transaction; its slot gets `flag`. An `empty` one passes only now and then."""
-        self.last_slot().flags = flag
-        self.part = 0
         if empty:
             self.dropped += 1
             if self.dropped < self.empty_events and self.clock() - self.passed < self.empty_seconds:
+                self.last_slot().flags = flag
+                self.part = 0
                 self.held = self.copied()
                 self.drop_open()
                 return
+        self.end_full(flag)
+        self.note_time()
+
+    cdef int end_full(self, int flag) except -1:
+        """As `end` of one that is not empty; `note_time` is to follow before another may be."""
+        self.last_slot().flags = flag
+        self.part = 0
         self.push(1)
         self.let_through()
+        return 0
 
-    cdef void let_through(self):
+    cdef inline void let_through(self):
         self.held = None
         self.dropped = 0
-        self.passed = self.clock()
+        self.has_passed = True
+
+    cdef int note_time(self) except -1:
+        """Note when the last passed: once a run, not once a transaction."""
+        if self.has_passed:
+            self.has_passed, self.passed = False, self.clock()
+        return 0
 
     cdef int push(self, size_t ends) except -1:
         cdef Unit unit = Unit(self.payloads.buffer.size - self.open_bytes, self.events_open(), self.open_rows, ends)
@@ -159,7 +174,8 @@ cdef class TransactionBuffer:
         self.ready_bytes += unit.bytes
         self.ready_events += unit.events
         self.open_bytes, self.open_slots, self.open_rows = self.payloads.buffer.size, self.slots.buffer.size, 0
-        self.marks.clear()
+        if self.marks:
+            self.marks.clear()
         return 0
 
     cdef object copied(self):
@@ -185,6 +201,7 @@ cdef class TransactionBuffer:
         self.open_rows = rows
         self.push(1)
         self.let_through()
+        self.note_time()
 
     def discard(self):
         """Forget the open transaction."""

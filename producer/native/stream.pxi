@@ -27,14 +27,31 @@ cdef class Table:
     cdef object map
 
 
-cdef bytes packed_text(bytes text):
-    cdef Buffer out
-    memset(&out, 0, sizeof(Buffer))
-    try:
-        put_text(&out, <uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-        return PyBytes_FromStringAndSize(<char*>out.data, out.size)
-    finally:
-        free_buffer(&out)
+cdef inline int set_text(Buffer* out, bytes text) except -1:
+    out.size = 0
+    return put_raw(out, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+
+cdef inline bytes text_of(Buffer* text):
+    return PyBytes_FromStringAndSize(<char*>text.data, text.size)
+
+
+cdef inline int put_digits(Buffer* out, uint64_t value) except -1:
+    """Append a number as decimal text."""
+    reserve(out, 20)
+    out.size += write_digits(<char*>out.data + out.size, value)
+    return 0
+
+
+cdef inline int put_prop(Buffer* out, const char* name, uint64_t value) except -1:
+    """Append a prop whose value is a number's text."""
+    cdef size_t size = strlen(name), head
+    put_text(out, <const uint8_t*>name, size)
+    head = out.size
+    put_byte(out, 0xA0)
+    put_digits(out, value)
+    out.data[head] = <uint8_t>(0xA0 | out.size - head - 1)
+    return 0
 
 
 cdef class Stream:
@@ -51,22 +68,34 @@ cdef class Stream:
     cdef bint open, usual            # `usual`: nothing is going on that only Python knows
     cdef int64_t offset, begun, order, events, rows
     cdef uint32_t file_number
-    cdef bytes file, transaction, gtids, gtid
+    cdef Buffer file, transaction, gtids
+    cdef bint named                  # the transaction's name is its GTID
     # the executed set, where it is one run of numbers of one source: its text up to the last number
     cdef bytes source, prefix
     cdef uint64_t last, first_new
     cdef bint has_set
+    cdef Buffer after, props         # of the event being written: the set with its transaction in it, and its props
 
     def __cinit__(self, python, TransactionBuffer buffer):
         self.python, self.buffer = python, buffer
         self.tables = [None] * TABLES
         memset(&self.first, 0, sizeof(Buffer))
         memset(&self.second, 0, sizeof(Buffer))
+        memset(&self.file, 0, sizeof(Buffer))
+        memset(&self.transaction, 0, sizeof(Buffer))
+        memset(&self.gtids, 0, sizeof(Buffer))
+        memset(&self.after, 0, sizeof(Buffer))
+        memset(&self.props, 0, sizeof(Buffer))
         self.begin_tail = b""
 
     def __dealloc__(self):
         free_buffer(&self.first)
         free_buffer(&self.second)
+        free_buffer(&self.file)
+        free_buffer(&self.transaction)
+        free_buffer(&self.gtids)
+        free_buffer(&self.after)
+        free_buffer(&self.props)
 
     def forget_tables(self):
         """Forget the table maps: another connection, another file."""
@@ -87,22 +116,27 @@ cdef class Stream:
         finally:
             self.chunk = outer
             run.use_up()
+            self.buffer.note_time()
             self.leave()
 
     # ------------------------------------------------------------ state
 
     cdef int enter(self) except -1:
+        cdef bytes file, transaction, gtids
         (
-            self.usual, self.open, self.file, self.file_number, self.offset, self.begun, self.order, self.transaction,
-            self.gtids, self.gtid, self.events, self.rows, self.has_set, self.source, self.prefix, self.last,
+            self.usual, self.open, file, self.file_number, self.offset, self.begun, self.order, transaction, self.named,
+            gtids, self.events, self.rows, self.has_set, self.source, self.prefix, self.last,
         ) = self.python.enter()
+        set_text(&self.file, file)
+        set_text(&self.transaction, transaction)
+        set_text(&self.gtids, gtids)
         self.first_new = 0
         return self.buffer.settle()
 
     cdef int leave(self) except -1:
         self.python.leave(
-            self.open, self.offset, self.begun, self.order, self.transaction, self.gtids, self.gtid, self.events, self.rows,
-            self.source, self.first_new, self.last,
+            self.open, self.offset, self.begun, self.order, text_of(&self.transaction), self.named, text_of(&self.gtids),
+            self.events, self.rows, self.source, self.first_new, self.last,
         )
         return 0
 
@@ -185,87 +219,100 @@ cdef class Stream:
         return <size_t>PyBytes_GET_SIZE(seen) == size and memcmp(PyBytes_AS_STRING(seen), body, size) == 0
 
     cdef bint take_mariadb_gtid(self, Event* event, const uint8_t* body) except -1:
-        cdef uint64_t number = little(body, 8)
-        self.gtid = b"%d-%d-%d" % (little(body + 8, 4), little(event.start + 5, 4), number)
-        self.begin(event, self.gtid)
-        self.write(event, ENTRY_BEGIN, 0, 0, b"\x80", b"\xa0")
+        cdef Buffer* name = &self.transaction
+        name.size = 0
+        put_digits(name, little(body + 8, 4))
+        put_byte(name, c"-")
+        put_digits(name, little(event.start + 5, 4))
+        put_byte(name, c"-")
+        put_digits(name, little(body, 8))
+        self.begin(event, True)
+        self.props.size = 0
+        put_byte(&self.props, 0x80)
+        self.write(event, ENTRY_BEGIN, 0, NULL)
         self.open = True
         return True
 
     cdef bint take_gtid(self, Event* event, const uint8_t* body) except -1:
-        cdef char text[64]
-        cdef int i, n = 0
+        cdef Buffer* name = &self.transaction
+        cdef const char* digits = b"0123456789abcdef"
+        cdef int i
+        name.size = 0
         for i in range(16):
             if i in (4, 6, 8, 10):
-                text[n] = c"-"
-                n += 1
-            text[n] = b"0123456789abcdef"[body[1 + i] >> 4]
-            text[n + 1] = b"0123456789abcdef"[body[1 + i] & 15]
-            n += 2
-        self.gtid = b"%s:%d" % (PyBytes_FromStringAndSize(text, n), <int64_t>little(body + 17, 8))
-        self.begin(event, self.gtid)
+                put_byte(name, c"-")
+            put_byte(name, digits[body[1 + i] >> 4])
+            put_byte(name, digits[body[1 + i] & 15])
+        put_byte(name, c":")
+        put_digits(name, little(body + 17, 8))
+        self.begin(event, True)
         return True
 
     cdef bint take_anonymous(self, Event* event) except -1:
-        self.gtid = b""
-        self.begin(event, b"%s:%d" % (self.file, self.offset - event.length))
+        cdef Buffer* name = &self.transaction
+        name.size = 0
+        put_raw(name, self.file.data, self.file.size)
+        put_byte(name, c":")
+        put_digits(name, self.offset - event.length)
+        self.begin(event, False)
         return True
 
-    cdef void begin(self, Event* event, bytes transaction):
+    cdef void begin(self, Event* event, bint named) noexcept:
         self.begun = self.offset - event.length
-        self.transaction = transaction
+        self.named = named
         self.order = self.events = self.rows = 0
 
     cdef bint take_begin(self, Event* event, const uint8_t* body, size_t size) except -1:
         cdef bytes tail = self.begin_tail
         if size < 8 or <size_t>PyBytes_GET_SIZE(tail) != size - 8 or memcmp(PyBytes_AS_STRING(tail), body + 8, size - 8) != 0 or not size - 8:
             return False
-        thread = b"%d" % little(body, 4)
-        props = b"\x81\xa9thread_id" + bytes([0xA0 | len(thread)]) + thread
-        self.write(event, ENTRY_BEGIN, 0, self.begin_microsecond // 1000, props, b"\xa0")
+        self.props.size = 0
+        put_byte(&self.props, 0x81)
+        put_prop(&self.props, b"thread_id", little(body, 4))
+        self.write(event, ENTRY_BEGIN, self.begin_microsecond // 1000, NULL)
         self.open = True
         return True
 
     cdef bint take_xid(self, Event* event, const uint8_t* body) except -1:
-        cdef char text[160]
-        cdef char number[32]
-        cdef int size = 0, n
-        cdef bytes gtids = self.committed()
-        if gtids is None or self.buffer.part > 0:
+        cdef bint counts = self.named and self.has_set
+        if self.buffer.part > 0 or (counts and not self.is_next()):
             return False
-        text[0] = <char>0x83
-        size = 1
-        for name, value in ((b"xid", little(body, 8)), (b"events", self.events), (b"rows", self.rows)):
-            n = len(name)
-            text[size] = <char>(0xA0 | n)
-            memcpy(text + size + 1, <char*>name, n)
-            size += 1 + n
-            n = snprintf(number, 32, b"%llu", <unsigned long long>value)
-            text[size] = <char>(0xA0 | n)
-            memcpy(text + size + 1, number, n)
-            size += 1 + n
+        if counts:
+            set_text(&self.after, self.prefix)
+            put_digits(&self.after, self.last + 1)
+        self.props.size = 0
+        put_byte(&self.props, 0x83)
+        put_prop(&self.props, b"xid", little(body, 8))
+        put_prop(&self.props, b"events", self.events)
+        put_prop(&self.props, b"rows", self.rows)
         self.order += 1
         # The set advances once the event is written: a part that is cut before it must not be resumed behind it.
-        self.write(event, ENTRY_END, 0, 0, PyBytes_FromStringAndSize(text, size), packed_text(gtids))
-        self.buffer.end(SLOT_TRANSACTION_END)
-        if self.gtid and self.has_set:
+        self.write(event, ENTRY_END, 0, &self.after if counts else &self.gtids)
+        self.buffer.end_full(SLOT_TRANSACTION_END)
+        if counts:
             self.last += 1
             self.first_new = self.first_new or self.last
-            self.gtids = gtids
-        self.open = False
+            self.gtids, self.after = self.after, self.gtids
+        self.open = self.named = False
         self.begun = -1
-        self.transaction = self.gtid = b""
+        self.transaction.size = 0
         self.order = self.events = self.rows = 0
         return True
 
-    cdef bytes committed(self):
-        """The executed set as text with this transaction in it; None where that takes more than the next number."""
-        if not self.gtid or not self.has_set:
-            return self.gtids
-        source, _, number = self.gtid.rpartition(b":" if b":" in self.gtid else b"-")
-        if source != self.source or int(number) != self.last + 1:
-            return None
-        return self.prefix + number
+    cdef bint is_next(self) noexcept:
+        """Whether this transaction's GTID is the next number of the set's one source."""
+        cdef char due[20]
+        cdef bytes source = self.source
+        cdef size_t digits, size
+        if source is None:
+            return False
+        size = PyBytes_GET_SIZE(source)
+        digits = write_digits(due, self.last + 1)
+        return (
+            self.transaction.size == size + 1 + digits
+            and memcmp(self.transaction.data, PyBytes_AS_STRING(source), size) == 0
+            and memcmp(self.transaction.data + size + 1, due, digits) == 0
+        )
 
     # ------------------------------------------------------------ rows
 
@@ -334,7 +381,7 @@ cdef class Stream:
         cdef TransactionBuffer buffer = self.buffer
         cdef Buffer* out = &buffer.payloads.buffer
         cdef size_t before = out.size
-        self.head(event, ENTRY_ROWS, plan.type, 0, b"\xa0")
+        self.head(event, ENTRY_ROWS, plan.type, 0, NULL)
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.head), PyBytes_GET_SIZE(table.head))
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.schema), PyBytes_GET_SIZE(table.schema))
         put_byte(out, 0x94)
@@ -353,34 +400,37 @@ cdef class Stream:
 
     # ------------------------------------------------------------ writing
 
-    cdef int head(self, Event* event, int entry, int type_, int64_t more_ms, bytes gtids) except -1:
+    cdef int head(self, Event* event, int entry, int type_, int64_t more_ms, Buffer* gtids) except -1:
         """Begin an event: format, and the header up to `row`."""
         cdef Buffer* out = &self.buffer.payloads.buffer
         put_raw(out, <const uint8_t*>b"\x94\x01\x9f", 3)
         put_unsigned(out, entry)
         put_unsigned(out, type_)
-        put_text(out, <uint8_t*>PyBytes_AS_STRING(self.file), PyBytes_GET_SIZE(self.file))
+        put_text(out, self.file.data, self.file.size)
         put_unsigned(out, self.offset)
         put_unsigned(out, event.length)
         put_unsigned(out, little(event.start, 4) * 1000 + more_ms)
         put_unsigned(out, little(event.start + 5, 4))
-        put_text(out, <uint8_t*>PyBytes_AS_STRING(self.transaction), PyBytes_GET_SIZE(self.transaction))
+        put_text(out, self.transaction.data, self.transaction.size)
         put_unsigned(out, self.order)
         put_unsigned(out, self.buffer.part)
-        put_raw(out, <uint8_t*>PyBytes_AS_STRING(gtids), PyBytes_GET_SIZE(gtids))
+        if gtids == NULL:
+            put_byte(out, 0xA0)
+        else:
+            put_text(out, gtids.data, gtids.size)
         return put_byte(out, 0)
 
-    cdef int write(self, Event* event, int entry, int type_, int64_t more_ms, bytes props, bytes gtids) except -1:
-        """Write an event without rows."""
+    cdef int write(self, Event* event, int entry, int64_t more_ms, Buffer* gtids) except -1:
+        """Write an event without rows, with `props`."""
         cdef Buffer* out = &self.buffer.payloads.buffer
         cdef size_t before = out.size
-        self.head(event, entry, type_, more_ms, gtids)
+        self.head(event, entry, 0, more_ms, gtids)
         put_raw(out, <const uint8_t*>b"\xa0\xa0", 2)  # database, sql
-        put_raw(out, <uint8_t*>PyBytes_AS_STRING(props), PyBytes_GET_SIZE(props))
+        put_raw(out, self.props.data, self.props.size)
         put_raw(out, <const uint8_t*>b"\xc0\xc0", 2)  # schema, body
-        if self.finish(event, before, entry, type_, 0, more_ms):
+        if self.finish(event, before, entry, 0, 0, more_ms):
             return 0
-        return self.write(event, entry, type_, more_ms, props, gtids)
+        return self.write(event, entry, more_ms, gtids)
 
     cdef bint finish(self, Event* event, size_t before, int entry, int type_, int rows, int64_t more_ms) except -1:
         """Slot the event written from `before` on; False where the part was full: it was cut, and the event taken back."""
