@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from producer.charsets import decoder, python_codec
 from producer.image import Source, reading
 from producer.json_binary import double_text, opaque_text
 from producer.table_map import Field, Wire
+from shmstore.event import Column
 
 try:
     from producer import compiled
@@ -63,7 +65,14 @@ def steps(fields: Sequence[Field], present: Sequence[int]) -> list[Step]:
 
 
 def _step(field: Field) -> Step:
-    wire, meta, column, _ = field
+    return _step_of(field.wire, field.meta, *field.column[1:])
+
+
+@lru_cache(maxsize=1024)
+def _step_of(wire: int, meta: int, *rest: Any) -> Step:
+    """The step of a column, whatever its name: tables have many that are alike."""
+    column = Column("", *rest)
+    field = Field(wire, meta, column)
     code = Wire(wire)
     if code in _INTEGERS:
         return ("unsigned" if column.unsigned else "signed", _INTEGERS[code], 0, 0, None)

@@ -107,6 +107,7 @@ class RowsDecoder:
         self._tables: dict[int, TableMap] = {}
         self._maps: dict[bytes, tuple[TableMap, TableSchema | None]] = {}  # by the whole body
         self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
+        self._alike: dict[bytes, Layout] = {}  # by the body behind the names
 
     def table_map(self, body: bytes) -> TableMap:
         """Take in a TABLE_MAP event (19). Raises `UnsupportedEvent` on malformed bytes."""
@@ -119,6 +120,8 @@ class RowsDecoder:
 
     def _still(self, known: tuple[TableMap, TableSchema | None]) -> bool:
         assert self._schemas is not None
+        if not self.follows_schemas and known[1] is None and not known[0].layout.is_open:
+            return True
         try:
             return self._schemas.find(known[0].database, known[0].table) == known[1]
         except SourceError:
@@ -133,7 +136,7 @@ class RowsDecoder:
 
         cached = self._layouts.get(body[8:])
         if cached is None or self._schemas is not None:
-            layout = parse_layout(body, ask, self.mariadb)
+            layout = self._told(body) or parse_layout(body, ask, self.mariadb)
             if cached is not None and cached[1] == told[0]:
                 layout = cached[0]  # keeps its compiled decoders
             if len(self._layouts) >= _CACHED:
@@ -143,6 +146,15 @@ class RowsDecoder:
             self._maps.clear()
         entry = self._maps[body] = (TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1])
         return entry
+
+    def _told(self, body: bytes) -> Layout | None:
+        """The layout by the log alone; None where a schema history may know more of it."""
+        if self.follows_schemas:
+            return None
+        if len(self._alike) >= _CACHED:
+            self._alike.clear()
+        layout = parse_layout(body, None, self.mariadb, self._alike)
+        return None if layout.is_open and self._schemas is not None else layout
 
     def table_of(self, body: bytes) -> TableMap:
         """Return the table of a rows event without decoding it. Raises `UnsupportedEvent` when its TABLE_MAP was not seen."""

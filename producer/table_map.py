@@ -11,7 +11,7 @@ which nobody wants cannot stop the producer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ _NUMERIC = {Wire.TINY, Wire.SHORT, Wire.INT24, Wire.LONG, Wire.LONGLONG, Wire.NE
 _SIGN_BITS = _NUMERIC | {Wire.YEAR}  # types with a place among the sign bits
 _BLOBS = {Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.BLOB_COMPRESSED}
 _CHARACTER = {Wire.STRING, Wire.VAR_STRING, Wire.VARCHAR, Wire.VARCHAR_COMPRESSED} | _BLOBS
-_PLAIN = {
+_PLAIN: dict[int, str] = {
     Wire.TINY: "tinyint",
     Wire.SHORT: "smallint",
     Wire.INT24: "mediumint",
@@ -128,13 +128,20 @@ class Layout:
     __slots__ = ("_error", "_fields", "blob", "database", "decoders", "schema", "table")
 
     def __init__(
-        self, database: str, table: str, fields: tuple[Field, ...], key: tuple[int, ...], error: SourceError | None
+        self,
+        database: str,
+        table: str,
+        fields: tuple[Field, ...],
+        key: tuple[int, ...],
+        error: SourceError | None = None,
+        decoders: dict[Any, Any] | None = None,
     ) -> None:
         self.database = database
         self.table = table
         self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key)
         self.blob = encode_schema(self.schema) if error is None else b""
-        self.decoders: dict[Any, Any] = {}  # (kind of event, columns present) -> the function that decodes them
+        # (kind of event, columns present) -> the function that decodes them
+        self.decoders: dict[Any, Any] = {} if decoders is None else decoders
         self._fields = fields
         self._error = error
 
@@ -144,6 +151,13 @@ class Layout:
         if self._error is not None:
             raise type(self._error)(*self._error.args)
         return self._fields
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a schema history could say more of it: it was not understood, or has a type that others look like."""
+        if self._error is not None:
+            return True
+        return any((column.type, column.size) in _REFINED or column.type == "varbinary" for column in self.schema.columns)
 
 
 class TableMap:
@@ -182,16 +196,20 @@ class TableMap:
 
 
 def parse_layout(
-    body: bytes, known: Callable[[str, str], TableSchema | None] | None = None, mariadb: bool | None = None
+    body: bytes,
+    known: Callable[[str, str], TableSchema | None] | None = None,
+    mariadb: bool | None = None,
+    alike: dict[bytes, Layout] | None = None,
 ) -> Layout:
     """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
 
-    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known.
+    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before with the same
+    two, by their bytes behind the names; this one is put there, or shares what another table has the same.
 
     Raises `UnsupportedEvent` on malformed bytes.
     """
     try:
-        return _parse(body, known, mariadb)
+        return _parse(body, known, mariadb, {} if alike is None else alike)
     except (IndexError, ValueError, KeyError) as error:
         raise UnsupportedEvent(
             f"TABLE_MAP event (type 19) of {len(body)} bytes is malformed: {error}; "
@@ -199,7 +217,9 @@ def parse_layout(
         ) from error
 
 
-def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None, mariadb: bool | None) -> Layout:
+def _parse(
+    body: bytes, known: Callable[[str, str], TableSchema | None] | None, mariadb: bool | None, alike: dict[bytes, Layout]
+) -> Layout:
     at = 8
     names = []
     for _ in range(2):
@@ -209,6 +229,10 @@ def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None, 
         names.append(body[at + 1 : end].decode())
         at = end + 1
     database, table = names
+    behind = body[at:]
+    twin = alike.get(behind) if known is None else None
+    if twin is not None:
+        return Layout(database, table, twin.fields, twin.schema.primary_key, decoders=twin.decoders)
     count, at = packed(body, at)
     codes = body[at : at + count]
     if len(codes) != count or count > 4096:
@@ -231,7 +255,10 @@ def _parse(body: bytes, known: Callable[[str, str], TableSchema | None] | None, 
     except SourceError as unknown:
         fields, key = (), ()
         error = type(unknown)(f"table {database}.{table}: {unknown}")
-    return Layout(database, table, fields, key, error)
+    layout = Layout(database, table, fields, key, error)
+    if error is None and known is None:
+        alike[behind] = layout
+    return layout
 
 
 def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
@@ -304,7 +331,7 @@ def _fields(
     signs: dict[int, bool] = {}
     if Tag.SIGNEDNESS in tags:
         signs = dict(zip(numeric, read_bits(tags[Tag.SIGNEDNESS], len(numeric)), strict=True))
-    members = {Wire.ENUM: iter(read_members(tags.get(Tag.ENUM_MEMBERS, b"")))}
+    members: dict[int, Iterator[list[bytes]]] = {Wire.ENUM: iter(read_members(tags.get(Tag.ENUM_MEMBERS, b"")))}
     members[Wire.SET] = iter(read_members(tags.get(Tag.SET_MEMBERS, b"")))
     shapes = iter(read_numbers(tags.get(Tag.GEOMETRY_TYPE, b"")))
     given = {column.name: column for column in history.columns} if history is not None else {}
@@ -312,20 +339,21 @@ def _fields(
     for i, (code, meta) in enumerate(wires):
         name = names[i].decode()
         before = given.get(name)
-        column = Column(name, "", nullable=nullable[i])
+        charset, unsigned = "", False
+        listed: tuple[str, ...] = ()
         if code in _CHARACTER:
-            column = column._replace(charset=_charset(name, collations.get(i), before))
-        elif code in (Wire.ENUM, Wire.SET):
             charset = _charset(name, collations.get(i), before)
-            column = column._replace(
-                charset=charset, members=_members(code, charset, next(members[Wire(code)], None), name, before)
-            )
+        elif code in members:
+            charset = _charset(name, collations.get(i), before)
+            listed = _members(code, charset, next(members[code], None), name, before)
         elif code in _NUMERIC:
             if i not in signs and before is None and i < visible:
                 raise SchemaUnknown(f"column {name}: the binlog does not say whether it is UNSIGNED and no history does")
-            column = column._replace(unsigned=signs[i] if i in signs else bool(before and before.unsigned))
+            unsigned = signs[i] if i in signs else bool(before and before.unsigned)
         shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
-        fields.append(Field(code, meta, _typed(column, code, meta, shape, before), i >= visible))
+        type_, size, scale = _typed(name, charset, code, meta, shape, before)
+        charset = "" if charset == "binary" else charset
+        fields.append(Field(code, meta, Column(name, type_, unsigned, nullable[i], size, scale, charset, listed), i >= visible))
     return fields
 
 
@@ -366,7 +394,7 @@ def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableS
 def _members(code: int, charset: str, raw: list[bytes] | None, name: str, before: Column | None) -> tuple[str, ...]:
     if raw is not None:
         return tuple([decoder(charset)(member) for member in raw])
-    if before is None or before.type != _PLAIN[Wire(code)]:
+    if before is None or before.type != _PLAIN[code]:
         raise SchemaUnknown(f"column {name}: the binlog holds no members of this {Wire(code).name} and no history does")
     return before.members
 
@@ -383,10 +411,13 @@ def _charset(name: str, collation: int | None, before: Column | None) -> str:
 _REFINED = {("binary", 16): {"uuid", "inet6"}, ("binary", 4): {"inet4"}}
 
 
-def _typed(column: Column, code: int, meta: int, shape: int, before: Column | None) -> Column:
-    """Fill in the type's name, size and scale."""
+_BLOB_WIDTHS: dict[int, int] = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}
+
+
+def _typed(name: str, charset: str, code: int, meta: int, shape: int, before: Column | None) -> tuple[str, int, int]:
+    """Return a column's type by name, its size and its scale."""
     size = scale = 0
-    binary = column.charset == "binary"
+    binary = charset == "binary"
     if code in (Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED):
         type_, size = ("varbinary" if binary else "varchar"), meta
         if code == Wire.VARCHAR_COMPRESSED:
@@ -394,14 +425,14 @@ def _typed(column: Column, code: int, meta: int, shape: int, before: Column | No
     elif code == Wire.STRING:
         type_, size = ("binary" if binary else "char"), meta
     elif code in _BLOBS:
-        width = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}.get(Wire(code), meta)
+        width = _BLOB_WIDTHS.get(code, meta)
         if width not in _BLOB_PREFIX:
-            raise ValueError(f"column {column.name}: a blob whose length takes {width} bytes")
+            raise ValueError(f"column {name}: a blob whose length takes {width} bytes")
         type_ = _BLOB_PREFIX[width] + ("blob" if binary else "text")
     elif code == Wire.GEOMETRY:
         type_ = _GEOMETRY[shape] if shape < len(_GEOMETRY) else "geometry"
     else:
-        type_ = _PLAIN[Wire(code)]
+        type_ = _PLAIN[code]
     if code == Wire.NEWDECIMAL:
         size, scale = meta >> 8, meta & 0xFF
     elif code == Wire.BIT:
@@ -412,4 +443,4 @@ def _typed(column: Column, code: int, meta: int, shape: int, before: Column | No
         scale = before.scale  # the log does not hold it
     if before is not None and (before.type in _REFINED.get((type_, size), ()) or (before.type, type_) == ("vector", "varbinary")):
         type_, size = before.type, 0
-    return column._replace(type=type_, size=size, scale=scale, charset="" if binary else column.charset)
+    return type_, size, scale
