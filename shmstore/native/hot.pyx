@@ -13,6 +13,7 @@ ROOM_WANTED) needs store and load in order, which neither gives. Where the one t
 keeping the compiler from moving them is enough, because that fence acts on this processor; else `settle` is a full fence.
 The rare sides have theirs between the same lines as the Python: a wait (wanted, armed, heavy fence, put), a wake-up (armed cleared,
 full fence, wanted), and a look for room (floor, full fence, the acks), beside a subscriber that joins (state, fence, floor).
+tests/interleavings/test_compiled_order.py holds both to the same steps.
 
 A process killed between two lines here leaves what one killed between the same lines of the Python leaves: payload, ends, rows
 and slots come before the cursor, behind which nobody looks.
@@ -60,14 +61,22 @@ cdef extern from *:
         struct timespec at = {until / 1000000000, until % 1000000000};
         sem_clockwait(semaphore, CLOCK_MONOTONIC, &at);
     }
-    #define publish(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
+    #ifdef SHMSTORE_TRACED  /* tests/interleavings/test_compiled_order.py hears of each step before it is done */
+    void (*shmstore_traced)(int step, const int64_t *word, int64_t value);
+    #define trace(step, word, value) (shmstore_traced ? shmstore_traced((step), (word), (value)) : (void)0)
+    #else
+    #define trace(step, word, value) ((void)0)
+    #endif
+    #define publish(word, value) (trace('s', (word), (value)), __atomic_store_n((word), (value), __ATOMIC_RELEASE))
     #define look(word) __atomic_load_n((word), __ATOMIC_ACQUIRE)
+    #define wake_up(semaphore) (trace('p', NULL, 0), sem_post(semaphore))
     #define settle(asymmetric) \\
         do { \\
             if (asymmetric) __atomic_signal_fence(__ATOMIC_SEQ_CST); \\
-            else __atomic_thread_fence(__ATOMIC_SEQ_CST); \\
+            else trace('f', NULL, 0), __atomic_thread_fence(__ATOMIC_SEQ_CST); \\
         } while (0)
     static inline void settle_heavily(int asymmetric) {
+        trace('h', NULL, 0);
         if (!asymmetric || syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) != 0)
             __atomic_thread_fence(__ATOMIC_SEQ_CST);
     }
@@ -81,7 +90,7 @@ cdef extern from *:
     void settle_heavily(bint asymmetric) noexcept nogil
     ctypedef struct sem_t:
         pass
-    int sem_post(sem_t* semaphore) noexcept nogil
+    int wake_up(sem_t* semaphore) noexcept nogil
     int64_t clock_now() noexcept nogil
     int64_t wall_now() noexcept nogil
     void sleep_on(sem_t* semaphore, int64_t until) noexcept nogil

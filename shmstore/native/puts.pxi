@@ -189,5 +189,5 @@ cdef class Puts:
                 return False
             else:
                 publish(wanted, DISARM)
-                sem_post(self.readers[place])
+                wake_up(self.readers[place])
         return True

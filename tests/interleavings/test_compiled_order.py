@@ -1,0 +1,211 @@
+"""The compiled hot path stores, fences and wakes in the order of the Python, whose every schedule the other tests here try.
+
+A build of it of its own says each step before it does it. The same calls are made of both, and the steps compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmstore
+
+NATIVE = Path(shmstore.__file__).with_name("native")
+
+STEPS = """
+import ctypes, importlib.util, json, os, sys
+
+library, name = sys.argv[1:]
+if library:
+    spec = importlib.util.spec_from_file_location("shmstore.hot", library)
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
+
+import numpy as np
+import shmstore.ring, shmstore.room, shmstore.segment, shmstore.store, shmstore.subscription
+from shmstore.layout import DISARMED, FIXED_SIZE, SLOT, subscription_word
+from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, PUT, ROOM_WANTED, WANTED_OF
+from shmstore.sync import ASYMMETRIC, COMPILED, Condition
+
+assert COMPILED == bool(library)
+HEARTBEAT = subscription_word(1, "heartbeat_ms")
+WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ROOM_WANTED: "room", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
+         HEARTBEAT: "heartbeat"}
+steps, wholes, events = [], {}, []
+asleep = lambda: None
+
+
+def step(*what):
+    steps.append(what)
+
+
+def stored(i, value):
+    if i in WORDS:
+        step(WORDS[i], 0 if i == HEARTBEAT else "never" if value == DISARMED else value)
+    if i == PUT:  # what it lets be seen is whole
+        views = store.segment.views
+        for sequence in range(views.words[PUT] + 1, value + 1):
+            at = sequence & (views.places - 1)
+            end = sum(map(len, events[: sequence + 1]))
+            payload = bytes(views.arena[(end - len(events[sequence])) % views.arena_size :][: len(events[sequence])])
+            slot = views.slots[at]
+            assert (payload, views.ends[at], views.rows[at], int(slot["size"]), int(slot["rows"])) == (
+                events[sequence], end, sequence + 1, len(payload), 1), sequence
+    if i == HEARTBEAT:
+        asleep()
+
+
+class Words:
+    def __init__(self, words):
+        self.words = words
+
+    def __getattr__(self, name):
+        return getattr(self.words, name)
+
+    def __getitem__(self, i):
+        return self.words[i]
+
+    def __setitem__(self, i, value):
+        stored(i, value)
+        self.words[i] = value
+
+
+mapped = shmstore.segment._mapped
+
+
+def watched(*arguments):
+    views = mapped(*arguments)
+    global base
+    base[ctypes.addressof(ctypes.c_char.from_buffer(views.words))] = True
+    return views._replace(words=Words(views.words))
+
+
+base = {}
+shmstore.segment._mapped = watched
+for module in (shmstore.ring, shmstore.room, shmstore.store, shmstore.subscription):
+    for fence, kind in (("fence", "fence"), ("heavy_fence", "heavy")):
+        if hasattr(module, fence):
+            setattr(module, fence, lambda do=getattr(module, fence), kind=kind: (step(kind), do())[1])
+notify = Condition.notify
+Condition.notify = lambda self: (step("wake"), notify(self))[1]
+
+if library:
+    HEAR = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+
+    def hear(kind, word, value):
+        try:
+            if kind == ord("s"):
+                start = next(start for start in base if start <= word < start + FIXED_SIZE)
+                stored((word - start) // 8, value)
+            else:
+                step({ord("f"): "fence", ord("h"): "heavy", ord("p"): "wake"}[kind])
+        except BaseException as error:
+            steps.append(repr(error))
+
+    heard = HEAR(hear)
+    ctypes.c_void_p.in_dll(ctypes.CDLL(library), "shmstore_traced").value = ctypes.cast(heard, ctypes.c_void_p).value
+
+
+def encoded(payloads):
+    slots = np.zeros(len(payloads), SLOT)
+    slots["size"], slots["rows"] = [len(payload) for payload in payloads], 1
+    return b"".join(payloads), slots
+
+
+def put(*payloads, how):
+    events.extend(payloads)
+    step("put", how)
+    {"one": lambda: store.put(payloads[0]), "many": lambda: store.put(list(payloads)),
+     "encoded": lambda: store.put_encoded(*encoded(payloads))}[how]()
+
+
+def get():
+    step("get")
+    step("ack", reader.ack(reader.get(timeout=5)))
+
+
+store = shmstore.EventStore.create(name, capacity=8, memory_unit=8)
+try:
+    reader = shmstore.EventStore.attach(name).subscribe("r")
+    reader.get(timeout=0.001)  # opens what it sleeps on ...
+    store.segment.words[WANTED_OF[1]], store.segment.words[ARMED] = 0, 1
+    put(b"first", how="one")  # ... and this, what it is woken by
+    get()
+    del steps[:]
+    for how in ("one", "many", "encoded"):
+        number = 1 if how == "one" else 3
+        payloads = [b"%d" % i * (i + 1) for i in range(number)]
+        put(*payloads, how=how)
+        get()
+        asleep = lambda: put(*payloads, how=how)  # comes when the reader is about to sleep
+        get()
+        asleep = lambda: None
+        store.segment.words[WANTED_OF[1]], store.segment.words[ARMED] = store.newest + 5, 1  # it waits for more than comes
+        put(*payloads, how=how)
+        store.segment.words[WANTED_OF[1]], store.segment.words[ARMED] = DISARMED, 0
+        get()
+        for _ in range(9 // number):  # until room is to be looked for, some times
+            put(*payloads, how=how)
+            get()
+    store.segment.words[ROOM_WANTED] = 0  # a wish left over
+    for _ in range(9):
+        put(b"....", how="one")
+        get()
+finally:
+    shmstore.EventStore.unlink(name)
+print(json.dumps(steps))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A build of the compiled hot path that says what it does."""
+    pytest.importorskip("Cython")
+    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+    if compiler is None or not (NATIVE / "hot.pyx").exists():
+        pytest.skip("nothing to build it from, or with")
+    folder = tmp_path_factory.mktemp("traced")
+    source, built = folder / "hot.c", folder / f"hot{sysconfig.get_config_var('EXT_SUFFIX')}"
+    subprocess.run([sys.executable, "-m", "cython", "-3", NATIVE / "hot.pyx", "-o", source], check=True)
+    options = ["-shared", "-fPIC", "-O0", "-w", "-DSHMSTORE_TRACED", f"-I{sysconfig.get_path('include')}"]
+    subprocess.run([compiler, *options, source, "-o", built], check=True)
+    return str(built)
+
+
+def steps_of(library: str) -> Any:
+    environment = {**os.environ, "SHMSTORE_PURE": "" if library else "1"}
+    name = f"order-{os.getpid()}-{'compiled' if library else 'pure'}"
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, library, name], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_compiled_code_goes_the_steps_of_the_python(library):
+    """Stores of cursors and wishes, fences and wake-ups come in the same order with the same values, and a cursor after all that it shows."""
+    compiled, pure = steps_of(library), steps_of("")
+    for i, (one, other) in enumerate(zip(compiled, pure, strict=False)):
+        assert one == other, f"step {i}: {compiled[max(0, i - 12) : i + 8]} instead of {pure[max(0, i - 12) : i + 8]}"
+    assert len(compiled) == len(pure)
+    assert {step[0] for step in compiled} >= {
+        "put",
+        "get",
+        "ack",
+        "armed",
+        "wanted",
+        "floor",
+        "room",
+        "fence",
+        "heavy",
+        "wake",
+        "heartbeat",
+    }
