@@ -107,7 +107,7 @@ class RowsDecoder:
         self._tables: dict[int, TableMap] = {}
         self._maps: dict[bytes, tuple[TableMap, TableSchema | None]] = {}  # by the whole body
         self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
-        self._alike: dict[bytes, Layout] = {}  # by the body behind the names
+        self._alike: dict[tuple[bool | None, bytes], Layout] = {}  # by the body behind the names
 
     def table_map(self, body: bytes) -> TableMap:
         """Take in a TABLE_MAP event (19). Raises `UnsupportedEvent` on malformed bytes."""

@@ -199,12 +199,12 @@ def parse_layout(
     body: bytes,
     known: Callable[[str, str], TableSchema | None] | None = None,
     mariadb: bool | None = None,
-    alike: dict[bytes, Layout] | None = None,
+    alike: dict[tuple[bool | None, bytes], Layout] | None = None,
 ) -> Layout:
     """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
 
-    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before with the same
-    two, by their bytes behind the names; this one is put there, or shares what another table has the same.
+    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before, by
+    that and their bytes behind the names; this one is put there, or shares what another table has the same.
 
     Raises `UnsupportedEvent` on malformed bytes.
     """
@@ -218,7 +218,10 @@ def parse_layout(
 
 
 def _parse(
-    body: bytes, known: Callable[[str, str], TableSchema | None] | None, mariadb: bool | None, alike: dict[bytes, Layout]
+    body: bytes,
+    known: Callable[[str, str], TableSchema | None] | None,
+    mariadb: bool | None,
+    alike: dict[tuple[bool | None, bytes], Layout],
 ) -> Layout:
     at = 8
     names = []
@@ -229,7 +232,7 @@ def _parse(
         names.append(body[at + 1 : end].decode())
         at = end + 1
     database, table = names
-    behind = body[at:]
+    behind = (mariadb, body[at:])
     twin = alike.get(behind) if known is None else None
     if twin is not None:
         return Layout(database, table, twin.fields, twin.schema.primary_key, decoders=twin.decoders)

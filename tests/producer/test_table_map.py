@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
+from producer.rows import RowsDecoder
 from producer.table_map import Layout, Wire, parse_layout
 from shmstore.codec import decode_schema
 from shmstore.errors import SchemaUnknown, UnsupportedEvent
@@ -22,14 +25,16 @@ def names(*given: str) -> bytes:
     return tag(4, b"".join(text(name.encode()) for name in given))
 
 
-def table_map(types: bytes, meta: bytes = b"", nullable: bytes | None = None, optional: bytes = b"") -> bytes:
+def table_map(
+    types: bytes, meta: bytes = b"", nullable: bytes | None = None, optional: bytes = b"", table: str = "bücher"
+) -> bytes:
     bits = bytes((len(types) + 7) // 8) if nullable is None else nullable
     return (
         b"\x2a\0\0\0\0\0\x01\0"
         + b"\x03shop"[:0]
         + text(b"shop")
         + b"\0"
-        + text("bücher".encode())
+        + text(table.encode())
         + b"\0"
         + text(types)
         + text(meta)
@@ -159,6 +164,43 @@ def test_hidden_hash_columns_need_no_history() -> None:
 
 
 GOOD = table_map(bytes([3, 15]), b"\x64\x00", optional=names("a", "b") + tag(1, b"\0") + tag(2, b"\x2d"))
+
+
+def test_tables_alike_share_all_but_their_names() -> None:
+    """The same bytes behind other names: the same columns and decoders, another schema; one bit of difference parts them."""
+    decoder = RowsDecoder()
+    optional = names("a", "b") + tag(1, b"\0") + tag(2, b"\x2d")
+    maps = [decoder.table_map(table_map(bytes([3, 15]), b"\x64\x00", optional=optional, table=name)) for name in ("t", "u")]
+    assert [one.table for one in maps] == ["t", "u"]
+    assert [decode_schema(one.schema_blob).table for one in maps] == ["t", "u"]
+    assert columns(maps[0].layout) == columns(maps[1].layout)
+    assert maps[0].layout.decoders is maps[1].layout.decoders
+    other = decoder.table_map(table_map(bytes([3, 15]), b"\x64\x00", b"\1", optional=optional, table="v"))
+    assert columns(other.layout) != columns(maps[0].layout)
+    assert other.layout.decoders is not maps[0].layout.decoders
+
+
+def test_a_server_is_asked_only_of_what_the_log_leaves_open() -> None:
+    """Today's tables are looked at for a column that may be something else than the log says, and for no other."""
+
+    class Today:
+        settled = True
+        asked: ClassVar[list[str]] = []
+
+        def find(self, database: str, table: str) -> TableSchema:
+            self.asked.append(table)
+            return TableSchema(database, "", (Column("b", "uuid"),))
+
+    decoder = RowsDecoder(schemas=Today())
+    for _ in range(2):
+        for name in ("t", "u"):
+            decoder.table_map(GOOD.replace("bücher".encode(), name.encode() * 7))
+        decoder.clear()
+    assert Today.asked == []
+    optional = names("a", "b") + tag(1, b"\0") + tag(2, b"\x3f")
+    binary = decoder.table_map(table_map(bytes([3, 254]), b"\xfe\x10", optional=optional, table="w"))
+    assert Today.asked == ["w"]
+    assert [column.type for column in columns(binary.layout)] == ["int", "uuid"]
 
 
 @pytest.mark.parametrize("cut", range(len(GOOD)))
