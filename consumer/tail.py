@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import BinaryIO
 
 from consumer.canal import ddl_target
 from consumer.formats import format_event
 from consumer.local import Consumer
-from shmstore import Batch, EventStore, Position, PositionNotFound
+from shmstore import Batch, EventStore, Position, PositionNotFound, ShmStoreError
 from shmstore.event import EntryType, Event
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
@@ -81,8 +86,34 @@ def tail(
     """Write the events of `reader` to `out`, one JSON document a line in UTF-8, until it ends.
 
     Only those that `chosen` says, at most `count` that the format has documents for, and none that came after the batch which holds sequence `last`.
-    A batch is acked once it is flushed; with `count` reached inside a batch, just what was looked at is.
+    A batch is acked once it is flushed; with `count` reached inside a batch, just what was looked at is. Raises
+    `BrokenPipeError` when nobody can read `out` any more, also while there is nothing to write.
     """
+    gone = threading.Event()
+
+    def watch(file: int) -> None:
+        poll = select.poll()
+        poll.register(file, 0)  # errors alone: that a pipe has lost its reader
+        poll.poll()
+        gone.set()
+        with suppress(ShmStoreError):  # it is over already
+            reader.stop()
+
+    with suppress(OSError):  # what is no file is not watched
+        threading.Thread(target=watch, args=(out.fileno(),), name="tail-output", daemon=True).start()
+    _write(reader, out, format, chosen, count, last)
+    if gone.is_set():
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _write(
+    reader: Consumer | Peek,
+    out: BinaryIO,
+    format: str,
+    chosen: Callable[[Event], bool] | None,
+    count: int | None,
+    last: int | None,
+) -> None:
     for batch in reader:
         for sequence, event in enumerate(batch, batch.first):
             if chosen is not None and not chosen(event):

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +75,20 @@ def test_failed_flush_acks_nothing(store: EventStore) -> None:
     with pytest.raises(BrokenPipeError), reader(store) as consumer:
         tail(consumer, Pipe(store, fails_at=1))
     assert ack(store) == 1
+
+
+@pytest.mark.parametrize("peeks", [True, False])
+def test_an_output_that_nobody_reads_ends_the_wait(store: EventStore, peeks: bool) -> None:
+    """`tail | head -1` ends when head does, not with the next event: nothing is left that holds the subscription."""
+    store.put([change(0)])
+    reading, writing = os.pipe()
+    follow = Consumer(store, "out", checkpoint=False)
+    reader = Peek(store, "earliest", follow=True, missed=lambda count: None) if peeks else follow
+    with follow, open(writing, "wb") as out, open(reading, "rb") as pipe:
+        threading.Thread(target=lambda: (pipe.readline(), pipe.close())).start()
+        with pytest.raises(BrokenPipeError):
+            tail(reader, out)
+    assert ack(store) == (-1 if peeks else 0)
 
 
 def test_count_counts_what_is_printed(store: EventStore) -> None:
