@@ -221,7 +221,11 @@ cdef class Program:
             return put_text(out, <const uint8_t*>b"null", 4)
         self.scratch.size = 0
         put_json(&json, &self.scratch, p[0], 1, 0, <tuple>self.extras[i])
-        put_text(out, self.scratch.data, self.scratch.size)
+        put_text_head(out, self.scratch.size)
+        reserve(out, self.scratch.size)
+        if not copy_text(out.data + out.size, self.scratch.data, self.scratch.size):
+            raise ValueError("JSON text is not UTF-8")
+        out.size += self.scratch.size
         if self.scratch.room > LARGE:
             free_buffer(&self.scratch)
         return 0

@@ -141,19 +141,28 @@ cdef inline uint8_t* write_near(uint8_t* to, const uint8_t* data, size_t size) n
     return to + size
 
 
-cdef inline int write_digits(char* text, uint64_t value) noexcept:
-    """Write a number as decimal text, up to 20 bytes; return its length."""
-    cdef char turned[20]
-    cdef int i, n = 0
-    while True:
-        turned[n] = <char>(c"0" + value % 10)
-        value //= 10
-        n += 1
-        if not value:
-            break
-    for i in range(n):
-        text[i] = turned[n - 1 - i]
-    return n
+cdef inline uint64_t eight_digits(uint32_t value) noexcept:
+    """The digits of a number below 100,000,000, the first in the lowest byte: halves of four, then pairs, then single ones."""
+    cdef uint64_t word = (value // 10000) | <uint64_t>(value % 10000) << 32
+    cdef uint64_t tens = (word * 10486 >> 20) & <uint64_t>0x0000007F0000007F
+    word = tens | (word - tens * 100) << 16
+    tens = (word * 103 >> 10) & <uint64_t>0x000F000F000F000F
+    return tens | (word - tens * 10) << 8
+
+
+cdef inline uint8_t* write_digits(uint8_t* to, uint64_t value) noexcept:
+    """A number as decimal text, up to 20 bytes."""
+    cdef uint64_t word
+    cdef int zeros = 0
+    if value >= 100000000:
+        to = write_digits(to, value // 100000000)
+        word = eight_digits(<uint32_t>(value % 100000000))
+    else:
+        word = eight_digits(<uint32_t>value)
+        zeros = LOWEST_BIT(word | <uint64_t>1 << 56) // 8
+    word = AS_LITTLE((word | <uint64_t>0x3030303030303030) >> 8 * zeros)
+    memcpy(to, &word, 8)
+    return to + 8 - zeros
 
 
 # ---------------------------------------------------------------- to a buffer

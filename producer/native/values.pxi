@@ -162,16 +162,10 @@ cdef uint8_t* write_float(uint8_t* to, const uint8_t* at) noexcept:
 
 cdef inline uint8_t* _write_group(uint8_t* to, uint64_t value, int digits, bint leading) except NULL:
     """Write a group of 1 to 9 digits; the first of a number without the zeros it begins with."""
-    cdef uint64_t word, ones
-    cdef uint32_t low = <uint32_t>(value % 100000000)
+    cdef uint64_t word
     if value >= POWERS[digits]:
         raise ValueError(f"a DECIMAL has {value} where {digits} digits belong")
-    # Eight digits at once: halves of four, then pairs, then single ones, each in a field of its own of one word.
-    word = (low // 10000) | <uint64_t>(low % 10000) << 32
-    ones = (word * 10486 >> 20) & <uint64_t>0x0000007F0000007F
-    word = ones | (word - ones * 100) << 16
-    ones = (word * 103 >> 10) & <uint64_t>0x000F000F000F000F
-    word = ones | (word - ones * 10) << 8  # the first digit is the lowest byte
+    word = eight_digits(<uint32_t>(value % 100000000))
     if leading:
         digits = 9 if value >= 100000000 else 8 - LOWEST_BIT(word | <uint64_t>1 << 56) // 8
     word |= <uint64_t>0x3030303030303030

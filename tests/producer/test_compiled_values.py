@@ -40,7 +40,7 @@ def _fields(chance: random.Random) -> list[Field]:
     fields += [Field(Wire.SET, size, Column("c", "set", members=_MEMBERS)) for size in (1, 2, 8)]
     fields += [Field(Wire.LONG_BLOB, prefix, Column("c", "text", charset="utf8mb4")) for prefix in (4,)]
     fields += [Field(Wire.VARCHAR, size, Column("c", "varbinary")) for size in (20, 3000)]
-    fields += [Field(Wire.STRING, 20, Column("c", "binary", size=20))]
+    fields += [Field(Wire.STRING, 20, Column("c", "binary", size=20))] + [Field(Wire.JSON, 4, Column("c", "json"))] * 5
     return fields + _integers() + _decimals(chance)
 
 
@@ -51,6 +51,9 @@ def _bytes(chance: random.Random, field: Field) -> bytes:
         content = chance.choice([chance.randbytes(chance.randrange(30)), "aü数😀".encode() * chance.randrange(20)])[
             : 255 if size == 1 else None
         ]
+        return len(content).to_bytes(size, "little") + content
+    if name == "json":
+        content = _json(chance)
         return len(content).to_bytes(size, "little") + content
     data = chance.choice(
         [bytes(size), b"\xff" * size, chance.randbytes(size), b"\x80" + bytes(size), chance.randbytes(1) + bytes(size)]
@@ -67,6 +70,20 @@ def _bytes(chance: random.Random, field: Field) -> bytes:
         year, month, day = _date(chance)
         data = (year << 9 | month << 5 | day).to_bytes(3, "little")
     return data[:size]
+
+
+def _json(chance: random.Random) -> bytes:
+    """A string, with what must be escaped or is no UTF-8 anywhere in it, or a number."""
+    if chance.random() < 0.3:
+        kind, size = chance.choice([(5, 2), (6, 2), (7, 4), (8, 4), (9, 8), (10, 8)])
+        return bytes([kind]) + chance.choice([chance.randrange(256**size), 10 ** chance.randrange(20) % 256**size]).to_bytes(
+            size, "little"
+        )
+    letters, marks = "aaaaaaaü数😀", '"\\' + "".join(map(chr, range(34)))
+    text = "".join(chance.choices(letters, k=chance.randrange(12)) + chance.choices(marks, k=chance.randrange(3)))
+    raw = (text + chance.choice('"\\\n') + "".join(chance.choices(letters, k=20))).encode()
+    raw = raw[chance.choice([0, 0, 0, 1]) : chance.choice([None, None, 30])]
+    return bytes([12, len(raw)]) + raw
 
 
 def _date(chance: random.Random) -> tuple[int, int, int]:
