@@ -268,6 +268,9 @@ def load_all(
     tables, source = _read(config or flags.get("config")), source or flags.get("source")
     names = [source] if source is not None else list(tables.get("source", {})) or [None]
     found = [_choose(tables, name, flags, environ) for name in names]
+    for other in tables.get("source", {}) if source is not None else ():
+        if other != source and (store := _choose(tables, other, flags, environ).store) == found[0].store:
+            raise SettingsError(f"source {source!r} shares store {store!r} with {other!r}: run them together, without --source")
     for store in {settings.store for settings in found}:
         _require_alike([settings for settings in found if settings.store == store])
     return found

@@ -136,14 +136,14 @@ def doctor(options: argparse.Namespace) -> int:
     flags = vars(options)
     if options.config is None and "SHMSTORE_STORE" not in os.environ:
         flags["store"] = options.store or "doctor"  # nothing is stored; the name only goes into the server id
-    every = producer.load_all(flags=flags, config=options.config, source=options.source)
+    asked = {"flags": flags, "config": options.config}
+    every = producer.load_all(**asked) if options.source is None else [producer.load_settings(**asked)]
     failed = False
     for settings in every:
         if len(every) > 1:
             print(f"{settings.name}:", flush=True)
         for finding in producer.check_server(settings):
-            wanted = f", wanted {finding.wanted}" if finding.wanted else ""
-            print(f"{finding.state:4}  {finding.check}: {finding.found}{wanted}")
+            print(f"{finding.state:4}  {finding.check}: {finding.found}" + f", wanted {finding.wanted}" * bool(finding.wanted))
             if finding.mend:
                 print(f"      mend: {finding.mend}")
             failed = failed or finding.state == "fail"

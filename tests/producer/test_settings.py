@@ -139,6 +139,9 @@ def test_one_source_of_several(tmp_path: Path) -> None:
     assert [one.store for one in load_all(flags={"config": file, "source": "a"}, environ={})] == ["a"]
     with pytest.raises(SettingsError, match=r"no \[source.c\]; it has a, b"):
         load_all(config=file, source="c", environ={})
+    file.write_text("[producer]\nstore = 's'\n[source.a]\n[source.b]\n")
+    with pytest.raises(SettingsError, match="source 'b' shares store 's' with 'a': run them together"):
+        load_all(config=file, source="b", environ={})
     file.write_text("[producer]\nstore = 's'\n")
     assert [one.store for one in load_all(config=file, environ={})] == ["s"]
     file.write_text("[producer]\n")
