@@ -201,6 +201,29 @@ def test_a_key_of_two_columns(tmp_path: Path, binlog: Binlog, format: str) -> No
     assert found == {(1, 2, 20), (1, 1, 31)}
 
 
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_change_of_the_primary_key_is_followed(tmp_path: Path, binlog: Binlog, format: str, history: bool) -> None:
+    """In mid-stream, in one batch with rows of both keys, replayed: from then on rows are told apart by the new key alone."""
+    old = TableSchema("shop", "words", (Column("id", "int"), Column("word", "varchar", size=40), Column("n", "int")), (0,))
+    new = old._replace(primary_key=(1, 2))
+    copy = replication(tmp_path, format, history=history)
+    apply(copy, 0, binlog.insert((1, "a", 1), (2, "b", 2), (3, "c", 3), table=old))
+    batch = [
+        binlog.update(((1, "a", 1), (1, "A", 1)), table=old),
+        binlog.delete((3, "c", 3), table=old),
+        binlog.ddl("alter table words drop primary key, add primary key (word, n)"),
+        binlog.insert((1, "a", 1), (4, "d", 4), table=new),
+        binlog.update(((2, "b", 2), (2, "B", 2)), table=new),
+        binlog.delete((1, "A", 1), table=new),
+    ]
+    apply(copy, 1, *batch)
+    apply(replication(tmp_path, format, history=history), 1, *batch)
+    apply(copy, 2, binlog.update(((4, "d", 4), (9, "d", 4)), table=new))
+    found = [row for row in read(copy, format, "words").to_pylist() if row.get("_current", True)]
+    assert sorted((row["id"], row["word"], row["n"]) for row in found) == [(1, "a", 1), (2, "B", 2), (9, "d", 4)]
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_history_keeps_every_version(tmp_path: Path, binlog: Binlog, format: str) -> None:
     """SCD type 2: each version once, from its change to the next one of its key; replays and TRUNCATE included."""
