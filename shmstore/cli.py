@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from shmstore import arguments
 from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
+from shmstore.problem import extra_of, line_of
 from shmstore.signals import ended, on_signal
 
 if TYPE_CHECKING:
@@ -28,17 +29,6 @@ if TYPE_CHECKING:
     from producer import Summary
     from shmstore import EventStore
 
-EXTRAS = {
-    "pymysqlreplication": "mysql",
-    "pymysql": "mysql",
-    "cryptography": "mysql",
-    "zstandard": "mysql",
-    "pyspark": "spark",
-    "pyarrow": "spark",
-    "pandas": "spark",
-    "google": "server",
-    "deltalake": "delta",
-}
 SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
     *("idle_timeout", "auth_timeout", "state", "metrics_port"),
@@ -61,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
         settle_stdout()
         return 141
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        extra = extra_of(error.name)
         if extra is None or "SHMSTORE_DEBUG" in os.environ:
             raise
         return fail(f"{error.name} is not installed: pip install 'shmstore[{extra}]'")
@@ -69,9 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
         settle_stdout()
-        if isinstance(error, OSError) and not isinstance(error, ShmStoreError) and error.filename and error.strerror:
-            return fail(f"{error.filename}: {error.strerror}")
-        return fail(str(error) or type(error).__name__)
+        return fail(line_of(error))
 
 
 def settle_stdout() -> None:
@@ -84,7 +72,7 @@ def settle_stdout() -> None:
 
 def fail(message: str) -> int:
     """Print `message` as one line on stderr; return exit code 2."""
-    print("shmstore:", "; ".join(line.strip() for line in message.splitlines() if line.strip()), file=sys.stderr)
+    print("shmstore:", message, file=sys.stderr)
     return 2
 
 
