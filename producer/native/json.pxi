@@ -78,7 +78,7 @@ cdef int _put_number(Buffer* out, bint negative, uint64_t value) except -1:
     reserve(out, 21)
     cdef uint8_t* to = out.data + out.size
     to[0] = c"-"
-    out.size = write_digits(to + negative, value) - out.data
+    out.size += negative + write_digits(<char*>to + negative, value)
     return 0
 
 

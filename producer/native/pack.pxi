@@ -150,19 +150,19 @@ cdef inline uint64_t eight_digits(uint32_t value) noexcept:
     return tens | (word - tens * 10) << 8
 
 
-cdef inline uint8_t* write_digits(uint8_t* to, uint64_t value) noexcept:
-    """A number as decimal text, up to 20 bytes."""
+cdef inline int write_digits(char* text, uint64_t value) noexcept:
+    """Write a number as decimal text, up to 20 bytes, for which there is room whatever it is; return its length."""
     cdef uint64_t word
-    cdef int zeros = 0
+    cdef int before = 0, zeros = 0
     if value >= 100000000:
-        to = write_digits(to, value // 100000000)
+        before = write_digits(text, value // 100000000)
         word = eight_digits(<uint32_t>(value % 100000000))
     else:
         word = eight_digits(<uint32_t>value)
         zeros = LOWEST_BIT(word | <uint64_t>1 << 56) // 8
     word = AS_LITTLE((word | <uint64_t>0x3030303030303030) >> 8 * zeros)
-    memcpy(to, &word, 8)
-    return to + 8 - zeros
+    memcpy(text + before, &word, 8)
+    return before + 8 - zeros
 
 
 # ---------------------------------------------------------------- to a buffer
