@@ -69,7 +69,9 @@ class Settings:
     retry_longest: float = _option(30.0, "most seconds between attempts to connect again", low=0.1)
     # ---- where to start
     binlog: str = _option("", "local binlog file or folder to read instead of a server")
-    start: str = _option("latest", "without a resume point: latest, earliest, FILE:OFFSET, gtid:SET or time:ISO-8601")
+    start: str = _option(
+        "latest", "without a resume point: latest, earliest, FILE:OFFSET, gtid:SET or time:ISO-8601 (UTC, unless it names a zone)"
+    )
     gtid: str = _option("auto", "follow GTIDs where the server has them, or file and offset only", choices=("auto", "off"))
     on_purged: str = _option(
         "fail",

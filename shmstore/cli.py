@@ -33,6 +33,7 @@ SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
     *("idle_timeout", "auth_timeout", "state", "metrics_port"),
 )
+PATIENCE = 4.0  # seconds that a producer may take to see a request
 CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
 
 
@@ -142,7 +143,7 @@ def snapshot(options: argparse.Namespace) -> int:
     """`shmstore snapshot`."""
     import producer
 
-    asks = options.cancel or options.tables is not None
+    asks, produced = options.cancel or options.tables is not None, False
     if asks or not producer.snapshot_status(options.store, state=options.state):
         with attach(options) as store:  # a name that nobody has would wait for ever
             place, produced = store.last_ack_point(), store.stat().producer_alive
@@ -156,6 +157,7 @@ def snapshot(options: argparse.Namespace) -> int:
         print(producer.request_snapshot(options.store, options.tables, state=options.state))
     if asks and not (options.status or options.watch):
         return 0
+    patience = time.monotonic() + PATIENCE
     while True:
         found = producer.snapshot_status(options.store, state=options.state)
         waits = producer.snapshot_waits(options.store, state=options.state)
@@ -163,6 +165,13 @@ def snapshot(options: argparse.Namespace) -> int:
         print(clear + (found or producer.Progress()).page(waits), flush=True)
         if not options.watch or (not waits and not (found and found.open)):
             return 1 if found and found.failed else 0
+        if waits and produced and time.monotonic() > patience:
+            patience = float("inf")
+            print(
+                "shmstore: the producer does not take this up: does it keep its state in another folder (--state, SHMSTORE_STATE, another "
+                "user's)?",
+                file=sys.stderr,
+            )
         time.sleep(1)
 
 

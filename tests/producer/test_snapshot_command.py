@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +47,20 @@ def test_requests_wait_for_the_producer_in_order(
     id_ = said.out.strip()
     (_, first), (_, second) = file.asked()
     assert (first.id, first.tables, first.cancel, second.cancel) == (id_, ("shop.*,crm.users", "x.y"), False, True)
+
+
+def test_a_producer_with_another_state_folder(file: ProgressFile, store: EventStore) -> None:
+    """A request that a living producer does not take up is explained, while it is watched."""
+    store.claim()
+    words = ["snapshot", "orders", "--path", str(store.stat().path), "--tables", "shop.*", "--watch"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "shmstore.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            assert "another folder (--state" in process.stderr.readline()
+        finally:
+            process.kill()
 
 
 def test_a_store_of_several_sources_has_no_snapshots(
