@@ -190,6 +190,8 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
             raise StoreError(f"cannot give store {name!r} to group {group!r}: {error.strerror}; be a member of it") from error
         os.fchmod(fd, mode)
         try:
+            if sizes.total > _free(fd, in_memory=path is None):
+                raise OSError(errno.ENOSPC, "")
             os.posix_fallocate(fd, 0, sizes.total)  # all memory now: later a full file system would be a SIGBUS
         except OSError as error:
             if error.errno != errno.ENOSPC:
@@ -209,6 +211,17 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
         os.close(fd)
         raise
     return Segment(name, path, fd)
+
+
+def _free(fd: int, *, in_memory: bool) -> int:
+    """Bytes that can be had where `fd` is: asked first, because for memory that it has not the kernel kills processes."""
+    there = os.fstatvfs(fd)
+    free = there.f_bavail * there.f_frsize if there.f_blocks else 2**63  # a tmpfs may have no limit
+    if in_memory:
+        with open("/proc/meminfo") as file:
+            kilobytes = {line.split()[0]: int(line.split()[1]) for line in file}
+        free = min(free, 1024 * (kilobytes["MemAvailable:"] + kilobytes["SwapFree:"]))
+    return free
 
 
 def _group(group: str | int | None) -> int:

@@ -230,11 +230,18 @@ def test_options_that_cannot_be(name, wrong):
     assert leftovers(name) == []
 
 
-def test_memory_is_taken_at_creation(name):
-    """A store that does not fit is refused when it is made, not by a SIGBUS when it is written."""
+def test_memory_is_taken_at_creation(name, monkeypatch):
+    """A store that does not fit is refused when it is made, not by a SIGBUS when it is written, and before it takes any memory."""
     free = os.statvfs("/dev/shm")
+    taken = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, start, size: taken.append(size))
     with pytest.raises(StoreError, match="bytes"):
         EventStore.create(name, capacity=2**20, memory_unit=free.f_bavail * free.f_frsize // 2**20 + 1024)
+    with open("/proc/meminfo") as file:
+        memory = {line.split()[0]: int(line.split()[1]) for line in file}
+    with pytest.raises(StoreError, match="bytes"):  # the file system may have more to give than the host has
+        EventStore.create(name, capacity=2**20, memory_unit=(memory["MemTotal:"] + memory["SwapTotal:"]) // 2**10 + 1024)
+    assert taken == []
     assert leftovers(name) == []
 
 
