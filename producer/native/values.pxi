@@ -9,6 +9,7 @@ cdef int* DIGIT_BYTES = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4]
 cdef uint32_t* POWERS = [1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000]
 cdef uint32_t* MONTH_DAYS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0]
 cdef uint32_t* MARCH_DAYS = [0, 306, 337, 0, 31, 61, 92, 122, 153, 184, 214, 245, 275, 0, 0, 0]  # of a year's days from March on
+cdef double* TENS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15]
 cdef int64_t* FRACTIONS = [1, 10000, 100, 1]  # microseconds, by bytes of the fraction
 
 
@@ -142,6 +143,25 @@ cdef inline uint8_t* write_time(uint8_t* to, const uint8_t* at, const uint8_t* e
     return write_signed(to, -value if packed < 0 else value)
 
 
+cdef inline bint _nearest(double wide, int digits, double* found) noexcept:
+    """The double nearest to `wide` as a decimal of so many digits; False where only exact arithmetic can tell which that is.
+
+    Integers up to 10^9 and powers of ten up to 10^22 are doubles, so that a quotient or a product of them is rounded once.
+    """
+    cdef double size = fabs(wide), scaled, whole
+    cdef int places
+    if not 1e-5 <= size < 1e15:
+        return False
+    places = digits - 1 - <int>floor(log10(size))
+    scaled = size * TENS[places] if places >= 0 else size / TENS[-places]
+    whole = floor(scaled + 0.5)
+    if fabs(fabs(scaled - whole) - 0.5) < 1e-5:
+        return False
+    whole = copysign(whole, wide)
+    found[0] = whole / TENS[places] if places >= 0 else whole * TENS[-places]
+    return True
+
+
 cdef uint8_t* write_float(uint8_t* to, const uint8_t* at) noexcept:
     """The double nearest to the shortest decimal that gives this float again."""
     cdef float value
@@ -153,8 +173,9 @@ cdef uint8_t* write_float(uint8_t* to, const uint8_t* at) noexcept:
     if wide != wide or wide - wide != 0:
         return write_double(to, wide)
     for digits in range(6 if wide == 0 or wide >= 1.1754943508222875e-38 or wide <= -1.1754943508222875e-38 else 1, 10):
-        snprintf(text, 64, b"%.*g", digits, wide)
-        shortest = strtod(text, NULL)
+        if not _nearest(wide, digits, &shortest):
+            snprintf(text, 64, b"%.*g", digits, wide)
+            shortest = strtod(text, NULL)
         if <float>shortest == value:
             return write_double(to, shortest)
     return write_double(to, wide)

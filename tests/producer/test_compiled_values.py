@@ -62,6 +62,11 @@ def _bytes(chance: random.Random, field: Field) -> bytes:
         digits = _digits(chance, (field.meta >> 8) - (field.meta & 255), field.meta & 255)
         data = bytes([digits[0] ^ 0x80, *digits[1:]])
         data = bytes(byte ^ 0xFF for byte in data) if chance.random() < 0.5 else data
+    elif name == "float" and chance.random() < 0.9:
+        number = chance.choice(
+            [chance.uniform(-1000, 1000), 10.0 ** chance.randrange(-8, 20), chance.randrange(10**8) / 100, chance.gauss(0, 1)]
+        )
+        data = struct.pack("<f", chance.choice([number, round(number, chance.randrange(7))]))
     elif name == "datetime":
         year, month, day = _date(chance)
         packed = (1 << 39) + (year * 13 + month << 22) + (day << 17) + (chance.randrange(25) << 12) + (chance.randrange(61) << 6)
