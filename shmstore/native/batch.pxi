@@ -86,6 +86,7 @@ cdef class Payloads:
     cdef object moved(self, object free):
         """`free`, if nobody else holds it, or a new view, on the next payload; None where there is none that can be."""
         cdef int64_t start = self.start, end
+        cdef int line
         cdef uint8_t* at
         cdef View* view = <View*>free
         if not self.left:
@@ -97,6 +98,8 @@ cdef class Payloads:
         self.ends += 1
         self.start = end
         at = <uint8_t*>(<View*>self.raw).view.buf + (start - self.begin)
+        for line in range(3):  # what comes in a moment: another processor has written it
+            fetch(at + 512 + 64 * line)
         if (
             free is None or Py_REFCNT(<PyObject*>view) != 1 or view.weakreflist != NULL or view.flags & view_released
         ):

@@ -95,6 +95,7 @@ cdef extern from *:
     int64_t wall_now() noexcept nogil
     void sleep_on(sem_t* semaphore, int64_t until) noexcept nogil
     void rest_a_moment() noexcept nogil
+    void fetch "__builtin_prefetch"(const void*) noexcept nogil
     object new_object(object cls, object arguments)
     const int view_released "_Py_MEMORYVIEW_RELEASED"
 
