@@ -427,7 +427,7 @@ class Snapshot:
 
     def _drop(self, wait: float = 0.0) -> None:
         """Forget the chunk under way."""
-        if self._chunk is not None and self.holds:
+        if self._chunk is not None and self.holds and self._chunk.task.open:
             self._chunk.task.place = Place()  # of a table without key nothing counts until all of it is there
         self._chunk, self._written, self.holds = None, None, False
         self._pause = time.monotonic() + wait
