@@ -12,6 +12,7 @@ cdef class Plan:
     cdef Program before, after
     cdef bytes before_columns, after_columns  # MessagePack
     cdef int type
+    cdef int head        # bytes of the number of rows that the last event had
 
 
 cdef class Table:
@@ -60,7 +61,7 @@ cdef class Stream:
     cdef object python
     cdef TransactionBuffer buffer
     cdef list tables
-    cdef Buffer first, second
+    cdef Buffer second               # images after an UPDATE
     cdef Chunk chunk                 # where the events of this run lie
     cdef bytes begin_tail            # a BEGIN seen before, from behind thread id and execution time on
     cdef int64_t begin_microsecond
@@ -79,7 +80,6 @@ cdef class Stream:
     def __cinit__(self, python, TransactionBuffer buffer):
         self.python, self.buffer = python, buffer
         self.tables = [None] * TABLES
-        memset(&self.first, 0, sizeof(Buffer))
         memset(&self.second, 0, sizeof(Buffer))
         memset(&self.file, 0, sizeof(Buffer))
         memset(&self.transaction, 0, sizeof(Buffer))
@@ -89,7 +89,6 @@ cdef class Stream:
         self.begin_tail = b""
 
     def __dealloc__(self):
-        free_buffer(&self.first)
         free_buffer(&self.second)
         free_buffer(&self.file)
         free_buffer(&self.transaction)
@@ -346,18 +345,14 @@ cdef class Stream:
         plan = self.plan(table, code, p, width)
         if plan is None:
             return False
-        self.first.size = self.second.size = 0
-        try:
-            count = decode_rows(plan.before, plan.after, p + width, end, &self.first, &self.second)
-        except Exception:
-            return False  # the decoder in Python says what is wrong with it
         self.order += 1
+        count = self.write_rows(event, table, plan, p + width, end)
+        if count < 0:
+            self.order -= 1
+            return False  # the decoder in Python says what is wrong with it
         if count:
             self.events += 1
             self.rows += count
-            self.write_rows(event, table, plan, count)
-        if self.first.room > LARGE:
-            free_buffer(&self.first)
         if self.second.room > LARGE:
             free_buffer(&self.second)
         return True
@@ -371,32 +366,65 @@ cdef class Stream:
         plan = Plan.__new__(Plan)
         plan.code, plan.bits = code, PyBytes_FromStringAndSize(<char*>bits, width)
         made = self.python.plan(table.map, code, plan.bits)
-        plan.type = 0
+        plan.type, plan.head = 0, 1
         if made is not None:
             plan.type, plan.before, plan.after, plan.before_columns, plan.after_columns = made
         table.plans.append(plan)
         return plan if plan.type else None
 
-    cdef int write_rows(self, Event* event, Table table, Plan plan, int count) except -1:
-        cdef TransactionBuffer buffer = self.buffer
-        cdef Buffer* out = &buffer.payloads.buffer
-        cdef size_t before = out.size
+    cdef int write_rows(self, Event* event, Table table, Plan plan, const uint8_t* p, const uint8_t* end) except -1:
+        """Write the event of the rows from `p` to `end`; return their number. -2, with nothing written, where one cannot be read."""
+        cdef Buffer* out = &self.buffer.payloads.buffer
+        cdef size_t before = out.size, at
+        cdef bint inserts = plan.before is None
+        cdef int count
         self.head(event, ENTRY_ROWS, plan.type, 0, NULL)
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.head), PyBytes_GET_SIZE(table.head))
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.schema), PyBytes_GET_SIZE(table.schema))
         put_byte(out, 0x94)
-        self.images(out, plan.before_columns, plan.before, count, &self.first)
-        self.images(out, plan.after_columns, plan.after, count, &self.second)
-        if self.finish(event, before, ENTRY_ROWS, plan.type, count, 0):
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(plan.before_columns), PyBytes_GET_SIZE(plan.before_columns))
+        if inserts:
+            put_byte(out, 0xC0)
+            put_raw(out, <uint8_t*>PyBytes_AS_STRING(plan.after_columns), PyBytes_GET_SIZE(plan.after_columns))
+        at = out.size
+        reserve(out, plan.head)
+        out.size += plan.head
+        self.second.size = 0
+        try:
+            count = decode_rows(plan.before, plan.after, p, end, out, out if inserts else &self.second)
+        except Exception:
+            out.size = before
+            return -2
+        if not count:
+            out.size = before
             return 0
-        return self.write_rows(event, table, plan, count)  # again, in the next part
+        self.count_rows(out, at, plan, count)
+        if not inserts:
+            put_raw(out, <uint8_t*>PyBytes_AS_STRING(plan.after_columns), PyBytes_GET_SIZE(plan.after_columns))
+            if plan.after is None:
+                put_byte(out, 0xC0)
+            else:
+                put_array_head(out, count)
+                put_raw(out, self.second.data, self.second.size)
+        if self.finish(event, before, ENTRY_ROWS, plan.type, count, 0):
+            return count
+        return self.write_rows(event, table, plan, p, end)  # again, in the next part
 
-    cdef int images(self, Buffer* out, bytes columns, Program program, int count, Buffer* images) except -1:
-        put_raw(out, <uint8_t*>PyBytes_AS_STRING(columns), PyBytes_GET_SIZE(columns))
-        if program is None:
-            return put_byte(out, 0xC0)
-        put_array_head(out, count)
-        return put_raw(out, images.data, images.size)
+    cdef int count_rows(self, Buffer* out, size_t at, Plan plan, int count) except -1:
+        """Write the head of the array at `at`, in front of which as much room is as the last one's took."""
+        cdef int size = 1 if count < 16 else 3 if count <= 0xFFFF else 5
+        cdef uint8_t* head
+        cdef int i
+        if size != plan.head:
+            reserve(out, size)
+            memmove(out.data + at + size, out.data + at + plan.head, out.size - at - plan.head)
+            out.size = out.size + size - plan.head
+            plan.head = size
+        head = out.data + at
+        head[0] = 0x90 | count if size == 1 else 0xDC if size == 3 else 0xDD
+        for i in range(1, size):
+            head[i] = <uint8_t>(count >> 8 * (size - 1 - i))
+        return 0
 
     # ------------------------------------------------------------ writing
 
