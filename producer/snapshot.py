@@ -89,6 +89,7 @@ class Snapshot:
         self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
         self._failures, self._pause, self._heard, self._average = 0, 0.0, False, 0
         self._ahead: list[Position] = []
+        self._saved = 0.0
         self.holds = False  # True while the stream must not be read
         self.active = False  # True while there is something to do
         self.waits = False  # True while an end of a transaction is wanted and was not met by chance
@@ -114,6 +115,9 @@ class Snapshot:
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
             self._placing.close(last)  # a former producer died there; its rows are read again
         self._decoder.altered = self._altered
+        for task in self._progress.tasks:
+            if task.open and not task.place.chunks:
+                task.place = Place()  # without a key, and left in the middle
         if self._progress.epoch != self._store.epoch:
             if self._progress.tasks:
                 self._progress.rewind(self._file.acked(self._progress.epoch))
@@ -361,7 +365,11 @@ class Snapshot:
         assert chunk.rows is not None
         done = chunk.rows.step(SLICE)
         rows, size, chunk.rows.rows, chunk.rows.size = chunk.rows.rows, chunk.rows.size, [], 0
-        chunk.task.place = chunk.task.place._replace(rows=chunk.task.place.rows + self._put(chunk, rows, size))
+        read = chunk.task.place.rows + self._put(chunk, rows, size)
+        chunk.task.place = chunk.task.place._replace(state="reading", rows=read)
+        if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
+            self._saved = time.monotonic()
+            self._file.save(self._progress)
         if done:
             self._connected().query("COMMIT")
             self._written = chunk.task, chunk.task.place._replace(state="done", chunks=1)

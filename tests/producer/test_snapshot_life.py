@@ -19,7 +19,18 @@ import pytest
 import producer
 from producer.progress import Place, Progress, ProgressFile, Request
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError
-from tests.producer.running import Follower, events_of, execute, remove, running, store_name, wait_for, wait_for_position
+from tests.producer.running import (
+    Follower,
+    Mirror,
+    Running,
+    events_of,
+    execute,
+    remove,
+    running,
+    store_name,
+    wait_for,
+    wait_for_position,
+)
 from tests.producer.snapping import Copy, Load, copied, fill, finished, select, states
 from tests.servers.server import Server, start_server
 
@@ -275,6 +286,29 @@ def test_a_missing_privilege_is_named(any_server: Server, database: str, options
             assert run.alive
     finally:
         execute(any_server, "", f"DROP USER {account}")
+
+
+def test_a_table_without_a_key_shows_how_far_it_is(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """Its rows are counted while it is read; a producer that goes on in the middle reads and counts from its beginning."""
+    execute(any_server, database, "CREATE TABLE t (v INT)", f"INSERT INTO t VALUES {','.join(['(1)'] * 1000)}")
+    execute(any_server, database, *["INSERT INTO t SELECT * FROM t"] * 6)
+    with running(any_server, **{**options, "capacity": 64}, snapshot="initial") as run:
+        store = run.settings.store
+
+        def task() -> Any:
+            progress = producer.snapshot_status(store, state=options["state"])
+            return progress.tasks[0] if progress is not None and progress.tasks else None
+
+        wait_for(lambda: task() and task().place.state == "reading" and task().place.rows, "rows of what does not fit the ring")
+        run.stop()
+        second = Running(run.settings)
+        try:
+            follower = Follower(store, Mirror("nobody's"))
+            wait_for(lambda: task().place.state == "done", "the rest")
+            assert task().place.rows == 64_000
+            follower.finish()
+        finally:
+            second.stop()
 
 
 @pytest.mark.parametrize("keys", ["id INT PRIMARY KEY", "id INT"])
