@@ -53,21 +53,15 @@ class Shmstore:
 
     def receiver(self) -> Any:
         subscription = self.reader()
-        get, ack = subscription.get, subscription.ack
+        get, ack, limit = subscription.get, subscription.ack, self.batch
 
         def receive() -> Any:
-            batch = get()
+            batch = get(limit_events=limit)
             bytes(batch.raw)
             ack(batch)
             return len(batch)
 
-        def receive_one() -> Any:
-            batch = get(limit_events=1)
-            bytes(batch.raw)
-            ack(batch)
-            return 1
-
-        return receive_one if self.batch == 1 else receive
+        return receive
 
     def close(self) -> None:
         self.store.close()
