@@ -12,6 +12,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
     split.pxi   Splitter: packets to runs of events
     fold.pxi    the checksum of half-put transactions
+    known.pxi   what a stream knows of a table
     stream.pxi  Stream: the usual events of a transaction, all else handed to Python
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
@@ -39,6 +40,7 @@ include "crc32.pxi"
 include "fold.pxi"
 include "buffer.pxi"
 include "split.pxi"
+include "known.pxi"
 include "stream.pxi"
 
 
