@@ -154,11 +154,11 @@ class Lease:
 
     def close(self) -> None:
         """Give up the subscription for its next owner, and the store."""
+        if self._subscription is not None:
+            self._subscription.close()  # first: Spark does not wait long for a process that it ends
         if self._server is not None:
             self._server.close()
             self._server = None  # its attachment goes with the last connection that still reads
-        if self._subscription is not None:
-            self._subscription.close()
         if self._store is not None:
             self._store.close()
         self._subscription = self._store = self._seen = None
