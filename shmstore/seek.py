@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import numpy as np
 
 from shmstore.batch import Batch
@@ -12,12 +15,15 @@ from shmstore.ring import FLOOR, PUT, slowest_ack
 from shmstore.segment import Segment
 from shmstore.sync import fence
 
+MYSQL_GTIDS: Final = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s*:\s*([a-z_][a-z0-9_]*|[0-9]+(-[0-9]+)?))+"
+MARIADB_GTIDS: Final = r"[0-9]+-[0-9]+-[0-9]+"
+
 
 def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: int | None) -> Batch:
     """Return a copy of the events from `first` on; as `EventStore.peek`."""
     views, newest, oldest = segment.views, segment.words[PUT], slowest_ack(segment.views) + 1
     if not oldest <= first <= newest + 1:
-        raise PositionNotFound(f"sequence {first} is not in store {segment.name!r}: it keeps {oldest} to {newest}")
+        raise absent(segment, first, oldest, newest)
     last = newest if limit_events is None else min(newest, first + limit_events - 1)
     if limit_bytes is not None and last >= first:
         mask = views.places - 1
@@ -40,6 +46,12 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
         if segment.flags & StoreFlag.CHECKSUM:
             batch.verify()
     return batch
+
+
+def absent(segment: Segment, sequence: int, oldest: int, newest: int) -> PositionNotFound:
+    """The error that says so, and what is there instead."""
+    held = f"it keeps {oldest} to {newest}" if oldest <= newest else f"it is empty, and its next event will be {newest + 1}"
+    return PositionNotFound(f"sequence {sequence} is not in store {segment.name!r}: {held}")
 
 
 def find(segment: Segment, position: Position) -> int:
@@ -99,7 +111,17 @@ def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> 
         snapshot = here
     if snapshot:
         return oldest
+    if not position.of_group and not well_formed(position.gtids):
+        raise PositionNotFound(
+            f"{position.gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
+        )
     raise PositionNotFound(f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}")
+
+
+def well_formed(gtids: str) -> bool:
+    """True where `gtids` is written like a GTID set of MySQL or of MariaDB."""
+    parts = [part.strip() for part in gtids.lower().split(",")]
+    return any(all(re.fullmatch(form, part) for part in parts) for form in (MYSQL_GTIDS, MARIADB_GTIDS))
 
 
 def is_read(segment: Segment, sequence: int) -> bool:

@@ -90,6 +90,14 @@ def test_create_of_a_store_that_is_there(store: EventStore) -> None:
     assert store.newest == 1
 
 
+@pytest.mark.parametrize(
+    ("start", "mend"), [("5", "is empty, and its next event will be 0"), ("gtid:junk", "UUID:1-4711 as MySQL does, or 0-1-4711")]
+)
+def test_tail_from_what_is_not_there(store: EventStore, start: str, mend: str) -> None:
+    """`tail --from` of a place that the store cannot have says in one line what can be given."""
+    assert mend in run("tail", store.name, "--from", start, "--no-follow", code=2)
+
+
 def test_second_reader_of_a_subscription(store: EventStore) -> None:
     """A subscription that a living process reads is refused, with that process's id."""
     with store.subscribe("audit"):

@@ -84,6 +84,23 @@ def test_find_by_gtids(store):
         store.find(Position("", 0, "u:1-9"))
 
 
+@pytest.mark.parametrize("gtids", ["junk", "0-1", "0-1-7;0-1-8", "3e11fa47-71ca-11e1-9e33-c80aa9429562", "0-1-7,"])
+def test_find_of_no_gtid_set(store, gtids):
+    """What is no GTID set of either server is called so, with the forms that are."""
+    with pytest.raises(PositionNotFound, match=r"is no GTID set: write UUID:.* MySQL .*0-1-.* MariaDB"):
+        store.find(Position("", 0, gtids))
+
+
+UUID = "3E11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+@pytest.mark.parametrize("gtids", ["0-1-7", "0-1-7, 1-1-4", f"{UUID}:1-5:7,{UUID}:tag:3", f"{UUID}:1,\n{UUID}:2-3", "one=0-1-7"])
+def test_find_of_gtids_that_are_not_there(store, gtids):
+    """A set that is written as a server writes it is not called malformed because no transaction ends there."""
+    with pytest.raises(PositionNotFound, match="no transaction kept"):
+        store.find(Position("", 0, gtids))
+
+
 def test_find_after_the_ring_went_round(make):
     """find looks at what is kept and one event back, however often the ring went round."""
     store = make(capacity=4, memory_unit=1024)
@@ -117,6 +134,21 @@ def test_lag_counts_from_the_last_ack_point(store):
     assert store.stat().subscriptions[0].ack_point is None
     with store.subscribe("b", start=3):
         assert {stat.name: stat.ack_point for stat in store.subscriptions()} == {"a": None, "b": 2}
+
+
+def test_peek_at_what_is_not_there(make):
+    """A sequence that is not kept is refused with those that are; where none is, with the next that will be."""
+    store = make(capacity=16)
+    with pytest.raises(PositionNotFound, match=r"sequence 5 .* it is empty, and its next event will be 0$"):
+        store.peek(5)
+    store.put([b"1", b"2"])
+    with pytest.raises(PositionNotFound, match=r"it keeps 0 to 1$"):
+        store.peek(5)
+    reader = store.subscribe("a")
+    reader.ack(reader.get(timeout=0))
+    for sequence in (1, 5):
+        with pytest.raises(PositionNotFound, match=r"it is empty, and its next event will be 2$"):
+            store.peek(sequence)
 
 
 def test_peek_by_bytes(make):
