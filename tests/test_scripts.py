@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,6 +36,14 @@ def test_help(name: str) -> None:
     if name != "check":
         assert len(told.stdout.splitlines()) > 3
     assert told.stdout.strip()
+
+
+def test_servers_describes_what_it_offers() -> None:
+    """Each kind of server that `scripts/servers` takes stands in its help with what it is; none is taken that it could not start."""
+    told = run(ROOT / "scripts" / "servers", "--help").stdout
+    offered = re.findall(r"\{(.*)\}", told)[0].split(",")
+    assert [kind for kind in offered if not re.search(rf"^  {kind} +\w", told, re.MULTILINE)] == []
+    assert {kind.rstrip("0123456789") for kind in offered} == {"mariadb", "mysql"}
 
 
 @pytest.mark.parametrize(

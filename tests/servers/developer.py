@@ -10,18 +10,19 @@ import tempfile
 import threading
 from pathlib import Path
 
-from tests.servers.packages import ORIGINS
 from tests.servers.programs import find_program
 from tests.servers.server import Server, ServerUnavailable, start_server
 
+KINDS = {
+    "mariadb": "the MariaDB of this machine's release (or one that is installed)",
+    "mariadb118": "MariaDB 11.8",
+    "mysql": "the newest MySQL that the package archive has (or one that is installed)",
+}
 DESCRIPTION = """\
 Start a real database server for yourself: on a free port of 127.0.0.1, root without a password,
 row binlog with full images and full metadata, as `shmstore produce` wants it.
 
-  mariadb     the MariaDB of this machine's release (or one that is installed)
-  mariadb118  MariaDB 11.8
-  mysql       the newest MySQL that the package archive has (or one that is installed)
-"""
+""" + "\n".join(f"  {kind:<11} {what}" for kind, what in KINDS.items())
 EPILOG = """\
 examples:
   scripts/servers mariadb                           until Ctrl-C, then all is removed
@@ -38,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/servers", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=sorted(ORIGINS), help="which server")
+    parser.add_argument("kind", choices=KINDS, help="which server")
     parser.add_argument("--port", type=int, default=0, help="TCP port on 127.0.0.1 (default: a free one)")
     parser.add_argument("--dir", metavar="DIR", help="folder for data and log; kept at the end and used again the next time")
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder at the end, and say where it is")
