@@ -23,20 +23,28 @@ _SIZE = struct.Struct("<I")
 
 
 def list_files(path: str) -> list[Path]:
-    """Return the binlog file `path`, or those of the folder, by number. Raises `SettingsError`."""
+    """Return the binlog file `path`, or those of the folder, by number: of a server's data folder, too. Raises `SettingsError`."""
     place = Path(path)
     try:
         if place.is_file():
             return [place]
         found = [file for file in place.iterdir() if file.suffix[1:].isdigit() and file.is_file()]
+        logs = {file.stem for file in found if _begins_as_binlog(file)}  # aria_log.00000001 has such a name, too
     except OSError as error:
-        raise SettingsError(f"binlog is {path!r}, which cannot be read: {error.strerror}") from error
-    if not found:
+        raise SettingsError(f"binlog is {path!r}, where {error.filename!r} cannot be read: {error.strerror}") from error
+    if not logs:
         raise SettingsError(f"binlog is {path!r}, which holds no binlog files (NAME.000001 ...)")
-    stems = {file.stem for file in found}
-    if len(stems) > 1:
-        raise SettingsError(f"binlog is {path!r}, which holds files of several logs: {', '.join(sorted(stems))}; name one file")
-    return sorted(found, key=lambda file: int(file.suffix[1:]))
+    if len(logs) > 1:
+        raise SettingsError(
+            f"binlog is {path!r}, which holds files of several logs: {', '.join(sorted(logs))}; copy those of one into a folder of "
+            "their own, or name one file"
+        )
+    return sorted((file for file in found if file.stem in logs), key=lambda file: int(file.suffix[1:]))
+
+
+def _begins_as_binlog(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) in (MAGIC, ENCRYPTED)
 
 
 class BinlogFiles:

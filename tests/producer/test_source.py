@@ -259,7 +259,8 @@ def test_purged_positions(flavor: str) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_local_files(flavor: str, tmp_path: Path) -> None:
-    """A folder of binlog files gives the events that the server's stream gave; it ends by itself, and goes on with new files."""
+    """A folder of binlog files gives the events that the server's stream gave; it ends by itself, and goes on with new files.
+    The server's own data folder will do, too."""
     with start_server(flavor) as server:
         execute(server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, b VARCHAR(50))")
         with running(server, start="earliest") as run:
@@ -293,6 +294,13 @@ def test_local_files(flavor: str, tmp_path: Path) -> None:
                 assert list(store.peek(store.oldest)) == streamed[len(half) :]
         finally:
             remove(later.store)
+        there = producer.Settings(store=store_name(), binlog=str(server.directory / "data"))
+        try:
+            producer.run(there, lambda: False)
+            with EventStore.attach(there.store) as store:
+                assert list(store.peek(store.oldest))[-len(streamed) :] == streamed
+        finally:
+            remove(there.store)
     last = sorted(tmp_path.glob("binlog.0*"))[-2]
     damaged = bytearray(last.read_bytes())
     damaged[len(damaged) // 2] ^= 1

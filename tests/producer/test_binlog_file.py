@@ -1,0 +1,51 @@
+"""producer/binlog_file.py: which files of a folder are the binlog."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from producer.binlog_file import ENCRYPTED, MAGIC, BinlogFiles, list_files
+from producer.settings import SettingsError
+from shmstore import UnsupportedEvent
+
+
+def fill(folder: Path, **contents: bytes) -> None:
+    for name, content in contents.items():
+        stem, _, number = name.rpartition("_")
+        (folder / f"{stem}.{number}").write_bytes(content)
+
+
+def test_a_data_folder_has_other_numbered_files(tmp_path: Path) -> None:
+    """Of a MariaDB data folder only the binlog is taken, by number, not by name; a file of it that is broken is not left out."""
+    fill(tmp_path, aria_log_00000001=b"\xfe\xfe\xf8", aria_log_00000002=b"", ib_buffer_7=b"x", binlog_999999=MAGIC)
+    fill(tmp_path, binlog_1000000=MAGIC, binlog_000002=MAGIC, binlog_000003=b"", binlog_index=b"./binlog.000002\n")
+    (tmp_path / "aria_log_control").write_bytes(b"\xfe\xfe\xf9")
+    (tmp_path / "mysql.1").mkdir()
+    files = list_files(str(tmp_path))
+    assert [file.name for file in files] == ["binlog.000002", "binlog.000003", "binlog.999999", "binlog.1000000"]
+    with pytest.raises(UnsupportedEvent, match=r"binlog\.000003 is no binlog file: it begins with nothing"):
+        BinlogFiles(files[1:]).read()
+
+
+def test_two_logs_in_a_folder(tmp_path: Path) -> None:
+    """Where the folder has several logs, as a replica's has, they are named and none is taken."""
+    fill(tmp_path, binlog_000001=MAGIC, relay_000001=MAGIC, aria_log_00000001=b"\xfe\xfe\xf8")
+    with pytest.raises(SettingsError, match=re.escape(f"{str(tmp_path)!r}, which holds files of several logs: binlog, relay; ")):
+        list_files(str(tmp_path))
+
+
+def test_a_folder_without_a_binlog(tmp_path: Path) -> None:
+    """Numbered files that are none of a binlog are the same as no files."""
+    fill(tmp_path, aria_log_00000001=b"\xfe\xfe\xf8")
+    with pytest.raises(SettingsError, match="holds no binlog files"):
+        list_files(str(tmp_path))
+
+
+def test_an_encrypted_log(tmp_path: Path) -> None:
+    """An encrypted binlog is known as one, and refused with the way round."""
+    fill(tmp_path, binlog_000001=ENCRYPTED + b"\1", aria_log_00000001=b"\xfe\xfe\xf8")
+    with pytest.raises(UnsupportedEvent, match=r"binlog\.000001 is encrypted; read it through its server"):
+        BinlogFiles(list_files(str(tmp_path))).read()
