@@ -7,6 +7,7 @@ decode ourselves. A piece holds many events: they are handed out together, and w
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import ssl
@@ -37,6 +38,8 @@ GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (Mar
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
 _LOST = {1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 3169, 4031}
 _LOGIN = {1044, 1045, 1130, 1156, 1251, 1275, 1449, 1524, 1698, 1820, 1862, 2026, 2049, 2059, 2061, 3118, 3159, 4151}
+_NO_CLIENT_PLUGIN, _NO_SERVER_PLUGIN = 2059, 1524
+_PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'dialog''
 
 
 class Session:
@@ -136,13 +139,15 @@ def translate(error: Exception, endpoint: tuple[str, int], *, user: str = "") ->
     where = f"{endpoint[0]}:{endpoint[1]}"
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1] if code and len(error.args) > 1 else error).replace("\n", " ").strip()
+    if wanting := _wants_plugin(code, text):
+        return LoginRefused(f"{where} wants {user or 'the account'} to log in with {wanting}")
     if "EOF occurred" in text or "reset by peer" in text:  # in mid-handshake, which PyMySQL calls an error of TLS
         return LinkLost(f"the link to {where} broke: {text}")
     if isinstance(error, ssl.SSLError) or code == 2026 or "TLS" in text or "SSL" in text or "certificate" in text:
         return LoginRefused(f"no TLS to {where}: {text}; check the server's certificate and tls, tls_ca, tls_cert, tls_key")
     if code in _LOST:
         return LinkLost(f"the link to {where} broke: {text}")
-    if code in _LOGIN or "cryptography" in text:
+    if code in _LOGIN:
         return LoginRefused(f"{where} refused {user or 'the account'}: {text}; check user, password and the account's host")
     if code == 1236:
         return _dump_error(text, where)
@@ -153,6 +158,22 @@ def translate(error: Exception, endpoint: tuple[str, int], *, user: str = "") ->
     if code in _UNREACHABLE or isinstance(error, OSError):
         return ServerUnreachable(f"no connection to {where}: {text}; is the server running, are host and port right?")
     return SourceError(f"{where}: error {code}: {text}" if code else f"{where}: {text}")
+
+
+def _wants_plugin(code: int, text: str) -> str:
+    """Return which authentication plugin the login failed for want of, and what mends it; empty where that was not the reason."""
+    other = (
+        "ALTER USER ... IDENTIFIED VIA mysql_native_password USING PASSWORD('...') (MySQL: WITH caching_sha2_password BY '...')"
+    )
+    if "pynacl" in text:
+        return f"plugin client_ed25519, which needs PyNaCl: pip install PyMySQL[ed25519], or {other}"
+    if "cryptography" in text:
+        return "plugin caching_sha2_password or sha256_password, which without TLS needs cryptography: pip install cryptography, or set tls"
+    if code == _NO_CLIENT_PLUGIN and (named := _PLUGIN.search(text)):
+        return f"plugin {named[1]}, which is not supported here: {other}"
+    if code == _NO_SERVER_PLUGIN and (named := _PLUGIN.search(text)):
+        return f"plugin {named[1]}, which the server itself has not loaded: {other}"
+    return ""
 
 
 def _dump_error(text: str, where: str) -> SourceError:
