@@ -8,22 +8,27 @@ mend, 130 Ctrl-C, 141 the reader of our output went away. A command imports what
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import os
 import sys
-import threading
-import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from shmstore import arguments
-from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
-from shmstore.problem import extra_of, line_of
-from shmstore.signals import ended, on_signal
+try:
+    import argparse
+    import json
+    import logging
+    import os
+    import threading
+    import time
+
+    from shmstore import arguments
+    from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
+    from shmstore.problem import extra_of, line_of
+    from shmstore.signals import ended, on_signal
+except KeyboardInterrupt:  # Ctrl-C before `main` can see it
+    sys.exit(130)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consumer import Consumer
     from consumer.tail import Peek
     from producer import Summary
@@ -73,8 +78,13 @@ def settle_stdout() -> None:
 
 def fail(message: str) -> int:
     """Print `message` as one line on stderr; return exit code 2."""
-    print("shmstore:", message, file=sys.stderr)
+    say(message)
     return 2
+
+
+def say(message: str) -> None:
+    """Print `message` as one line on stderr."""
+    print("shmstore:", message, file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- the producer
@@ -96,7 +106,7 @@ def produce(options: argparse.Namespace) -> int:
     stop = threading.Event()
     with on_signal(stop.set) as came:
         summary = producer.run(settings, stop)
-    print(f"shmstore: {settings.store}: {told(summary)}", file=sys.stderr)
+    say(f"{settings.store}: {told(summary)}")
     return ended(came)
 
 
@@ -114,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     stores = [each.store for each in settings]
     for each, summary in zip(settings, summaries, strict=True):
         name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
-        print(f"shmstore: {name}: {told(summary)}", file=sys.stderr)
+        say(f"{name}: {told(summary)}")
     return ended(came)
 
 
@@ -150,7 +160,7 @@ def snapshot(options: argparse.Namespace) -> int:
         if place is not None and place.of_group:
             raise ValueError(f"store {options.store!r} has several sources: snapshots work with one source in a store")
         if asks and not produced:
-            print(f"shmstore: no producer runs on store {options.store!r}: the next one takes this up", file=sys.stderr)
+            say(f"no producer runs on store {options.store!r}: the next one takes this up")
     if options.cancel:
         producer.cancel_snapshot(options.store, state=options.state)
     elif options.tables is not None:
@@ -167,11 +177,7 @@ def snapshot(options: argparse.Namespace) -> int:
             return 1 if found and found.failed else 0
         if waits and produced and time.monotonic() > patience:
             patience = float("inf")
-            print(
-                "shmstore: the producer does not take this up: does it keep its state in another folder (--state, SHMSTORE_STATE, another "
-                "user's)?",
-                file=sys.stderr,
-            )
+            say("the producer does not take this up: is its state in another folder (--state, SHMSTORE_STATE, another user's)?")
         time.sleep(1)
 
 
@@ -213,10 +219,7 @@ def tail(options: argparse.Namespace) -> int:
 
 def warn_of_missed(count: int) -> None:
     """Say on stderr that a peek was overtaken."""
-    print(
-        f"shmstore: {count} events went by unseen; with --subscription the store keeps them until they are printed",
-        file=sys.stderr,
-    )
+    say(f"{count} events went by unseen; with --subscription the store keeps them until they are printed")
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -241,9 +244,9 @@ def serve(options: argparse.Namespace) -> int:
             missing.append(name)
 
     def ready(address: tuple[str, int]) -> None:
-        print(f"shmstore: listening on {address[0]}:{address[1]}", file=sys.stderr, flush=True)
+        say(f"listening on {address[0]}:{address[1]}")
         for name in missing:
-            print(f"shmstore: there is no store {name!r} yet: its clients are refused until it is made", file=sys.stderr)
+            say(f"there is no store {name!r} yet: its clients are refused until it is made")
 
     settings = Settings(
         host=options.listen[0],
@@ -279,7 +282,7 @@ def spool(options: argparse.Namespace) -> int:
         on_signal(writer.stop) as came,
     ):
         written = writer.run(options.interval)
-    print(f"shmstore: {options.store}: wrote {written} events into {options.directory}", file=sys.stderr)
+    say(f"{options.store}: wrote {written} events into {options.directory}")
     return ended(came)
 
 
@@ -381,7 +384,7 @@ def metrics(options: argparse.Namespace) -> int:
         server = Endpoint(options.listen, render)
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
-    print(f"shmstore: listening on {options.listen[0]}:{server.server_port}", file=sys.stderr, flush=True)
+    say(f"listening on {options.listen[0]}:{server.server_port}")
     with server, on_signal(server.stop) as came:
         server.serve_forever()
     return ended(came)

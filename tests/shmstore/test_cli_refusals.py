@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,31 @@ def test_output_that_cannot_be_written(name: str, words: str, output: str, code:
     line = f"{shlex.join(COMMAND)} {words.replace('NAME', name)} {output}"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1 if code else 0), done.stderr
+
+
+INTERRUPTED = """
+import signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+sys.modules.pop(sys.argv[1], None)
+sys.meta_path.insert(0, Interrupts())
+from shmstore.cli import main
+sys.exit(main(["ls"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["argparse", "importlib.metadata", "shmstore.arguments", "shmstore.signals", "shmstore.report"]
+)
+def test_interrupted_while_it_is_imported(module: str) -> None:
+    """Ctrl-C while the command is still imported ends it as any other does: exit code 130 and not a word."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, module], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_missing_extra(name: str, tmp_path: Path) -> None:
