@@ -97,7 +97,11 @@ class Settings:
     operations: tuple[str, ...] = _option(OPERATIONS, "what passes: " + ", ".join(OPERATIONS))
     rows_query: bool = _option(False, "keep the statement behind a rows event in its props, where the server logs it")
     statements: str = _option("fail", "statement-format changes: stop, or pass their text on as QUERY", choices=("fail", "pass"))
-    row_image: str = _option("full", "binlog_row_image to insist on", choices=("full", "any"))
+    row_image: str = _option(
+        "full",
+        "binlog_row_image that the server must have; a column that a session leaves out all the same is absent, not NULL",
+        choices=("full", "any"),
+    )
     on_error: str = _option("stop", "an event that cannot be decoded: stop, or count, log and skip it", choices=("stop", "skip"))
     # ---- transactions
     transaction_events: int = _option(4096, "events kept together; a larger transaction goes in parts", low=1)

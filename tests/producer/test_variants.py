@@ -62,6 +62,26 @@ def test_partial_images(flavor: str) -> None:
     ]
 
 
+def test_a_session_may_leave_columns_out(any_server: Server, database: str) -> None:
+    """Where the server logs full images, a session that does not is followed: what it leaves out is absent, which is not NULL."""
+    with running(any_server) as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
+        execute(
+            any_server,
+            database,
+            "INSERT INTO t VALUES (1, NULL, 3)",
+            "SET SESSION binlog_row_image = MINIMAL",
+            "UPDATE t SET b = 4",
+        )
+        execute(any_server, database, "UPDATE t SET b = 5")
+        rows = [row for event in events_of(run, any_server) for row in event.rows]
+    assert [(row.before, row.after) for row in rows] == [
+        (None, (1, None, 3)),
+        ((1, ABSENT, ABSENT), (ABSENT, ABSENT, 4)),
+        ((1, None, 4), (1, None, 5)),
+    ]
+
+
 def test_gtids_are_switched_on() -> None:
     """A producer that follows file and offset lives through gtid_mode becoming ON, and follows GTIDs from then on; what it had
     not read before that the server does not send any more, and the error says what to do."""
