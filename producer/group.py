@@ -21,12 +21,13 @@ import numpy as np
 
 from producer.merge import Lane, Merge, Piece
 from producer.places import Places, join_places, lowest_places, place_text, split_places
+from producer.putting import PatientPut
 from producer.replicator import Replicator, Summary
 from producer.settings import Settings, SettingsError
 from producer.start import Resume, Start, resume_point
 from producer.transaction import Flush, resized
 from producer.writer import GTIDS, PROPS, Tail
-from shmstore import SLOT, EntryType, Event, EventStore, EventType, Position, StoreFull, checkpoints
+from shmstore import SLOT, EntryType, Event, EventStore, EventType, Position, checkpoints
 from shmstore.codec import decode_stored, encode_batch, encode_stored, position_of
 
 SECOND = 1.0
@@ -96,6 +97,7 @@ class Group:
     def __init__(self, settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> None:
         self._settings, self._store, self._stop = settings, store, stop
         self._log = log or logging.getLogger("producer")
+        self._patient = PatientPut(store, self._log)
         self.changed = threading.Condition()
         self._errors: list[BaseException] = []
         self._beat = 0.0
@@ -171,10 +173,11 @@ class Group:
 
         def work(seat: Seat, settings: Settings) -> None:
             try:
-                stop: Stop = lambda: self.failed or self._stop()  # noqa: E731
                 quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
                 one = dataclasses.replace(settings, heartbeat=quick)
-                results[seat.name] = Replicator(one, self._store, stop, seat=seat, log=self._log.getChild(seat.name)).run()
+                results[seat.name] = Replicator(
+                    one, self._store, self._is_over, seat=seat, log=self._log.getChild(seat.name)
+                ).run()
             except BaseException as error:  # handed to the thread that puts, whatever it is
                 self._errors.append(error)
             finally:
@@ -199,7 +202,7 @@ class Group:
         return [results[seat.name] for seat in self.seats]
 
     def _put_all(self) -> None:
-        while not self.failed and not self._stop():
+        while not self._is_over():
             with self.changed:
                 pieces = self._take()
                 whole = not pieces and self._merge.owner is None and self._all_known
@@ -289,12 +292,11 @@ class Group:
             )
 
     def _put(self, blob: bytes, slots: np.ndarray[Any, np.dtype[np.void]]) -> None:
-        while not self.failed and not self._stop():
-            try:
-                self._store.put_encoded(blob, slots, timeout=0.5)
-                return
-            except StoreFull:
-                self._heartbeat()
+        if not self._is_over():
+            self._patient.put(blob, slots, self._is_over, self._heartbeat)
+
+    def _is_over(self) -> bool:
+        return self.failed or self._stop()
 
     def _heartbeat(self) -> None:
         now = time.monotonic()

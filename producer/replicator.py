@@ -24,6 +24,7 @@ from producer.events import RawEvent
 from producer.failover import after_loss, go_to_start, needs_snapshot
 from producer.history import open_history, take_snapshot
 from producer.link import Link
+from producer.putting import PatientPut
 from producer.schema import SchemaHistory
 from producer.seal import Seal
 from producer.server import read_server, require_binlog
@@ -33,7 +34,7 @@ from producer.start import Resume, Start, choose_start, has_resume, resume_point
 from producer.stream import new_buffer
 from producer.transaction import Flush
 from producer.writer import Tail
-from shmstore import BatchMode, Checkpoint, Event, EventStore, Position, StoreExists, StoreFull, StoreNotFound, UnsupportedEvent
+from shmstore import BatchMode, Checkpoint, Event, EventStore, Position, StoreExists, StoreNotFound, UnsupportedEvent
 from shmstore.codec import decode, encode_batch
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Replicator:
         self._settings, self._store, self._stop, self._seat = settings, store, stop, seat
         self._before, self._after = before, after
         self._log = log or logging.getLogger("producer")
+        self._patient = PatientPut(store, self._log)
         self._buffer = new_buffer(
             events=max(1, min(settings.transaction_events, store.capacity // 2)),
             size=max(1, min(settings.transaction_bytes, store.limit_bytes // 2)),
@@ -382,24 +384,14 @@ class Replicator:
                 if not events:
                     return True
                 blob, slots = encode_batch(events)
-        began, waited = time.monotonic(), False
+        began = time.monotonic()
         if self._seat is not None:
             if not self._seat.put(flush._replace(blob=memoryview(bytes(blob))), self._stop):  # it is kept there
                 return False
-            waited = time.monotonic() - began > 0.1
-        while self._seat is None:
-            try:
-                self._store.put_encoded(blob, slots, timeout=0.5)
-                break
-            except StoreFull:
-                waited = True
-                if self._snapshot is not None:
-                    self._snapshot.read_on()
-                self._heartbeat()
-                if self._stop():
-                    return False
-        if waited:
-            self._blocked += time.monotonic() - began
+        elif not self._patient.put(blob, slots, self._stop, self._while_full):
+            return False
+        if (waited := time.monotonic() - began) > 0.1:
+            self._blocked += waited
             link.rest()
         self._transactions += flush.ends
         self._events += len(slots)
@@ -408,6 +400,11 @@ class Replicator:
         if self._after is not None:
             self._after(events)
         return True
+
+    def _while_full(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.read_on()
+        self._heartbeat()
 
     def _heartbeat(self, *, at_once: bool = False) -> None:
         now = time.monotonic()

@@ -37,6 +37,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     count = stat.newest - stat.oldest + 1
     kept = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else "nothing: all that was put is acked"
     room = f"{quantity(stat.free_bytes)} of {quantity(stat.limit_bytes)} free ({free(stat):.0f} %)"
+    waits = f"; the producer waits for room: {stat.holdup}" if stat.room_wanted is not None else ""
     lines = [
         f"store      {stat.name}  ({stat.path or 'shared memory'}, {quantity(stat.segment_bytes)})",
         f"created    {moment(stat.created_ms)}, epoch {stat.epoch:x}, {', '.join(options)}",
@@ -44,7 +45,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"producer   {owner(stat.producer_pid, stat.producer_alive)}{life}",
         f"put        {stat.put.sequence + 1:,} events, {stat.put.rows:,} rows, {quantity(stat.put.bytes)}{newest}{rate}",
         f"kept       {kept}",
-        f"room       {stat.free_events:,} of {stat.capacity:,} events, {room}",
+        f"room       {stat.free_events:,} of {stat.capacity:,} events, {room}{waits}",
         "",
     ]
     if not stat.subscriptions:

@@ -7,8 +7,8 @@ import time
 from typing import NamedTuple
 
 from shmstore.event import Position
-from shmstore.layout import LOCK_PRODUCER, StoreFlag, header_word
-from shmstore.ring import PUT, Cursor, cursor_at, slowest_ack
+from shmstore.layout import DISARMED, LOCK_PRODUCER, StoreFlag, header_word
+from shmstore.ring import PUT, ROOM_WANTED, Cursor, cursor_at, slowest_ack
 from shmstore.segment import Segment
 from shmstore.sync import Ownership, start_time
 
@@ -29,9 +29,19 @@ class SubscriptionStat(NamedTuple):
     lag_ms: int
     ack_point: int | None
 
+    @property
+    def standing(self) -> str:
+        """Name, owner and ack, for a sentence about who holds the producer up."""
+        dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "nobody reads it"
+        reader = f"read by pid {self.owner_pid}" if self.alive else dead
+        return f"subscription {self.name!r} ({reader}) has acked {f'up to {self.ack.sequence:,}' if self.ack.sequence >= 0 else 'nothing'}"
+
 
 class StoreStat(NamedTuple):
-    """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take."""
+    """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take.
+
+    `room_wanted` is the ack that a living producer waits for, because what it puts does not fit; None where it does not wait.
+    """
 
     name: str
     path: str | None
@@ -56,6 +66,19 @@ class StoreStat(NamedTuple):
     source: str
     source_position: Position | None
     subscriptions: tuple[SubscriptionStat, ...]
+    room_wanted: int | None = None
+
+    @property
+    def slowest(self) -> SubscriptionStat | None:
+        """The subscription that has acked least; None where there is none that holds anything back."""
+        active = (each for each in self.subscriptions if each.state == "active")
+        return min(active, key=lambda each: each.ack.sequence, default=None)
+
+    @property
+    def holdup(self) -> str:
+        """Who holds the producer up, as a sentence."""
+        slowest = self.slowest
+        return "nobody is subscribed" if slowest is None else f"{slowest.standing} of {self.newest:,}"
 
 
 def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> StoreStat:
@@ -64,6 +87,9 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> S
     put = cursor_at(views, words[PUT])
     floor = cursor_at(views, min(slowest_ack(views), put.sequence))  # looked at after put, or the room could be negative
     file = segment.read_text("source_file")
+    alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
+    wanted = words[ROOM_WANTED]  # a wish outlives the producer that died with it
+    waits = alive and wanted != DISARMED and slowest_ack(views) < wanted
     return StoreStat(
         name=segment.name,
         path=segment.path,
@@ -83,11 +109,12 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> S
         free_events=views.capacity - (put.sequence - floor.sequence),
         free_bytes=min(views.limit, max(0, views.limit - (put.bytes - floor.bytes))),  # a slot may be another's by now
         producer_pid=words[header_word("producer_pid")],
-        producer_alive=Ownership(segment.fd, LOCK_PRODUCER).taken(),
+        producer_alive=alive,
         heartbeat_ms=words[header_word("heartbeat_ms")],
         source=segment.read_text("source"),
         source_position=Position(file, words[header_word("source_offset")]) if file else None,
         subscriptions=subscriptions,
+        room_wanted=wanted if waits else None,
     )
 
 

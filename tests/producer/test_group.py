@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import producer
+from producer import putting
 from shmstore import Checkpoint, CheckpointFile, EntryType, EventStore, PositionNotFound
 from tests.producer.merging import (
     Mirrors,
@@ -203,6 +204,17 @@ def test_a_source_that_floods(two: dict[str, Server]) -> None:
         follower.finish()
     for name, server in two.items():
         assert mirrors.rows(name) == select_table(server, name, "t")
+
+
+def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a reader holds all sources up, the log and `stat` say which, and the group ends all the same when told to."""
+    monkeypatch.setattr(putting, "PATIENCE", 0.1)
+    with running_group(two, transaction_events=4, capacity=16) as run, EventStore.attach(run.store) as store:
+        store.subscribe("idle").close()
+        execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(20)])
+        wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+        wait_for(lambda: "subscription 'idle' (nobody reads it) has acked" in caplog.text, "a line in the log")
+        run.stop()
 
 
 def test_sources_come_and_go_and_the_store_is_lost(two: dict[str, Server], second_mariadb: Server, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import producer
+from producer import putting
 from shmstore import EntryType, Event, EventStore, EventType
 from tests.producer.running import (
     Follower,
@@ -171,15 +172,19 @@ def test_a_producer_killed_inside_a_transaction_completes_it(any_server: Server,
         remove(store)
 
 
-def test_stops_while_the_ring_is_full(any_server: Server, database: str) -> None:
-    """A producer that waits for room ends within seconds when told to, and what it had read comes after the next start."""
+def test_stops_while_the_ring_is_full(
+    any_server: Server, database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that waits for room says who holds it up, ends within seconds when told to, and what it had read comes after
+    the next start."""
+    monkeypatch.setattr(putting, "PATIENCE", 0.1)
     with running(any_server, capacity=16, transaction_events=4) as run:
         with EventStore.attach(run.settings.store) as store:
             store.subscribe("idle").close()
             execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
             execute(any_server, database, *[f"INSERT INTO t VALUES ({i}, 0)" for i in range(20)])
-            wait_for(lambda: store.newest >= 12, "a full ring")
-            time.sleep(0.6)
+            wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+            wait_for(lambda: "subscription 'idle' (nobody reads it) has acked nothing" in caplog.text, "a line in the log")
         began = time.monotonic()
         summary = run.stop()
         assert time.monotonic() - began < 10
