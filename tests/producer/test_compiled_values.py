@@ -12,6 +12,7 @@ import pytest
 from producer.image import compile_decoder
 from producer.program import COMPILED, program, rows_of, steps
 from producer.table_map import Field, Wire
+from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="no compiled decoder")
@@ -125,6 +126,17 @@ def test_values_are_the_references() -> None:
             given, refused = given + (got is not None), refused + (got is None)
         assert given > 20, field
     assert refused > 2000
+
+
+def test_widths_that_no_server_writes_are_left_to_the_reference() -> None:
+    """An ENUM of three bytes and the like, from a damaged table map, are refused and not read somehow."""
+    for wire, sizes in ((Wire.ENUM, [0, 3, 4, 8, 255]), (Wire.SET, [0, 9, 255])):
+        for size in sizes:
+            fields = [Field(wire, size, Column("c", wire.name.lower(), members=_MEMBERS))]
+            with pytest.raises(NotImplementedError):
+                program(fields, [0])
+            with pytest.raises(UnsupportedEvent):
+                compile_decoder(fields, [[0]], False)
 
 
 def _slow(decode: Any, data: bytes) -> Any:
