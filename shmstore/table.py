@@ -20,7 +20,7 @@ from shmstore.event import Position
 from shmstore.layout import DISARMED, LOCK_SUBSCRIPTION, NAME_BYTES, SUBSCRIPTIONS, SubscriptionState, subscription_word
 from shmstore.passed import Passed
 from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at, slowest_ack
-from shmstore.seek import find, last_ack_point_until
+from shmstore.seek import absent, find, last_ack_point_until
 from shmstore.segment import Segment, check_name
 from shmstore.stat import SubscriptionStat
 from shmstore.sync import Lock, Ownership, fence, start_time
@@ -126,7 +126,7 @@ class SubscriptionTable:
             return start.first_after(self._segment)
         assert isinstance(start, int)  # `take` looked
         if not oldest <= start <= newest + 1:
-            raise PositionNotFound(f"sequence {start} is not in store {self._segment.name!r}: it keeps {oldest} to {newest}")
+            raise absent(self._segment, start, oldest, newest)
         return start
 
     def remove(self, name: str) -> None:

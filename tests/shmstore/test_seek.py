@@ -141,6 +141,8 @@ def test_peek_at_what_is_not_there(make):
     store = make(capacity=16)
     with pytest.raises(PositionNotFound, match=r"sequence 5 .* it is empty, and its next event will be 0$"):
         store.peek(5)
+    with pytest.raises(PositionNotFound, match=r"sequence 5 .* it is empty, and its next event will be 0$"):
+        store.subscribe("late", start=5)
     store.put([b"1", b"2"])
     with pytest.raises(PositionNotFound, match=r"it keeps 0 to 1$"):
         store.peek(5)
