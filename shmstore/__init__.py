@@ -7,37 +7,41 @@
 ...     audit.ack(batch)
 """
 
-from shmstore.batch import Batch
-from shmstore.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
-from shmstore.errors import (
-    AckError,
-    BatchTooLarge,
-    BinlogDisabled,
-    BinlogPurged,
-    LayoutMismatch,
-    PositionNotFound,
-    ProducerInUse,
-    ProtocolError,
-    SchemaUnknown,
-    ShmStoreError,
-    SourceError,
-    StoreClosed,
-    StoreCorrupt,
-    StoreError,
-    StoreExists,
-    StoreFull,
-    StoreNotFound,
-    SubscriptionInUse,
-    SubscriptionLost,
-    SubscriptionNotFound,
-    UnsupportedEvent,
-)
-from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.layout import SLOT, BatchMode, SlotFlag
-from shmstore.ring import Cursor
-from shmstore.stat import StoreStat, SubscriptionStat
-from shmstore.store import EventStore
-from shmstore.subscription import Subscription
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from shmstore.batch import Batch
+    from shmstore.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
+    from shmstore.errors import (
+        AckError,
+        BatchTooLarge,
+        BinlogDisabled,
+        BinlogPurged,
+        LayoutMismatch,
+        PositionNotFound,
+        ProducerInUse,
+        ProtocolError,
+        SchemaUnknown,
+        ShmStoreError,
+        SourceError,
+        StoreClosed,
+        StoreCorrupt,
+        StoreError,
+        StoreExists,
+        StoreFull,
+        StoreNotFound,
+        SubscriptionInUse,
+        SubscriptionLost,
+        SubscriptionNotFound,
+        UnsupportedEvent,
+    )
+    from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
+    from shmstore.layout import SLOT, BatchMode, SlotFlag
+    from shmstore.ring import Cursor
+    from shmstore.stat import StoreStat, SubscriptionStat
+    from shmstore.store import EventStore
+    from shmstore.subscription import Subscription
 
 __version__ = "0.1.0"
 
@@ -86,3 +90,21 @@ __all__ = [
     "checkpoints",
     "state_directory",
 ]
+
+# Where the names live, what loads quickly first: the command line needs no numpy to explain itself.
+_HOMES = ("errors", "event", "checkpoint", "layout", "ring", "stat", "batch", "store", "subscription")
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import a public name when it is first asked for."""
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(f"shmstore.{home}")
+            if name in vars(module):
+                globals()[name] = found = vars(module)[name]
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

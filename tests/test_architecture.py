@@ -264,9 +264,16 @@ def test_store_needs_no_extra(statement: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_command_line_loads_quickly() -> None:
+    """The command line explains itself without numpy, which takes longer to load than all the rest."""
+    done = import_without(["numpy", "msgspec", "posix_ipc"], "from shmstore.cli import main; main(['tail', '--help'])")
+    assert done.returncode == 0, done.stderr
+    assert "--follow" in done.stdout
+
+
 def test_blocking_blocks() -> None:
     """The hook of the test above really keeps a package out."""
-    done = import_without(["numpy"], "import shmstore")
+    done = import_without(["numpy"], "from shmstore import EventStore")
     assert done.returncode != 0
     assert "blocked: numpy" in done.stderr
 

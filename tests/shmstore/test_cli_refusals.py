@@ -154,7 +154,7 @@ sys.exit(main(["ls"]))
 
 
 @pytest.mark.parametrize(
-    "module", ["argparse", "importlib.metadata", "shmstore.arguments", "shmstore.signals", "shmstore.report"]
+    "module", ["argparse", "numpy", "importlib.metadata", "shmstore.arguments", "shmstore.signals", "shmstore.report"]
 )
 def test_interrupted_while_it_is_imported(module: str) -> None:
     """Ctrl-C while the command is still imported ends it as any other does: exit code 130 and not a word."""
