@@ -17,8 +17,9 @@ from consumer.spark.partition import record_batches
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """As a worker that has read nothing yet; what the test froze is let go."""
+    """As a worker that has read nothing yet; what this test and those before it froze is let go."""
     settle.cache_clear()
+    gc.unfreeze()
     yield
     gc.unfreeze()
 
