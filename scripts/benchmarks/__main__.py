@@ -91,6 +91,8 @@ def _measure(options: argparse.Namespace, parser: argparse.ArgumentParser) -> li
         only = {"chosen": options.case} if options.case else {}
         measured = importlib.import_module(f"scripts.benchmarks.{name}").measure_all(options.runs, options.quick, **only)
         taken += [m if isinstance(m, measure.Measurement) else measure.Measurement(**m) for m in measured]
+    if not taken:
+        parser.error(f"no case was chosen: none holds all of {' '.join(options.only or options.case or ())!r}")
     return taken
 
 
