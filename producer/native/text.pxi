@@ -5,22 +5,11 @@ cdef extern from *:
     """
     #if defined(__x86_64__) && defined(__GNUC__)
     #define TEXT_WIDE() (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
-    #define U_FOUR (char)(U_ANY | U_LARGE | U_OVER4)
-    #define U_CONTINUES (U_LONG | U_OVER2 | U_TWO)
     #define U_TABLE(...) _mm512_broadcast_i32x4(_mm_setr_epi8(__VA_ARGS__))
 
     __attribute__((target("avx512f,avx512bw"))) static int copy_wide(unsigned char *to, const unsigned char *at, size_t size) {
         const __m512i half = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0x80);
-        const __m512i first_high = U_TABLE(
-            U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, (char)U_TWO, (char)U_TWO, (char)U_TWO, (char)U_TWO,
-            U_SHORT | U_OVER2, U_SHORT, U_SHORT | U_OVER3 | U_SURROGATE, U_SHORT | U_LARGE | U_OVER4);
-        const __m512i first_low = U_TABLE(
-            (char)(U_ANY | U_OVER2 | U_OVER3 | U_OVER4), (char)(U_ANY | U_OVER2), (char)U_ANY, (char)U_ANY, (char)(U_ANY | U_LARGE),
-            U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, (char)(U_FOUR | U_SURROGATE), U_FOUR, U_FOUR);
-        const __m512i second_high = U_TABLE(
-            U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, (char)(U_CONTINUES | U_OVER3 | U_OVER4),
-            (char)(U_CONTINUES | U_OVER3 | U_LARGE), (char)(U_CONTINUES | U_SURROGATE | U_LARGE), (char)(U_CONTINUES | U_SURROGATE | U_LARGE),
-            U_SHORT, U_SHORT, U_SHORT, U_SHORT);
+        const __m512i first_high = U_TABLE(U_FIRST_HIGH), first_low = U_TABLE(U_FIRST_LOW), second_high = U_TABLE(U_SECOND_HIGH);
         __m512i wrong = _mm512_setzero_si512();
         __mmask64 begun = 0;  /* nothing is before the first byte */
         for (;;) {

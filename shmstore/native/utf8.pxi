@@ -22,22 +22,24 @@ cdef extern from *:
         U_TWO = 128,       /* two continuations: right where the third byte of a character is */
         U_ANY = U_SHORT | U_LONG | U_TWO
     };
+    #define U_FOUR (char)(U_ANY | U_LARGE | U_OVER4)
+    #define U_CONTINUES (U_LONG | U_OVER2 | U_TWO)
+    /* what cannot be, by the high and the low half of one byte, and by the high half of the next */
+    #define U_FIRST_HIGH \\
+        U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, (char)U_TWO, (char)U_TWO, (char)U_TWO, (char)U_TWO, \\
+        U_SHORT | U_OVER2, U_SHORT, U_SHORT | U_OVER3 | U_SURROGATE, U_SHORT | U_LARGE | U_OVER4
+    #define U_FIRST_LOW \\
+        (char)(U_ANY | U_OVER2 | U_OVER3 | U_OVER4), (char)(U_ANY | U_OVER2), (char)U_ANY, (char)U_ANY, (char)(U_ANY | U_LARGE), \\
+        U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, U_FOUR, (char)(U_FOUR | U_SURROGATE), U_FOUR, U_FOUR
+    #define U_SECOND_HIGH \\
+        U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, (char)(U_CONTINUES | U_OVER3 | U_OVER4), \\
+        (char)(U_CONTINUES | U_OVER3 | U_LARGE), (char)(U_CONTINUES | U_SURROGATE | U_LARGE), (char)(U_CONTINUES | U_SURROGATE | U_LARGE), \\
+        U_SHORT, U_SHORT, U_SHORT, U_SHORT
 
     __attribute__((target("ssse3"))) static inline __m128i utf8_block(__m128i before, __m128i x) {
         const __m128i half = _mm_set1_epi8(15);
-        const __m128i first_high = _mm_setr_epi8(
-            U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, U_LONG, (char)U_TWO, (char)U_TWO, (char)U_TWO, (char)U_TWO,
-            U_SHORT | U_OVER2, U_SHORT, U_SHORT | U_OVER3 | U_SURROGATE, U_SHORT | U_LARGE | U_OVER4);
-        const __m128i first_low = _mm_setr_epi8(
-            (char)(U_ANY | U_OVER2 | U_OVER3 | U_OVER4), (char)(U_ANY | U_OVER2), (char)U_ANY, (char)U_ANY, (char)(U_ANY | U_LARGE),
-            (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4),
-            (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4),
-            (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4 | U_SURROGATE),
-            (char)(U_ANY | U_LARGE | U_OVER4), (char)(U_ANY | U_LARGE | U_OVER4));
-        const __m128i second_high = _mm_setr_epi8(
-            U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, U_SHORT, (char)(U_LONG | U_OVER2 | U_TWO | U_OVER3 | U_OVER4),
-            (char)(U_LONG | U_OVER2 | U_TWO | U_OVER3 | U_LARGE), (char)(U_LONG | U_OVER2 | U_TWO | U_SURROGATE | U_LARGE),
-            (char)(U_LONG | U_OVER2 | U_TWO | U_SURROGATE | U_LARGE), U_SHORT, U_SHORT, U_SHORT, U_SHORT);
+        const __m128i first_high = _mm_setr_epi8(U_FIRST_HIGH), first_low = _mm_setr_epi8(U_FIRST_LOW);
+        const __m128i second_high = _mm_setr_epi8(U_SECOND_HIGH);
         __m128i one = _mm_alignr_epi8(x, before, 15), two = _mm_alignr_epi8(x, before, 14), three = _mm_alignr_epi8(x, before, 13);
         __m128i wrong = _mm_and_si128(
             _mm_and_si128(
