@@ -1,4 +1,8 @@
-"""Fixtures that all tests share: real servers, started once a session, and fresh databases on them.
+"""Fixtures that all tests share: real servers, started once a session, fresh databases on them, and the seed of what is random.
+
+A run tells about the commit, not about luck: each test's seed comes from its name, the same on every machine. `SHMSTORE_SEED=random`
+draws a fresh one, `SHMSTORE_SEED=<n>` repeats that of a failed test (it is printed there); Hypothesis follows. Long runs, which nothing
+waits for, draw a fresh one unless told.
 
 A test that needs a server which cannot be had fails with the reason; it is never skipped. Tests that stop a server, change its
 settings or need its whole binlog start one of their own with `start_server`.
@@ -8,11 +12,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -21,6 +28,28 @@ if str(ROOT) not in sys.path:
 from tests.servers.server import Server, start_server  # noqa: E402
 
 _numbers = itertools.count(1)
+
+SEED = os.environ.get("SHMSTORE_SEED", "")  # "random", a number, or nothing: by name
+settings.register_profile("shmstore", derandomize=not SEED, database=None, print_blob=True)
+settings.load_profile("shmstore")
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its option
+def pytest_configure(config: pytest.Config) -> None:
+    if SEED not in ("", "random"):
+        config.option.hypothesis_seed = int(SEED)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What all that is random in the test comes from; printed, so that a failure can be repeated."""
+    node: pytest.Item = request.node
+    if SEED == "random" or (not SEED and node.get_closest_marker("long")):
+        chosen = random.SystemRandom().randrange(2**32)
+    else:
+        chosen = int(SEED) if SEED else zlib.crc32(node.nodeid.encode())
+    print(f"SHMSTORE_SEED={chosen}")
+    return chosen
 
 
 @pytest.fixture(scope="session")

@@ -269,7 +269,6 @@ def through_the_codec(events: list[Event]) -> list[Event]:
     return [decode(encode(event)) for event in events]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_sqlite_tables_follow_every_change(tmp_path: Path, seed: int) -> None:
     """Inserts, updates, deletes, changed keys and an added column with a default, in batches of any size, twice or not."""
     changes = Changes(seed)
@@ -304,7 +303,6 @@ def test_sqlite_batch_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert differences(changes.expected(), {"sqlite": of_sqlite(tmp_path / "shop.db", changes.layouts())}) == []
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_tail_file_replays_to_the_same_tables(seed: int) -> None:
     """The JSON lines of `shmstore tail` tell every value exactly."""
     changes = Changes(seed)

@@ -178,9 +178,7 @@ def test_files_go_when_all_readers_are_done(name: str, tmp_path: Path) -> None:
 PROGRAM = "import sys; from shmstore.cli import main; sys.exit(main())"
 
 
-def run_with_kills(name: str, folder: Path, kills: int) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def run_with_kills(name: str, folder: Path, kills: int, seed: int) -> None:
     choose = random.Random(seed)
     binlog, put = Binlog(), []
     command = [sys.executable, "-c", PROGRAM, "spool", name, "--directory", str(folder), "--interval", "0.02"]
@@ -212,16 +210,16 @@ def run_with_kills(name: str, folder: Path, kills: int) -> None:
                 process.kill()
                 process.communicate()
     found = events_in(folder)
-    assert len(found) == len(put), f"seed {seed}"
-    assert found == put, f"seed {seed}"
+    assert len(found) == len(put)
+    assert found == put
 
 
-def test_kills(name: str, tmp_path: Path) -> None:
+def test_kills(name: str, tmp_path: Path, seed: int) -> None:
     """`shmstore spool` killed with -9 at any moment, under load: the files hold every event once, in order."""
-    run_with_kills(name, tmp_path / "spool", 3)
+    run_with_kills(name, tmp_path / "spool", 3, seed)
 
 
 @pytest.mark.long
-def test_many_kills(name: str, tmp_path: Path) -> None:
+def test_many_kills(name: str, tmp_path: Path, seed: int) -> None:
     """The long run of the same."""
-    run_with_kills(name, tmp_path / "spool", 100)
+    run_with_kills(name, tmp_path / "spool", 100, seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import selectors
 import socket
 import struct
@@ -64,7 +63,7 @@ class CuttingProxy:
                         left -= len(chunk)
                         if left <= 0:
                             self.cuts += 1
-                            if random.random() < 0.5:  # half of them without a good-bye
+                            if self.cuts % 2:  # half of them without a good-bye
                                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                             raise OSError
         for one in (client, server):

@@ -179,14 +179,12 @@ FILTERS = {
 
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("bounds", [{}, {"events": 3}, {"size": 3000}], ids=["whole", "parts of 3 events", "parts of 3 kB"])
-def test_the_compiled_stream_equals_the_python_one(binlog: Binlog, name: str, bounds: dict[str, int]) -> None:
+def test_the_compiled_stream_equals_the_python_one(binlog: Binlog, name: str, bounds: dict[str, int], seed: int) -> None:
     """Payloads, slots, position and GTID set are the same to the byte, however the bytes arrive."""
     assert COMPILED, "the extension is not built: pip install -e ."
     data = _stream(binlog.events)
     wanted = _decode(binlog, False, [data], TableFilter(**FILTERS[name]), **bounds)
     assert len(wanted.slots) > 40 * 100
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     for sizes in ([len(data)], [1 << 18], [1, 7, 100, 5000], [3, 4, 5, 1 << 16]):
         assert _decode(binlog, True, _cut(data, chance, sizes), TableFilter(**FILTERS[name]), **bounds) == wanted
@@ -214,11 +212,9 @@ def test_events_over_several_packets(mariadb: Server) -> None:
         assert _decode(binlog, True, _cut(stream, random.Random(1), [size]), TableFilter()) == wanted
 
 
-def test_damage_is_refused_alike(binlog: Binlog) -> None:
+def test_damage_is_refused_alike(binlog: Binlog, seed: int) -> None:
     """A flipped byte is an error of the same class on both sides, or the same events; never a crash."""
     data = _stream(binlog.events[:200])
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     for _ in range(100):
         at = chance.randrange(len(data))
@@ -226,10 +222,8 @@ def test_damage_is_refused_alike(binlog: Binlog) -> None:
         assert _outcome(binlog, True, damaged) == _outcome(binlog, False, damaged), f"byte {at}"
 
 
-def test_damage_behind_the_checksum_is_refused_alike(binlog: Binlog) -> None:
+def test_damage_behind_the_checksum_is_refused_alike(binlog: Binlog, seed: int) -> None:
     """Bytes whose checksum is right but which no server wrote: the same error on both sides, or the same events."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     plain = [_without_checksum(event) for event in binlog.events[1:200]]
     head = _format_without_checksum(binlog.events[0])
@@ -262,10 +256,8 @@ def _outcome(binlog: Binlog, compiled: bool, data: bytes) -> Any:
         return type(error)
 
 
-def test_the_folded_checksum_is_zlibs() -> None:
+def test_the_folded_checksum_is_zlibs(seed: int) -> None:
     """CRC-32 by the processor's multiplication, by the tables and by zlib are one, for every length and start."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     data = memoryview(chance.randbytes(5000))
     for size in [*range(300), *(chance.randrange(4900) for _ in range(200))]:
@@ -275,10 +267,8 @@ def test_the_folded_checksum_is_zlibs() -> None:
         assert found == {zlib.crc32(piece)}, (at, size)
 
 
-def test_wide_and_narrow_utf8_checks_agree_with_python() -> None:
+def test_wide_and_narrow_utf8_checks_agree_with_python(seed: int) -> None:
     """Text in any script, cut off or damaged anywhere, is UTF-8 to both checks exactly where it is to Python's decoder."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     edges = ["\x7f", "\x80", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff", "a", "ü", "数"]
     seen = set()
@@ -297,10 +287,8 @@ def test_wide_and_narrow_utf8_checks_agree_with_python() -> None:
     assert seen == {True, False}
 
 
-def test_texts_are_copied_whole_or_refused() -> None:
+def test_texts_are_copied_whole_or_refused(seed: int) -> None:
     """A text of any length, wherever it lies in its event, comes out as it is; one that is no UTF-8 raises Python's error."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     program = compiled.Program([("text", 1, 0, 0, None), ("text", 2, 0, 0, None)])
     letters = ["a", "\x7f", "ü", "\u07ff", "数", "\uffff", "\U0010ffff"]

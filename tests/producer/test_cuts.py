@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from typing import Any
@@ -78,18 +77,14 @@ def cut_run(server: Server, database: str, cuts: int, seed: int, **options: Any)
 
 @pytest.mark.server
 @pytest.mark.timeout(120)
-def test_no_row_is_lost_or_put_twice_over_cuts(any_server: Server, database: str) -> None:
+def test_no_row_is_lost_or_put_twice_over_cuts(any_server: Server, database: str, seed: int) -> None:
     """After 12 cuts at random bytes on each server, in handshakes, events and large transactions, the rows equal SELECT's."""
-    seed = int(os.environ.get("SHMSTORE_SEED", random.randrange(10**6)))
-    print("seed", seed)
     cut_run(any_server, database, 12, seed, transaction_events=64, transaction_bytes=65536)
 
 
 @pytest.mark.server
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_no_row_is_lost_or_put_twice_over_200_cuts(any_server: Server, database: str) -> None:
+def test_no_row_is_lost_or_put_twice_over_200_cuts(any_server: Server, database: str, seed: int) -> None:
     """The same over 200 cuts on each server."""
-    seed = int(os.environ.get("SHMSTORE_SEED", random.randrange(10**6)))
-    print("seed", seed)
     cut_run(any_server, database, 200, seed, transaction_events=64, transaction_bytes=65536)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -57,10 +56,8 @@ def two(mariadb: Server, mysql: Server) -> dict[str, Server]:
     return servers
 
 
-def kill_run(servers: dict[str, Server], tmp_path: Path, kills: int, transactions: int) -> None:
+def kill_run(servers: dict[str, Server], tmp_path: Path, kills: int, transactions: int, seed: int) -> None:
     """Random load on all, the producer killed again and again, in large transactions too."""
-    seed = int(os.environ.get("SHMSTORE_SEED", random.randrange(10**6)))
-    print("seed", seed)
     rng = random.Random(seed)
     for name, server in servers.items():
         create(server, name)
@@ -108,21 +105,21 @@ def kill_run(servers: dict[str, Server], tmp_path: Path, kills: int, transaction
         remove(store)
 
 
-def test_killed_again_and_again(two: dict[str, Server], tmp_path: Path) -> None:
+def test_killed_again_and_again(two: dict[str, Server], tmp_path: Path, seed: int) -> None:
     """A MariaDB and a MySQL into one store, kill -9 of the producer: every row of both is in it once, each transaction whole."""
-    kill_run(two, tmp_path, 3, 100)
+    kill_run(two, tmp_path, 3, 100, seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("pair", ["mariadb", "mysql", "both"])
 def test_killed_thirty_times(
-    pair: str, mariadb: Server, mysql: Server, second_mariadb: Server, second_mysql: Server, tmp_path: Path
+    pair: str, mariadb: Server, mysql: Server, second_mariadb: Server, second_mysql: Server, tmp_path: Path, seed: int
 ) -> None:
     """The same with two MariaDBs, two MySQLs, and all four."""
     servers = {"mariadb": [mariadb, second_mariadb], "mysql": [mysql, second_mysql]}
     chosen = servers[pair] if pair != "both" else [*servers["mariadb"], *servers["mysql"]]
-    kill_run({f"k{i}": server for i, server in enumerate(chosen)}, tmp_path, 30, 1500)
+    kill_run({f"k{i}": server for i, server in enumerate(chosen)}, tmp_path, 30, 1500, seed)
 
 
 def test_in_the_order_of_event_times(two: dict[str, Server]) -> None:

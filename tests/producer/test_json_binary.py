@@ -48,10 +48,8 @@ def random_json(random_: random.Random, depth: int = 0) -> Any:
 
 
 @pytest.mark.server
-def test_random_documents_print_as_the_server_prints_them(mysql: Server) -> None:
+def test_random_documents_print_as_the_server_prints_them(mysql: Server, seed: int) -> None:
     """500 random documents (seeded): the binlog's binary form decodes to the text of SELECT."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
     random_ = random.Random(seed)
     documents = [json.dumps(random_json(random_)) for _ in range(498)]
     documents.append(json.dumps({f"k{i}": ["v" * 100, i] for i in range(1000)}))  # large object of large values
@@ -69,10 +67,8 @@ def test_random_documents_print_as_the_server_prints_them(mysql: Server) -> None
 
 
 @pytest.mark.server
-def test_random_doubles_print_as_the_server_prints_them(mysql: Server) -> None:
+def test_random_doubles_print_as_the_server_prints_them(mysql: Server, seed: int) -> None:
     """2,000 doubles of all magnitudes (seeded), and those around each power of ten."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
     random_ = random.Random(seed)
     values = [struct.unpack("<d", random_.randbytes(8))[0] for _ in range(600)]
     values += [random_.uniform(-1, 1) * 10.0**e for e in range(-25, 25) for _ in range(20)]
@@ -145,10 +141,8 @@ def test_partial_updates_give_the_whole_document(mysql: Server) -> None:
 
 
 @pytest.mark.server
-def test_random_partial_updates(mysql: Server) -> None:
+def test_random_partial_updates(mysql: Server, seed: int) -> None:
     """300 random changes of random documents (seeded), several rows to an event."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
     random_ = random.Random(seed)
     with database_of(mysql, "json_random") as (connection, log):
         run(connection, "CREATE TABLE t (id int primary key, j json)")

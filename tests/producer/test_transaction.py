@@ -175,10 +175,8 @@ def test_what_is_passed_over_is_compared(cut: int, then: str) -> None:
 
 
 @pytest.mark.parametrize("compiled_code", [True, False])
-def test_what_was_taken_stays_as_it_is(compiled_code: bool) -> None:
+def test_what_was_taken_stays_as_it_is(compiled_code: bool, seed: int) -> None:
     """A flush that somebody holds is not changed by what comes next, be it larger, or a new beginning; nor is a copy needed."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     buffer = new_buffer(compiled_code=compiled_code, events=10, size=10_000)
     held: list[tuple[Flush, bytes, list[int]]] = []
@@ -288,10 +286,8 @@ def test_positions_beyond_4_gib(start: int, ends: list[int]) -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="no compiled code here")
-def test_the_compiled_checksum_is_the_same() -> None:
+def test_the_compiled_checksum_is_the_same(seed: int) -> None:
     """Events of every kind and size, cut from their transaction anywhere: compiled or not, the checksum is the same."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(40):
         buffer = TransactionBuffer(events=1000, size=10_000_000)

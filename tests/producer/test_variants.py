@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import pytest
 
@@ -38,10 +37,8 @@ VARIANTS = [
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(("flavor", "options", "settings"), VARIANTS)
-def test_cuts(flavor: str, options: list[str], settings: dict[str, str]) -> None:
+def test_cuts(flavor: str, options: list[str], settings: dict[str, str], seed: int) -> None:
     """Links cut at random bytes leave no trace in the rows, however the server logs."""
-    seed = random.randrange(10**6)
-    print("seed", seed)
     with start_server(flavor, options=options) as server:
         execute(server, "mysql", "CREATE DATABASE d")
         cut_run(server, "d", 8, seed, transaction_events=64, transaction_bytes=65536, **settings)

@@ -142,19 +142,15 @@ def random_step(rng: random.Random) -> Any:
 @pytest.mark.parametrize(
     "options", [{}, {"ddl_isolation": True}, {"checksum": True}, {"lag": "evict"}, {"memory_unit": 1}], ids=str
 )
-def test_every_step_is_the_reference_step(pair, options):
+def test_every_step_is_the_reference_step(pair, options, seed: int):
     """Random puts, gets, acks and rollbacks leave the same bytes in memory and give the same batches and errors."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
     rng, stores = random.Random(seed), pair(**options)
     for _ in range(400):
         stores.both(random_step(rng))
 
 
-def test_forged_memory_is_refused_alike(pair):
+def test_forged_memory_is_refused_alike(pair, seed: int):
     """Whatever another process writes over words and ends: compiled code refuses what the reference refuses, and reads no further."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(60):
         stores = pair()

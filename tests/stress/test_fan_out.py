@@ -43,9 +43,7 @@ def read(name: str, place: int, total: int, seed: int, answer: Any) -> None:
     answer.put((place, due))
 
 
-def fan_out(total: int) -> None:
-    seed = int(os.environ.get("SHMSTORE_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
-    print(f"SHMSTORE_SEED={seed}")
+def fan_out(total: int, seed: int) -> None:
     chance = random.Random(seed)
     name = f"fan-{os.getpid()}"
     context = multiprocessing.get_context("fork")
@@ -74,13 +72,13 @@ def fan_out(total: int) -> None:
     assert leftovers(name) == []
 
 
-def test_sixteen_readers_see_every_event() -> None:
+def test_sixteen_readers_see_every_event(seed: int) -> None:
     """50,000 events to each of sixteen processes, some of them slow, some rolling back."""
-    fan_out(50_000)
+    fan_out(50_000, seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_sixteen_readers_see_a_million_events() -> None:
+def test_sixteen_readers_see_a_million_events(seed: int) -> None:
     """The same with a million."""
-    fan_out(1_000_000)
+    fan_out(1_000_000, seed)

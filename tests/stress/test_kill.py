@@ -1,7 +1,7 @@
 """Producer and readers killed with -9 at random instants, again and again, while events flow.
 
 Promises held: every event's content is right; nothing is lost; nothing acked is given again; ack <= get <= put at every
-moment; the living are never blocked by the dead; nothing is left in shared memory. `SHMSTORE_SEED` repeats a run's choices.
+moment; the living are never blocked by the dead; nothing is left in shared memory.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class Arena:
         self.process.wait(30)
 
 
-def run(tmp_path: Path, *, kills: int, readers: int) -> None:
-    seed = int(os.environ.get("SHMSTORE_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
-    print(f"SHMSTORE_SEED={seed}")
+def run(tmp_path: Path, seed: int, *, kills: int, readers: int) -> None:
     rng = random.Random(seed)
     name = f"kill-{os.getpid()}"
     total = kills * EVENTS_A_KILL
@@ -141,13 +139,13 @@ def verify(log: Path, total: int) -> None:
     assert done == total - 1
 
 
-def test_a_hundred_kills(tmp_path):
+def test_a_hundred_kills(tmp_path, seed):
     """A producer and three readers are killed 100 times in mid-flow; nothing is lost and nothing acked comes again."""
-    run(tmp_path, kills=100, readers=3)
+    run(tmp_path, seed, kills=100, readers=3)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_a_thousand_kills(tmp_path):
+def test_a_thousand_kills(tmp_path, seed):
     """The same, 1,200 times."""
-    run(tmp_path, kills=1200, readers=4)
+    run(tmp_path, seed, kills=1200, readers=4)

@@ -167,9 +167,7 @@ def work(originals_: list[tuple[str, Path, dict[str, Any]]], folder: Path, seed:
             entry.unlink()
 
 
-def run(tmp_path: Path, count: int) -> None:
-    seed = int(os.environ.get("SHMSTORE_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
-    print(f"SHMSTORE_SEED={seed}")
+def run(tmp_path: Path, count: int, seed: int) -> None:
     kept = originals(tmp_path)
     reports: list[str] = []
     step = 250
@@ -223,13 +221,13 @@ def test_the_originals_are_sound(tmp_path):
     assert layout.VERSION == 1
 
 
-def test_eight_hundred_mutants(tmp_path):
+def test_eight_hundred_mutants(tmp_path, seed):
     """Each of 800 mutated segments is refused with a ShmStoreError or read; none crashes, hangs or raises anything else."""
-    run(tmp_path, 800)
+    run(tmp_path, 800, seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_ten_thousand_mutants(tmp_path):
+def test_ten_thousand_mutants(tmp_path, seed):
     """The same for 10,000."""
-    run(tmp_path, 10_000)
+    run(tmp_path, 10_000, seed)

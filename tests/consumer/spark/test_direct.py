@@ -58,11 +58,9 @@ def test_types_are_spark_s() -> None:
     assert list(arrow_schema(image_type(table))) == list(arrow.image_type(table))
 
 
-@pytest.mark.parametrize("seed", range(4))
 def test_every_type_and_kind_of_event(seed: int) -> None:
     """Random rows of every type in every kind of event come out the same, all by compiled code."""
-    print("seed", seed)
-    assert len(compare(random_events(random.Random(seed), 80), ALL)) > 80
+    assert len(compare(random_events(random.Random(seed), 300), ALL)) > 300
 
 
 def test_many_rows(binlog: Binlog) -> None:
@@ -152,10 +150,8 @@ def test_widened_columns(binlog: Binlog) -> None:
     ]
 
 
-def test_damage_is_refused_or_read_alike(binlog: Binlog) -> None:
+def test_damage_is_refused_or_read_alike(binlog: Binlog, seed: int) -> None:
     """Flipped bytes give the reference's rows or its refusal."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
     chance = random.Random(seed)
     clean = encoded(
         [*binlog.insert(order_row(1), order_row(2)), *binlog.update((order_row(1), order_row(3))), *binlog.delete(order_row(3))]

@@ -43,7 +43,7 @@ SELECTS = {
 
 
 class Load(threading.Thread):
-    """Random transactions, until stopped; `done` transactions so far. Its seed is printed."""
+    """Random transactions, until stopped; `done` transactions so far."""
 
     def __init__(self, server: Server, database: str, seed: int, pause: float) -> None:
         super().__init__(daemon=True)
@@ -247,11 +247,9 @@ def chain(request: pytest.FixtureRequest, mariadb: Server, database: str, store_
 
 
 def run_with_kills(
-    chain: Chain, server: Server, database: str, read: Callable[[str, str], list[dict[str, Any]]], kills: int
+    chain: Chain, server: Server, database: str, read: Callable[[str, str], list[dict[str, Any]]], kills: int, seed: int
 ) -> None:
     """Kill one process after the other under load; in the end what `read` gives of each table, and its SELECT, are equal."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
     choose = random.Random(seed)
     load = Load(server, database, seed, pause=0.05)
     load.start()
@@ -283,39 +281,39 @@ def run_with_kills(
     for table in TABLES:
         missing = sorted(set(wanted[table]) - set(found.get(table, [])))
         extra = sorted(set(found.get(table, [])) - set(wanted[table]))
-        assert not missing, (
-            f"seed {seed}, {table}: {len(missing)} rows missing or wrong, as {missing[:1]}; extra {extra[:1]}\n{chain.log()}"
-        )
-        assert not extra, f"seed {seed}, {table}: {len(extra)} rows too many, as {extra[:1]}\n{chain.log()}"
-    assert found == wanted, f"seed {seed}: rows are there twice"
+        assert not missing, f"{table}: {len(missing)} rows missing or wrong, as {missing[:1]}; extra {extra[:1]}\n{chain.log()}"
+        assert not extra, f"{table}: {len(extra)} rows too many, as {extra[:1]}\n{chain.log()}"
+    assert found == wanted, "rows are there twice"
     assert load.done >= 100
     assert wanted["orders"]
 
 
 @pytest.mark.parametrize("chain", ["delta"], indirect=True)
-def test_delta_copies_equal_select_after_kills(chain: Chain, mariadb: Server, database: str) -> None:
+def test_delta_copies_equal_select_after_kills(chain: Chain, mariadb: Server, database: str, seed: int) -> None:
     """Producer, driver and workers are killed at random under load: in the end every copy in Delta equals SELECT."""
-    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "delta"), 5)
+    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "delta"), 5, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("chain", ["parquet"], indirect=True)
-def test_parquet_copies_equal_select_after_a_kill(chain: Chain, mariadb: Server, database: str) -> None:
+def test_parquet_copies_equal_select_after_a_kill(chain: Chain, mariadb: Server, database: str, seed: int) -> None:
     """The same into Parquet, with the driver killed once."""
-    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "parquet"), 1)
+    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "parquet"), 1, seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("chain", ["delta"], indirect=True)
-def test_delta_copies_equal_select_after_fifty_kills(chain: Chain, mariadb: Server, database: str) -> None:
+def test_delta_copies_equal_select_after_fifty_kills(chain: Chain, mariadb: Server, database: str, seed: int) -> None:
     """The long run of the same."""
-    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "delta"), 50)
+    run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table, "delta"), 50, seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_copies_in_a_database_equal_select_after_kills(mariadb: Server, database: str, store_name: str, tmp_path: Path) -> None:
+def test_copies_in_a_database_equal_select_after_kills(
+    mariadb: Server, database: str, store_name: str, tmp_path: Path, seed: int
+) -> None:
     """The same into another database of a server, through JDBC: the driver's package is Spark's to fetch."""
     account = tmp_path / "password"
     with copies("mariadb", mariadb, f"{database}_copy") as target:
@@ -328,7 +326,7 @@ def test_copies_in_a_database_equal_select_after_kills(mariadb: Server, database
             for sql in TABLES.values():
                 cursor.execute(sql)
         try:
-            run_with_kills(chain, mariadb, database, lambda table, more: written(mariadb, target.schema, table, more), 20)
+            run_with_kills(chain, mariadb, database, lambda table, more: written(mariadb, target.schema, table, more), 20, seed)
         finally:
             chain.close()
 

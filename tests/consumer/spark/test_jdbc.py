@@ -52,10 +52,8 @@ def texts(rows: Any) -> list[tuple[str, ...]]:
     return sorted(tuple(map(text, row)) for row in rows)
 
 
-def test_random_changes_in_random_batches_equal_a_model(target: Copies, spark: Any, binlog: Binlog) -> None:
+def test_random_changes_in_random_batches_equal_a_model(target: Copies, spark: Any, binlog: Binlog, seed: int) -> None:
     """Whatever the changes, however they are cut into batches, failed and replayed, the copy equals the source."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
     choose = random.Random(seed)
     model: dict[int, tuple[Any, ...]] = {}
     copy = replication(target, spark)

@@ -77,11 +77,9 @@ def test_ring_to_spool_to_ring(spark: Any, store: EventStore, store_name: str, b
 
 
 def test_a_failed_batch_comes_again_and_files_go(
-    spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path
+    spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path, seed: int
 ) -> None:
     """A batch whose sink failed is read again, the same rows; files are removed when all queries have logged their batches."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
     choose, folder = random.Random(seed), tmp_path / "spool"
     spool = Spool(store, folder)
     for n in range(30):

@@ -79,10 +79,9 @@ def test_tables_arrive(
     database: str,
     new_server: Callable[..., ServerThread],
     packaged: Callable[[str], PackagedClient],
+    seed: int,
 ) -> None:
     """Two packaged clients at once keep copies of a server's tables through rollbacks and reconnects; both end as SELECT has it."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     with produced(mariadb, database) as store:
         server = new_server(values="exact")

@@ -27,10 +27,8 @@ def expected(items: list[Item], limit: Limit) -> Portion | None:
     return Portion(taken, rows, last) if taken else None
 
 
-def test_like_a_plain_list() -> None:
+def test_like_a_plain_list(seed: int) -> None:
     """Whatever runs come and whatever limits are asked, batches are those of a plain list, and nothing is lost or doubled."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(300):
         ready, items, sequence = Ready(), [], rng.randrange(1000)

@@ -130,11 +130,9 @@ class Fuzzed:
 
 
 @pytest.mark.parametrize("count", [3000, pytest.param(100_000, marks=[LONG, pytest.mark.timeout(1800)])])
-def test_fuzzed_packets(count: int, server: ServerThread, new_store: Callable[..., EventStore]) -> None:
+def test_fuzzed_packets(count: int, server: ServerThread, new_store: Callable[..., EventStore], seed: int) -> None:
     """Bent packets end at worst their own connection: no other client is disturbed, nothing leaks, memory stays flat."""
     store = new_store(batch_mode=BatchMode.ITEMSIZE, lag="evict", evict_after=5)
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     good = packets(store)
     sizes = []
@@ -163,11 +161,9 @@ def test_fuzzed_packets(count: int, server: ServerThread, new_store: Callable[..
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=[LONG, pytest.mark.timeout(900)])])
-def test_abrupt_disconnects(count: int, server: ServerThread, new_store: Callable[..., EventStore]) -> None:
+def test_abrupt_disconnects(count: int, server: ServerThread, new_store: Callable[..., EventStore], seed: int) -> None:
     """Connections cut at any byte, with a reset or without, in the middle of a wait or of an answer, leave nothing behind."""
     store = new_store(batch_mode=BatchMode.ITEMSIZE)
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     rng = random.Random(seed)
     name: dict[str, Any] = {"destination": store.name, "client_id": "8"}
     stream = b"".join(
