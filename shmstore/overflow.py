@@ -39,6 +39,8 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
         ) from error
     finally:
         os.close(fd)
+    if segment.removed:  # who removed the store may have looked before this was there
+        _remove(path)
 
 
 def free(segment: Segment, after: int) -> None:

@@ -28,7 +28,7 @@ from shmstore import layout
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.options import Options
-from shmstore.sync import ASYMMETRIC, COMPILED, fence, hot, semaphore_names, start_time, unlink_semaphore
+from shmstore.sync import ASYMMETRIC, COMPILED, fence, hot, start_time
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -203,6 +203,7 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
         os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store
         try:
+            remains = _remains(where, object_name(name, path))  # listed while the name is free: nobody's that lives
             # src_dir_fd only makes Python call linkat(2) with AT_SYMLINK_FOLLOW; the path is absolute.
             os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
         except FileExistsError:
@@ -210,6 +211,9 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
     except BaseException:
         os.close(fd)
         raise
+    for left in remains:  # by a process killed while it removed a store, or while it waited for one that was removed
+        with suppress(OSError):
+            os.unlink(left)
     return Segment(name, path, fd)
 
 
@@ -281,18 +285,19 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         segment.words[header_word("armed")] = 1  # the next put looks who waits, and finds out
         epoch = f"{segment.epoch:x}"
         segment.close()
-    directory, base = os.path.split(where)
-    for entry in os.listdir(directory):
-        if re.fullmatch(rf"{re.escape(base)}@{epoch}\.\d+", entry):
-            with suppress(FileNotFoundError):  # freed by an ack meanwhile
-                os.unlink(f"{directory}/{entry}")
-            found = True
-    for semaphore in semaphore_names(f"{objects}@"):
-        if re.fullmatch(rf"{re.escape(objects)}@{epoch}\.\w+", semaphore):
-            unlink_semaphore(semaphore)
-            found = True
+    for left in _remains(where, objects, epoch):
+        with suppress(FileNotFoundError):  # freed by an ack meanwhile
+            os.unlink(left)
+        found = True
     if not found:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
+
+
+def _remains(where: str, objects: str, epoch: str = "[0-9a-f]+") -> list[str]:
+    """Paths of the overflow segments and semaphores of the store of that epoch, or of all that had that name."""
+    directory, base = os.path.split(where)
+    kinds = (directory, rf"{re.escape(base)}@{epoch}\.\d+"), (DIRECTORY, rf"sem\.{re.escape(objects)}@{epoch}\.\w+")
+    return [f"{folder}/{entry}" for folder, pattern in kinds for entry in os.listdir(folder) if re.fullmatch(pattern, entry)]
 
 
 def _begins_like_a_store(path: str) -> bool:

@@ -216,18 +216,23 @@ _libc.sem_clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_T
 class Semaphore:
     """A named POSIX semaphore; opened, or made with value `initial`: the first to come decides.
 
+    `segment_fd` is the descriptor of the segment that it belongs to. Where that has lost its name, the semaphore loses its own,
+    too: who removed the store may have looked for semaphores before this one was there.
+
     The wait is libc's own: posix_ipc drops what a signal's handler raises, unless it is KeyboardInterrupt, and its time-out
     is on the wall clock, which may jump.
     """
 
     __slots__ = ("_semaphore", "address")
 
-    def __init__(self, name: str, initial: int, mode: int = 0o600, gid: int = -1) -> None:
+    def __init__(self, name: str, initial: int, mode: int = 0o600, gid: int = -1, segment_fd: int = -1) -> None:
         self._semaphore = _opened(name, initial, mode, gid)
         self.address: int = _libc.sem_open(name.encode(), 0)
         if not self.address:
             self._semaphore.close()
             raise StoreClosed(f"semaphore {name} was removed: attach again")
+        if segment_fd >= 0 and os.fstat(segment_fd).st_nlink == 0:
+            unlink_semaphore(name[1:])
 
     @property
     def value(self) -> int:
@@ -285,12 +290,11 @@ def unlink_semaphore(name: str) -> None:
 class Condition:
     """What one waiter sleeps on. Opened at first use, so that attaching costs nothing."""
 
-    __slots__ = ("_gid", "_mode", "_name", "_semaphore")
+    __slots__ = ("_name", "_rights", "_semaphore")
 
-    def __init__(self, name: str, mode: int = 0o600, gid: int = -1) -> None:
+    def __init__(self, name: str, mode: int = 0o600, gid: int = -1, segment_fd: int = -1) -> None:
         self._name = name
-        self._mode = mode
-        self._gid = gid
+        self._rights = mode, gid, segment_fd
         self._semaphore: Semaphore | None = None
 
     def wait(self, timeout: float) -> None:
@@ -307,7 +311,7 @@ class Condition:
         return (self._semaphore or self._open()).address
 
     def _open(self) -> Semaphore:
-        self._semaphore = Semaphore(self._name, 0, self._mode, self._gid)
+        self._semaphore = Semaphore(self._name, 0, *self._rights)
         return self._semaphore
 
     def close(self) -> None:
@@ -320,13 +324,12 @@ class Condition:
 class Lock:
     """Mutual exclusion between processes and threads that a dead holder cannot keep."""
 
-    __slots__ = ("_gid", "_mode", "_name", "_owner", "_semaphore", "_threads")
+    __slots__ = ("_name", "_owner", "_rights", "_semaphore", "_threads")
 
     def __init__(self, segment_fd: int, byte: int, name: str, mode: int = 0o600, gid: int = -1) -> None:
         self._owner = Ownership(segment_fd, byte)
         self._name = name
-        self._mode = mode
-        self._gid = gid
+        self._rights = mode, gid, segment_fd
         self._semaphore: Semaphore | None = None
         self._threads = threading.Lock()
 
@@ -337,7 +340,7 @@ class Lock:
             raise StoreError(f"the store's table is locked by another thread for more than {timeout} s")
         try:
             if self._semaphore is None:
-                self._semaphore = Semaphore(self._name, 1, self._mode, self._gid)
+                self._semaphore = Semaphore(self._name, 1, *self._rights)
             while not self._owner.acquire():  # the byte is what counts: a dead holder never releases the semaphore
                 if deadline.passed:
                     raise StoreError(

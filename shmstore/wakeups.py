@@ -14,14 +14,14 @@ class Wakeups:
 
     def __init__(self, segment: Segment) -> None:
         self._stem = f"/{segment.semaphores}"
-        self._mode = segment.mode, -1 if segment.mode == 0o600 else segment.gid
+        self._rights = segment.mode, -1 if segment.mode == 0o600 else segment.gid, segment.fd
         self._readers: dict[int, Condition] = {}
         self._learn: Callable[[int, int], None] | None = None
-        self.room = Condition(f"{self._stem}.room", *self._mode)
+        self.room = Condition(f"{self._stem}.room", *self._rights)
 
     def condition(self, place: int) -> Condition:
         """Return a new condition for the reader at `place` to wait on."""
-        return Condition(f"{self._stem}.{place}", *self._mode)
+        return Condition(f"{self._stem}.{place}", *self._rights)
 
     def notify(self, places: list[int]) -> None:
         """Wake the readers of `places`."""

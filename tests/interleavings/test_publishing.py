@@ -290,7 +290,6 @@ def unlinking(patch: pytest.MonkeyPatch) -> Any:
         stage.arm(1, wanted=0)
         patch.setattr(shmstore.segment, "attach", lambda name, path: stage)
         patch.setattr(shmstore.segment, "os", NoFiles)
-        patch.setattr(shmstore.segment, "semaphore_names", lambda prefix: [])
 
         def put() -> list[str]:
             told = []

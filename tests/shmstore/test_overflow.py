@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from shmstore import BatchTooLarge, EventStore, StoreCorrupt, StoreError, StoreFull
+from shmstore import BatchTooLarge, EventStore, StoreClosed, StoreCorrupt, StoreError, StoreFull
 from shmstore import overflow as overflow_module
 from shmstore.overflow import overflows
 from tests.shmstore.samples import contents, leftovers, rows
@@ -112,6 +112,16 @@ def test_removed_with_the_store(make, name):
     assert len(leftovers(name)) >= 2
     store.close()
     EventStore.unlink(name)
+    assert leftovers(name) == []
+
+
+def test_none_is_left_in_a_store_that_was_removed(make, name):
+    """A put that comes after the removal leaves no overflow segment behind."""
+    store = make(capacity=4, memory_unit=16)
+    store.claim()
+    EventStore.unlink(name)
+    with pytest.raises(StoreClosed):
+        store.put(BIG)
     assert leftovers(name) == []
 
 

@@ -1,4 +1,4 @@
-"""kill -9 at every line of a put, a get and an ack, one after the other, in a fresh store each time."""
+"""kill -9 at every line of a put, a get, an ack and a removal, one after the other, in a fresh store each time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shmstore import Batch, EventStore, StoreNotFound
+from shmstore import Batch, EventStore, StoreClosed, StoreExists, StoreNotFound
 from tests.shmstore.samples import leftovers
 
 
@@ -39,11 +39,15 @@ KINDS: dict[str, Any] = {
 }
 
 
-class Killing:
-    """Kills this process with -9 at the k-th line executed in the store's modules."""
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, k: int) -> None:
-        self.left = k
+
+class AtLine:
+    """A trace function that does something, once, at the k-th line executed in the store's modules."""
+
+    def __init__(self, k: int, action: Callable[[], None]) -> None:
+        self.left, self.action = k, action
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         return self.line if f"{os.sep}shmstore{os.sep}" in frame.f_code.co_filename else None
@@ -51,8 +55,8 @@ class Killing:
     def line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "line":
             self.left -= 1
-            if self.left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self.left == -1:
+                self.action()
         return self.line
 
 
@@ -63,7 +67,7 @@ def killed_at(k: int, prepare: Callable[[], Any], action: Callable[[Any], None])
         code = 1
         try:
             ready = prepare()
-            sys.settrace(Killing(k))
+            sys.settrace(AtLine(k, die))
             action(ready)
             sys.settrace(None)
             code = 0
@@ -154,9 +158,81 @@ def test_a_reader_killed_at_any_line_of_get_and_ack_loses_and_repeats_nothing(na
                 assert contents(reader.get(timeout=0)) == BEFORE[acked + 1 :], f"line {k}"
                 store.put(b"after")
         EventStore.unlink(name)
+        assert leftovers(name) == []
         if not killed:
             break
         k += 1
     print(f"{k} lines")
     assert k > 10
     assert seen == {0, 1 if limit else 2}
+
+
+def removed(name: str, *, first_used_again: bool) -> None:
+    """Remove what is left of a store, as `shmstore rm` does."""
+    with suppress(StoreExists):
+        if first_used_again:  # the removal then is that of the new store alone
+            EventStore.create(name, capacity=8).close()
+    with suppress(StoreNotFound):
+        EventStore.unlink(name)
+
+
+def test_what_a_removal_killed_at_any_line_leaves_goes_with_the_next(name: str) -> None:
+    """Semaphores and overflow segments without a store go when the store is removed again, or one of its name is made."""
+    seen = set()
+    killed, k = True, 0
+    while killed:
+        with fresh(name, acked=3) as store:
+            store.put(KINDS["larger than the arena"])
+        killed = killed_at(k, lambda: None, lambda _: EventStore.unlink(name))
+        left = leftovers(name)
+        seen.add((name in EventStore.names(), bool(left), k % 2 == 1))
+        removed(name, first_used_again=k % 2 == 1)
+        assert leftovers(name) == [], f"line {k}"
+        k += 1
+    print(f"{k} lines")
+    assert {(False, True, False), (False, True, True)} <= seen
+
+
+def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) -> None:
+    """A semaphore made in a store that is being removed, or was, goes, too."""
+    for k in range(200):
+        store = EventStore.create(name, capacity=8)
+        removal = AtLine(k, lambda: EventStore.unlink(name))
+        before = sys.gettrace()
+        sys.settrace(removal)
+        try:
+            with suppress(StoreClosed):
+                store._wakeups.room.notify()
+                with store.lock:
+                    pass
+        finally:
+            sys.settrace(before)
+            store.close()
+        if removal.left >= 0:  # the store outlived it
+            break
+        assert leftovers(name) == [], f"line {k}"
+    assert k > 10
+
+
+def test_what_one_killed_after_the_removal_leaves_goes_with_the_next(name: str) -> None:
+    """Whoever is killed at any line of taking the lock of a removed store leaves one semaphore at most, and that until then."""
+    seen = set()
+    killed, k = True, 0
+    while killed:
+        EventStore.create(name, capacity=8).close()
+
+        def prepare() -> EventStore:
+            mine = EventStore.attach(name)
+            EventStore.unlink(name)
+            return mine
+
+        def action(mine: EventStore) -> None:
+            with mine.lock:
+                pass
+
+        killed = killed_at(k, prepare, action)
+        seen.add((len(leftovers(name)), k % 2 == 1))
+        removed(name, first_used_again=k % 2 == 1)
+        assert leftovers(name) == [], f"line {k}"
+        k += 1
+    assert seen == {(0, False), (0, True), (1, False), (1, True)}
