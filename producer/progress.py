@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from producer.filter import PatternError, Patterns
 from shmstore import StoreError, checkpoints, state_directory
+from shmstore.durable import replace
 
 __all__ = [
     "Mark",
@@ -220,22 +221,7 @@ class ProgressFile:
         return min((c.sequence if c.epoch == epoch else -1 for c in found.values()), default=None)
 
     def _write(self, path: Path, value: dict[str, Any]) -> None:
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "w") as file:
-                json.dump(value, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-            folder = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the name too must survive
-            finally:
-                os.close(folder)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise StoreError(f"{path} cannot be written: {error.strerror}; name another folder with state") from error
+        replace(path, lambda at: at.write_text(json.dumps(value)), "snapshot progress", "name another folder with state")
 
 
 def request_snapshot(

@@ -11,6 +11,7 @@ file is JSON, one record a line, appended and synced before it counts; a line cu
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from bisect import bisect_right
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 from producer.columns import charset_of_collation, column_of_type
 from producer.ddl import Catalog, Change, Unreadable
 from producer.draft import Draft, Table
+from shmstore.durable import refused, sync
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
 
@@ -249,19 +251,22 @@ class SchemaHistory:
     # ------------------------------------------------------------ the file
 
     def _append(self, path: Path, record: _Record) -> None:
-        new = not path.exists()
-        with path.open("ab") as file:
-            if new:
-                file.write(_line({"shmstore_schema_history": FORMAT}))
-            file.write(_line(_packed(record)))
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            directory = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)  # the name too must survive
-            finally:
-                os.close(directory)
+        try:
+            with path.open("ab", buffering=0) as file:
+                before = file.tell()
+                line = _line(_packed(record))
+                line = line if before else _line({"shmstore_schema_history": FORMAT}) + line
+                try:
+                    if file.write(line) < len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file.fileno())
+                except OSError:
+                    os.truncate(file.fileno(), before)  # half a line would spoil what comes behind it
+                    raise
+            if not before:
+                sync(path.parent)  # the name too must survive
+        except OSError as error:
+            raise refused(path, error, "schema history", "name another folder with state") from error
 
     def _load(self, path: Path) -> None:
         data = path.read_bytes()

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from shmstore.durable import replace
 from shmstore.errors import StoreError
 from shmstore.event import Position
 from shmstore.segment import check_name
@@ -53,25 +54,10 @@ class CheckpointFile:
             ) from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint. After a crash at any point the file holds the old one or the new one, whole."""
+        """Replace the checkpoint: after a crash at any point it is the old one or the new one, whole. Raises `StoreError`."""
         position = checkpoint.position
         text = json.dumps({**position._asdict(), "epoch": checkpoint.epoch, "sequence": checkpoint.sequence})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            with open(temporary, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, self.path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise StoreError(f"checkpoint {self.path} cannot be written: {error.strerror}") from error
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)  # the rename itself
-        finally:
-            os.close(directory)
+        replace(self.path, lambda at: at.write_text(text), "checkpoint", "name another folder with SHMSTORE_STATE")
 
     def remove(self) -> None:
         """Forget the checkpoint."""

@@ -386,10 +386,10 @@ class Subscription:
 
     def save_checkpoint(self) -> None:
         """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses."""
-        unsaved, self._unsaved = self._unsaved, None
-        if unsaved is not None and self._checkpoint is not None:
-            self._checkpoint.save(unsaved)
-            self._saved_at = time.monotonic()
+        if self._unsaved is not None and self._checkpoint is not None:
+            self._saved_at = time.monotonic()  # also where the disk refuses: the next try is not at the very next ack
+            self._checkpoint.save(self._unsaved)
+            self._unsaved = None
 
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""

@@ -1,0 +1,42 @@
+"""Files that are replaced whole: after a crash at any point there is the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from shmstore.errors import StoreError
+
+
+def replace(path: Path, write: Callable[[Path], object], what: str, mend: str) -> None:
+    """Put what `write` writes at the path that it is given in place of the file at `path`; its folder is made.
+
+    Raises `StoreError` where the disk refuses, with `what` the file is and how to `mend` that; the file is the old one then.
+    """
+    temporary = path.with_name(f"_{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        sync(temporary)
+        os.rename(temporary, path)
+        sync(path.parent)  # the rename itself
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise refused(path, error, what, mend) from error
+
+
+def refused(path: Path, error: OSError, what: str, mend: str) -> StoreError:
+    """Return the error that says which file the disk refused, why, and what to do."""
+    return StoreError(f"{what} {path} cannot be written: {error.strerror or error}; make room there, or {mend}")
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, survive a crash of the host."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
