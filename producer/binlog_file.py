@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,7 +52,13 @@ class BinlogFiles:
     """Raw events of binlog files, from one place on."""
 
     def __init__(self, files: list[Path], offset: int = 4, log: logging.Logger | None = None) -> None:
-        """Read `files` in order, the first from `offset`. Raises `UnsupportedEvent` where a file is no binlog."""
+        """Read `files` in order, the first from `offset`. Raises `PositionNotFound` where one between them is missing."""
+        for before, after in pairwise(files):
+            if int(after.suffix[1:]) != int(before.suffix[1:]) + 1:
+                raise PositionNotFound(
+                    f"{before.parent} has no file between {before.name} and {after.name}: what it holds would be lost; copy it there, or go "
+                    f"over the gap with a new store and start = {after.name}:4"
+                )
         self._files, self._log = list(files), log or logging.getLogger("producer")
         self._offset = offset
         self._file: BinaryIO | None = None
@@ -60,7 +67,7 @@ class BinlogFiles:
         self._splitter = EventSplitter()
 
     def read(self) -> list[RawEvent] | None:
-        """Return some events, None at the end of the last file. Raises `UnsupportedEvent`."""
+        """Return some events, None at the end of the last file. Raises `UnsupportedEvent`, also where a file is no binlog."""
         while True:
             if self._file is None:
                 if not self._files:

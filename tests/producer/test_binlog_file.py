@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from producer.binlog_file import ENCRYPTED, MAGIC, BinlogFiles, list_files
+from producer.binlog_file import ENCRYPTED, MAGIC, BinlogFiles, find_place, list_files
 from producer.settings import SettingsError
-from shmstore import UnsupportedEvent
+from shmstore import Position, PositionNotFound, UnsupportedEvent
 
 
 def fill(folder: Path, **contents: bytes) -> None:
@@ -27,7 +27,18 @@ def test_a_data_folder_has_other_numbered_files(tmp_path: Path) -> None:
     files = list_files(str(tmp_path))
     assert [file.name for file in files] == ["binlog.000002", "binlog.000003", "binlog.999999", "binlog.1000000"]
     with pytest.raises(UnsupportedEvent, match=r"binlog\.000003 is no binlog file: it begins with nothing"):
-        BinlogFiles(files[1:]).read()
+        BinlogFiles(files[1:2]).read()
+
+
+def test_a_missing_file_is_not_read_over(tmp_path: Path) -> None:
+    """A gap in the numbers is told before anything is read, where it would be read over: not where it lies before the start."""
+    fill(tmp_path, binlog_999998=MAGIC, binlog_1000000=MAGIC, binlog_1000001=MAGIC)
+    files = list_files(str(tmp_path))
+    with pytest.raises(
+        PositionNotFound, match=r"no file between binlog\.999998 and binlog\.1000000: .* start = binlog\.1000000:4$"
+    ):
+        BinlogFiles(files)
+    BinlogFiles(find_place(files, Position("binlog.1000000", 4))[0]).close()
 
 
 def test_two_logs_in_a_folder(tmp_path: Path) -> None:
