@@ -1,79 +1,174 @@
-"""A store's figures as Prometheus text (exposition format 0.0.4)."""
+"""A store's figures as Prometheus text (exposition format 0.0.4), and whether it is healthy, over HTTP."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from shmstore import StoreStat
+from shmstore import StoreStat, SubscriptionStat
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SILENCE_MS = 60_000  # no sign of life, no word of the source or no room for so long is a problem
+
+
+class Families:
+    """Metric families in the order in which they are first added to, each with its HELP and TYPE once."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._families: dict[str, tuple[str, str, list[str]]] = {}
+
+    def add(self, name: str, kind: str, help: str, value: float, **labels: str) -> None:
+        """Add a sample."""
+        self._sample(name, kind, help, "", value, labels)
+
+    def histogram(
+        self, name: str, help: str, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str
+    ) -> None:
+        """Add a histogram of which `counts` of samples, one more than `bounds`, are at most so large, and `total` is the sum."""
+        for bound, count in zip((*bounds, "+Inf"), counts, strict=True):
+            self._sample(name, "histogram", help, "_bucket", count, {**labels, "le": str(bound)})
+        self._sample(name, "histogram", help, "_sum", total, labels)
+        self._sample(name, "histogram", help, "_count", counts[-1], labels)
+
+    def _sample(self, name: str, kind: str, help: str, suffix: str, value: float, labels: dict[str, str]) -> None:
+        text = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        sample = f"{self._prefix}_{name}{suffix}{f'{{{text}}}' if text else ''} {value:.17g}"
+        self._families.setdefault(name, (kind, help, []))[2].append(sample)
+
+    def text(self) -> str:
+        """Return all as text."""
+        lines = []
+        for name, (kind, help, samples) in self._families.items():
+            lines += [f"# HELP {self._prefix}_{name} {help}", f"# TYPE {self._prefix}_{name} {kind}", *samples]
+        return "".join(f"{line}\n" for line in lines)
 
 
 def prometheus(stats: Iterable[StoreStat]) -> str:
     """Return the metrics of these stores, each family once, with the label `store` (and `subscription`)."""
-    families: dict[str, tuple[str, str, list[str]]] = {}
-
-    def add(name: str, kind: str, help: str, value: float, **labels: str) -> None:
-        text = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-        families.setdefault(name, (kind, help, []))[2].append(f"shmstore_{name}{{{text}}} {value:.17g}")
-
+    families = Families("shmstore")
     for stat in stats:
-        of = {"store": stat.name}
-        add("put_events_total", "counter", "Events put.", stat.put.sequence + 1, **of)
-        add("put_rows_total", "counter", "Rows put.", stat.put.rows, **of)
-        add("put_bytes_total", "counter", "Bytes of payload put.", stat.put.bytes, **of)
-        add(
-            "newest_event_timestamp_seconds",
-            "gauge",
-            "Event time of the newest event, 0 when there is none.",
-            stat.put.time_ms / 1000,
-            **of,
-        )
-        add("capacity_events", "gauge", "Events the ring holds.", stat.capacity, **of)
-        add("capacity_bytes", "gauge", "Bytes of payload the ring holds.", stat.limit_bytes, **of)
-        add("free_events", "gauge", "Events that fit now.", stat.free_events, **of)
-        add("free_bytes", "gauge", "Bytes of payload that fit now.", stat.free_bytes, **of)
-        add("segment_bytes", "gauge", "Bytes of the segment.", stat.segment_bytes, **of)
-        add("producer_up", "gauge", "1 while a living process is the producer.", stat.producer_alive, **of)
-        add("producer_heartbeat_timestamp_seconds", "gauge", "Last sign of life of the producer.", stat.heartbeat_ms / 1000, **of)
-        if stat.source_position is not None:
-            add("source_file_number", "gauge", "Number of the binlog file read last.", stat.source_position.file_number, **of)
-            add("source_offset_bytes", "gauge", "Place read last in that file.", stat.source_position.offset, **of)
+        _store(families, stat)
+        _producer(families, stat)
         for each in stat.subscriptions:
-            by = of | {"subscription": each.name}
-            add("subscription_up", "gauge", "1 while a living process owns the subscription.", each.alive, **by)
-            add("subscription_lost", "gauge", "1 when the subscription was evicted.", each.state == "lost", **by)
-            add("subscription_get_sequence", "gauge", "Sequence got last; a rollback takes it back.", each.get.sequence, **by)
-            add("subscription_acked_events_total", "counter", "Events acked.", each.ack.sequence + 1, **by)
-            add("subscription_lag_events", "gauge", "Events put and not acked.", each.lag_events, **by)
-            add("subscription_lag_rows", "gauge", "Rows put and not acked.", each.lag_rows, **by)
-            add("subscription_lag_bytes", "gauge", "Bytes put and not acked.", each.lag_bytes, **by)
-            add(
-                "subscription_lag_seconds", "gauge", "Event time from the last ack to the newest event.", each.lag_ms / 1000, **by
-            )
+            _subscription(families, stat.name, each)
+    return families.text()
 
-    lines = []
-    for name, (kind, help, samples) in families.items():
-        lines += [f"# HELP shmstore_{name} {help}", f"# TYPE shmstore_{name} {kind}", *samples]
-    return "".join(f"{line}\n" for line in lines)
+
+def _store(families: Families, stat: StoreStat) -> None:
+    def add(name: str, kind: str, help: str, value: float) -> None:
+        families.add(name, kind, help, value, store=stat.name)
+
+    about = {"source": stat.source, "batch_mode": stat.batch_mode, "lag": stat.lag}
+    families.add("store_info", "gauge", "1; the labels say what the store is.", 1, store=stat.name, **about)
+    add("put_events_total", "counter", "Events put.", stat.put.sequence + 1)
+    add("put_rows_total", "counter", "Rows put.", stat.put.rows)
+    add("put_bytes_total", "counter", "Bytes of payload put.", stat.put.bytes)
+    newest = "Event time of the newest event, 0 when there is none."
+    add("newest_event_timestamp_seconds", "gauge", newest, stat.put.time_ms / 1000)
+    add("capacity_events", "gauge", "Events the ring holds.", stat.capacity)
+    add("capacity_bytes", "gauge", "Bytes of payload the ring holds.", stat.limit_bytes)
+    add("free_events", "gauge", "Events that fit now.", stat.free_events)
+    add("free_bytes", "gauge", "Bytes of payload that fit now.", stat.free_bytes)
+    add("segment_bytes", "gauge", "Bytes of the segment.", stat.segment_bytes)
+    add("evictions_total", "counter", "Subscriptions that were let go because they held the producer up.", stat.evictions)
+
+
+def _producer(families: Families, stat: StoreStat) -> None:
+    def add(name: str, kind: str, help: str, value: float) -> None:
+        families.add(name, kind, help, value, store=stat.name)
+
+    stream = stat.stream
+    add("producer_up", "gauge", "1 while a living process is the producer.", stat.producer_alive)
+    add("producer_heartbeat_timestamp_seconds", "gauge", "Last sign of life of the producer.", stat.heartbeat_ms / 1000)
+    add("producer_waiting_for_room", "gauge", "1 while what is to be put does not fit.", stat.room_wanted is not None)
+    if stat.source_position is not None:
+        add("source_file_number", "gauge", "Number of the binlog file read last.", stat.source_position.file_number)
+        add("source_offset_bytes", "gauge", "Place read last in that file.", stat.source_position.offset)
+    if not stream.heard_ms:
+        return  # no stream: somebody puts by hand
+    add("source_connected", "gauge", "1 while the producer has a link to its source (of several, to each).", stream.connected)
+    add(
+        "source_heard_timestamp_seconds",
+        "gauge",
+        "When the source last said something, heartbeats included.",
+        stream.heard_ms / 1000,
+    )
+    lag = "From the newest event's time to its put (Debezium: MilliSecondsBehindSource); 0 when the source has nothing more."
+    add("source_lag_seconds", "gauge", lag, stream.behind_ms / 1000)
+    add("last_put_timestamp_seconds", "gauge", "When something was put last, 0 for not in this run.", stream.put_ms / 1000)
+    add("producer_transactions_total", "counter", "Transactions and DDLs put by this producer.", stream.transactions)
+    add("producer_blocked_seconds_total", "counter", "Time that this producer has waited for room.", stream.blocked_ms / 1000)
+    add("producer_reconnects_total", "counter", "Links that this producer lost.", stream.reconnects)
+    add("producer_skipped_events_total", "counter", "Events left out because they could not be decoded.", stream.skipped)
+    add("snapshot_tables", "gauge", "Tables of the snapshots asked for.", stream.snapshot_tables)
+    add("snapshot_remaining_tables", "gauge", "Those that are not done.", stream.snapshot_open)
+    add("snapshot_rows", "gauge", "Rows of them that were put.", stream.snapshot_rows)
+    if stream.purge_ms:
+        purge = (
+            "When the server may purge what the producer, or a reader's checkpoint, needs next; absent where that is not near."
+        )
+        add("source_purge_timestamp_seconds", "gauge", purge, stream.purge_ms / 1000)
+
+
+def _subscription(families: Families, store: str, stat: SubscriptionStat) -> None:
+    def add(name: str, kind: str, help: str, value: float) -> None:
+        families.add(f"subscription_{name}", kind, help, value, store=store, subscription=stat.name)
+
+    add("up", "gauge", "1 while a living process owns the subscription.", stat.alive)
+    add("lost", "gauge", "1 when the subscription was evicted.", stat.state == "lost")
+    add("get_sequence", "gauge", "Sequence got last; a rollback takes it back.", stat.get.sequence)
+    add("acked_events_total", "counter", "Events acked.", stat.ack.sequence + 1)
+    add("unacked_events", "gauge", "Events got and not acked.", stat.get.sequence - stat.ack.sequence)
+    add("lag_events", "gauge", "Events put and not acked.", stat.lag_events)
+    add("lag_rows", "gauge", "Rows put and not acked.", stat.lag_rows)
+    add("lag_bytes", "gauge", "Bytes put and not acked.", stat.lag_bytes)
+    add("lag_seconds", "gauge", "Event time from the last ack to the newest event.", stat.lag_ms / 1000)
+
+
+def problems(stats: Iterable[StoreStat]) -> list[str]:
+    """Return what keeps these stores from making progress, a sentence each. Links that stand prove nothing: what counts is what came."""
+    found, now = [], time.time_ns() // 1_000_000
+    for stat in stats:
+        stream, store = stat.stream, f"store {stat.name!r}"
+        if not stat.producer_alive:
+            found.append(f"{store}: no producer runs")
+        elif stat.heartbeat_ms and now - stat.heartbeat_ms > SILENCE_MS:
+            found.append(
+                f"{store}: its producer, pid {stat.producer_pid}, gave no sign of life for {_since(stat.heartbeat_ms, now)}"
+            )
+        elif stat.room_wanted is not None:  # a source that is not read says nothing, either
+            if now - max(stream.put_ms, stat.created_ms) > SILENCE_MS:
+                found.append(f"{store}: nothing was put for {_since(stream.put_ms, now)}: {stat.holdup}")
+        elif stream.heard_ms and not stream.connected:
+            found.append(f"{store}: its producer has no link to {stat.source}")
+        elif stream.heard_ms and now - stream.heard_ms > SILENCE_MS:
+            found.append(f"{store}: {stat.source} said nothing for {_since(stream.heard_ms, now)}")
+        found += [f"{store}: subscription {each.name!r} was evicted" for each in stat.subscriptions if each.state == "lost"]
+    return found
+
+
+def _since(then_ms: int, now_ms: int) -> str:
+    return f"{(now_ms - then_ms) / 1000:,.0f} s" if then_ms else "ever"
 
 
 class Endpoint(ThreadingHTTPServer):
-    """An HTTP server that answers ``GET /metrics`` with what `render` returns at that moment; port 0 takes a free one.
+    """An HTTP server that answers ``GET /metrics`` with what `stats` returns at that moment, and ``GET /healthz`` with 200 or, where
+    something keeps a store from making progress, 503 and what that is. Port 0 takes a free one.
 
     Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too.
     """
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], render: Callable[[], str]) -> None:
+    def __init__(self, address: tuple[str, int], stats: Callable[[], Sequence[StoreStat]]) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Page)
-        self.render = render
+        self.stats = stats
 
     def stop(self) -> None:
         """End `serve_forever` soon; returns at once."""
@@ -84,16 +179,25 @@ class _Page(BaseHTTPRequestHandler):
     server: Endpoint
 
     def do_GET(self) -> None:
-        """Answer with the metrics, or with 404 for any other path."""
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, explain="the metrics are at /metrics")
+        """Answer with the metrics or the health, or with 404 for any other path."""
+        path = self.path.partition("?")[0]
+        if path not in ("/metrics", "/healthz"):
+            self.send_error(404, explain="there are /metrics and /healthz")
             return
         try:
-            body = self.server.render().encode()
+            stats = self.server.stats()
         except Exception as error:
             self.send_error(503, explain=str(error))
             return
-        self.send_response(200)
+        if path == "/metrics":
+            self._send(200, prometheus(stats))
+        else:
+            found = problems(stats)
+            self._send(503 if found else 200, "".join(f"{line}\n" for line in found or ["ok"]))
+
+    def _send(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
         self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -14,9 +14,10 @@ from producer.errors import (
 )
 from producer.filter import PatternError
 from producer.progress import Progress, cancel_snapshot, request_snapshot, snapshot_status, snapshot_waits
-from producer.replicator import Summary, run
+from producer.replicator import run
 from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
 from producer.sources import run_all
+from producer.vitals import Summary
 
 __all__ = [
     "AnonymousTransactions",

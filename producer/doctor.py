@@ -9,14 +9,13 @@ from producer.binlog import Session, connect
 from producer.errors import PrivilegeMissing
 from producer.places import split_places
 from producer.replicator import replica_id
+from producer.retention import SHORT_HOURS, file_after, kept_seconds
 from producer.scan import file_begins
 from producer.server import Server, binlog_files, read_server
 from producer.settings import Settings, parse_place
 from producer.start import check_place, lowest
 from producer.tables import may_select
 from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
-
-SHORT_RETENTION_HOURS = 24.0
 
 
 class Finding(NamedTuple):
@@ -153,11 +152,10 @@ def _retention(session: Session, server: Server, settings: Settings) -> list[Fin
         return []
     size = sum(bytes_ for _, bytes_ in files)
     findings = [Finding("binlog size", "ok", f"{len(files)} files, {size / 1e9:.3f} GB, {files[0][0]} to {files[-1][0]}")]
-    have = server.variables
-    seconds = float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
+    seconds = kept_seconds(server)
     if seconds:
         hours = seconds / 3600
-        short = hours < SHORT_RETENTION_HOURS
+        short = hours < SHORT_HOURS
         mend = "SET GLOBAL binlog_expire_logs_seconds = 259200;" if short else ""
         wanted = "24 hours or more" if short else ""
         findings.append(Finding("retention", "warn" if short else "ok", f"{hours:.1f} hours", wanted, mend))
@@ -179,13 +177,13 @@ def _start(
         mend = mend or "start anew with start = earliest or latest and a new store"
         return Finding(name, "fail", found, "all that comes after it", mend)
     names = [name for name, _ in files]
-    after = names.index(position.file) + 1 if position.file in names else 0
-    if not seconds or not after:
+    if not seconds or position.file not in names:
         return Finding(name, "ok", f"the server has all after {where}")
-    if after == len(names):
+    after = file_after(position.file, names)
+    if after is None:
         return Finding(name, "ok", f"{where} is in the newest file")
-    left = (file_begins(settings, session, names[after]) + seconds - time.time()) / 3600
-    if left >= SHORT_RETENTION_HOURS / 2:
+    left = (file_begins(settings, session, after) + seconds - time.time()) / 3600
+    if left >= SHORT_HOURS / 2:
         return Finding(name, "ok", f"{where} is purged in {left:.1f} hours")
     mend = "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
     return Finding(name, "warn", f"{where} is purged in {max(left, 0.0):.1f} hours", "", mend)

@@ -22,10 +22,11 @@ import numpy as np
 from producer.merge import Lane, Merge, Piece
 from producer.places import Places, join_places, lowest_places, place_text, split_places
 from producer.putting import PatientPut
-from producer.replicator import Replicator, Summary
+from producer.replicator import Replicator
 from producer.settings import Settings, SettingsError
 from producer.start import Resume, Start, resume_point
 from producer.transaction import Flush, resized
+from producer.vitals import Summary, Vitals, together
 from producer.writer import GTIDS, PROPS, Tail
 from shmstore import SLOT, EntryType, Event, EventStore, EventType, Position, checkpoints
 from shmstore.codec import decode_stored, encode_batch, encode_stored, position_of
@@ -101,6 +102,8 @@ class Group:
         self.changed = threading.Condition()
         self._errors: list[BaseException] = []
         self._beat = 0.0
+        self._vitals = Vitals()
+        self._replicators: list[Replicator] = []
         self._domains: dict[str, str] = {}  # MariaDB's gtid_domain_id -> source
         self._brought: dict[str, str] = {}  # server UUID or domain -> the source that brings its transactions
         self._most_bytes = max(1, min(settings[0].transaction_bytes, store.limit_bytes // 2))
@@ -175,9 +178,9 @@ class Group:
             try:
                 quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
                 one = dataclasses.replace(settings, heartbeat=quick)
-                results[seat.name] = Replicator(
-                    one, self._store, self._is_over, seat=seat, log=self._log.getChild(seat.name)
-                ).run()
+                replicator = Replicator(one, self._store, self._is_over, seat=seat, log=self._log.getChild(seat.name))
+                self._replicators.append(replicator)
+                results[seat.name] = replicator.run()
             except BaseException as error:  # handed to the thread that puts, whatever it is
                 self._errors.append(error)
             finally:
@@ -292,8 +295,14 @@ class Group:
             )
 
     def _put(self, blob: bytes, slots: np.ndarray[Any, np.dtype[np.void]]) -> None:
-        if not self._is_over():
-            self._patient.put(blob, slots, self._is_over, self._heartbeat)
+        if self._is_over():
+            return
+        newest = int(slots["time"][-1])
+        self._vitals.begin(newest)
+        done = self._patient.put(blob, slots, self._is_over, self._heartbeat)
+        self._vitals.waited()
+        if done:
+            self._vitals.put(transactions=0, events=len(slots), rows=0, size=len(blob), newest_ms=newest)
 
     def _is_over(self) -> bool:
         return self.failed or self._stop()
@@ -304,7 +313,10 @@ class Group:
             self._beat = now
             away = {seat.name for seat in self.seats if now - seat.lane.heard > SECOND + self._settings[0].merge_wait}
             names = [f"{seat.name} (no link)" if seat.name in away and not seat.lane.ended else seat.name for seat in self.seats]
-            self._store.heartbeat(", ".join(names))
+            if all(not seat.lane.pieces for seat in self.seats):
+                self._vitals.calm()  # then the sources know how far behind they are
+            stream = together((one.stream for one in self._replicators), self._vitals.stat())
+            self._store.heartbeat(", ".join(names), stream=stream)
 
 
 def _begun(resume: str) -> Position:

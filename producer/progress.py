@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from producer.filter import PatternError, Patterns
-from shmstore import StoreError, checkpoints, state_directory
+from shmstore import StoreError, StreamStat, checkpoints, state_directory
 from shmstore.durable import replace
 
 __all__ = [
@@ -130,6 +130,12 @@ class Progress:
         done = sum(not task.open for task in self.tasks)
         rows = sum(task.place.rows for task in self.tasks)
         return "\n".join([*lines, f"{done} of {len(self.tasks)} tables, {rows:,} rows"])
+
+    def told(self, stat: StreamStat) -> StreamStat:
+        """Return `stat` with what it says of snapshots."""
+        left = sum(task.open for task in self.tasks)
+        rows = sum(task.place.rows for task in self.tasks)
+        return stat._replace(snapshot_tables=len(self.tasks), snapshot_open=left, snapshot_rows=rows)
 
     def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
         """Add a request for `tables`. When nothing else is open, the requests before it are forgotten."""

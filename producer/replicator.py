@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from producer.binlog import BinlogReader, connect
 from producer.binlog_file import BinlogFiles, find_place, find_time, list_files
@@ -25,6 +25,7 @@ from producer.failover import after_loss, go_to_start, needs_snapshot
 from producer.history import open_history, take_snapshot
 from producer.link import Link
 from producer.putting import PatientPut
+from producer.retention import Retention
 from producer.schema import SchemaHistory
 from producer.seal import Seal
 from producer.server import read_server, require_binlog
@@ -33,8 +34,9 @@ from producer.snapshot import Snapshot
 from producer.start import Resume, Start, choose_start, has_resume, resume_point
 from producer.stream import new_buffer
 from producer.transaction import Flush
+from producer.vitals import Summary, Vitals
 from producer.writer import Tail
-from shmstore import BatchMode, Checkpoint, Event, EventStore, Position, StoreExists, StoreNotFound, UnsupportedEvent
+from shmstore import BatchMode, Checkpoint, Event, EventStore, Position, StoreExists, StoreNotFound, StreamStat, UnsupportedEvent
 from shmstore.codec import decode, encode_batch
 
 if TYPE_CHECKING:
@@ -52,19 +54,6 @@ class StopEvent(Protocol):
 
     def is_set(self) -> bool:
         """Whether to stop."""
-
-
-class Summary(NamedTuple):
-    """What a run has put and met."""
-
-    transactions: int = 0  # transaction ends and DDLs
-    events: int = 0
-    rows: int = 0
-    bytes: int = 0
-    reconnects: int = 0
-    skipped: int = 0  # events that could not be decoded, with on_error = skip
-    blocked_seconds: float = 0.0  # waiting for room in the ring
-    position: Position | None = None  # how far the source was read
 
 
 def replica_id(settings: Settings, source: str = "") -> int:
@@ -142,21 +131,24 @@ class Replicator:
         self._source = settings.name
         self._first: Start | None = None  # where the first link began: the resume point while nothing was put
         self._beat = 0.0
-        self._transactions = self._events = self._rows = self._bytes = self._reconnects = 0
-        self._blocked = 0.0
+        self._vitals = Vitals()
+        self._retention: Retention | None = None
 
     def summary(self) -> Summary:
         """Return the counts so far."""
-        return Summary(
-            self._transactions,
-            self._events,
-            self._rows,
-            self._bytes,
-            self._reconnects,
-            self._decoder.skipped,
-            self._blocked,
-            self._decoder.position if self._decoder.position.file else None,
-        )
+        return self._vitals.summary(self._decoder.skipped, self._position)
+
+    @property
+    def stream(self) -> StreamStat:
+        """How the stream goes."""
+        stat = self._vitals.stat(self._decoder.skipped)
+        if self._retention is not None:
+            stat = stat._replace(purge_ms=self._retention.purge_ms)
+        return stat if self._snapshot is None else self._snapshot.progress.told(stat)
+
+    @property
+    def _position(self) -> Position | None:
+        return self._decoder.position if self._decoder.position.file else None
 
     def run(self) -> Summary:
         """Replicate until told to stop. Raises `ShmStoreError` for what trying again would not mend."""
@@ -173,6 +165,9 @@ class Replicator:
                 failures += 1
                 self._pause(failures, error)
                 continue
+            self._vitals.connected = True
+            self._vitals.hear()
+            self._heartbeat(at_once=True)
             try:
                 self._stream(link)
                 return self.summary()
@@ -183,7 +178,7 @@ class Replicator:
                         raise UnsupportedEvent(
                             f"{error}, time and again; the server's binlog is damaged: take a snapshot and start after it"
                         ) from error
-                self._reconnects += 1
+                self._vitals.reconnects += 1
                 failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
                 self._pause(failures, error)
             finally:
@@ -194,6 +189,8 @@ class Replicator:
         longest = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(failures - 1, 30))
         wait = longest * random.uniform(0.5, 1.0)
         self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, failures)
+        self._vitals.connected = False
+        self._heartbeat(at_once=True)
         until = time.monotonic() + wait
         while not self._stop() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))
@@ -262,7 +259,7 @@ class Replicator:
             self._snapshot.begin(server)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
         self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
-        self._heartbeat(at_once=True)
+        self._retention = Retention(settings, server, self._log)
         return link
 
     def _resume(self) -> Resume | None:
@@ -308,7 +305,6 @@ class Replicator:
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
         self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))
         self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
-        self._heartbeat(at_once=True)
         return BinlogFiles(files, position.offset, self._log)
 
     def _stream(self, link: Link) -> None:
@@ -321,6 +317,8 @@ class Replicator:
             if events is None:
                 self._put_ready(link)
                 return
+            if events:
+                self._vitals.hear()
             for raw in events:
                 if snapshot is None or not snapshot.waits or isinstance(raw, RawEvent):
                     feed(raw)
@@ -333,9 +331,12 @@ class Replicator:
                 return
             if snapshot is not None and not self._beside(link, snapshot, heard=bool(events)):
                 return
+            drained = self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction
+            heartbeats = self._decoder.heartbeats
+            if drained:
+                self._vitals.calm()
             if seat is not None and events:
-                seat.say(drained=self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction)
-                heartbeats = self._decoder.heartbeats
+                seat.say(drained=drained)
             self._heartbeat()
 
     def _beside(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
@@ -384,19 +385,17 @@ class Replicator:
                 if not events:
                     return True
                 blob, slots = encode_batch(events)
-        began = time.monotonic()
+        vitals, newest = self._vitals, int(slots["time"][-1])
+        vitals.begin(newest)
         if self._seat is not None:
-            if not self._seat.put(flush._replace(blob=memoryview(bytes(blob))), self._stop):  # it is kept there
-                return False
-        elif not self._patient.put(blob, slots, self._stop, self._while_full):
-            return False
-        if (waited := time.monotonic() - began) > 0.1:
-            self._blocked += waited
+            done = self._seat.put(flush._replace(blob=memoryview(bytes(blob))), self._stop)  # it is kept there
+        else:
+            done = self._patient.put(blob, slots, self._stop, self._while_full)
+        if vitals.waited():
             link.rest()
-        self._transactions += flush.ends
-        self._events += len(slots)
-        self._rows += flush.rows
-        self._bytes += len(blob)
+        if not done:
+            return False
+        vitals.put(transactions=flush.ends, events=len(slots), rows=flush.rows, size=len(blob), newest_ms=newest)
         if self._after is not None:
             self._after(events)
         return True
@@ -408,9 +407,13 @@ class Replicator:
 
     def _heartbeat(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if self._seat is None and self._first is not None and (at_once or now - self._beat >= SECOND):
-            self._beat = now
-            self._store.heartbeat(self._source, self._decoder.position if self._decoder.position.file else None)
+        if self._first is None or not (at_once or now - self._beat >= SECOND):
+            return
+        self._beat = now
+        if self._retention is not None:
+            self._retention.look(self._position)
+        if self._seat is None:
+            self._store.heartbeat(self._source, self._position, self.stream)
             if self._snapshot is not None:
                 self._snapshot.look()
 

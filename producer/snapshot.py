@@ -80,7 +80,7 @@ class Snapshot:
     def __init__(self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger) -> None:
         self._settings, self._store, self._decoder, self._log = settings, store, decoder, log
         self._file = ProgressFile(settings.store, settings.state or None)
-        self._progress = self._file.load() or Progress(store.epoch)
+        self.progress = self._file.load() or Progress(store.epoch)
         self._session: Session | None = None
         self._server: Server | None = None
         self._placing = Placing(decoder.writer, store.limit_bytes)
@@ -102,8 +102,8 @@ class Snapshot:
         request = Request(new_id(), (), reason, now_ms())
         if problem := self._refusal(server) or self._choose(session, request)[1]:
             raise SourceError(f"no snapshot can be taken: {problem}")
-        self._progress = Progress(self._store.epoch)
-        self._file.save(self._progress)
+        self.progress = Progress(self._store.epoch)
+        self._file.save(self.progress)
         self._file.ask(request)
 
     def begin(self, server: Server) -> None:
@@ -115,28 +115,28 @@ class Snapshot:
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
             self._placing.close(last)  # a former producer died there; its rows are read again
         self._decoder.altered = self._altered
-        for task in self._progress.tasks:
+        for task in self.progress.tasks:
             if task.open and not task.place.chunks:
                 task.place = Place()  # without a key, and left in the middle
-        if self._progress.epoch != self._store.epoch:
-            if self._progress.tasks:
-                self._progress.rewind(self._file.acked(self._progress.epoch))
-            self._progress.epoch = self._store.epoch
-            self._file.save(self._progress)
+        if self.progress.epoch != self._store.epoch:
+            if self.progress.tasks:
+                self.progress.rewind(self._file.acked(self.progress.epoch))
+            self.progress.epoch = self._store.epoch
+            self._file.save(self.progress)
         found = checkpoints(self._settings.store, self._settings.state or None).values()
         # Such a reader gets nothing again that it had acked; a row put before that would stay older than what it has.
         self._ahead = [checkpoint.position for checkpoint in found if checkpoint.epoch != self._store.epoch]
-        self.active = self._progress.open
+        self.active = self.progress.open
         self.look()
 
     def look(self) -> None:
         """Take in what was asked for. Call it about once a second."""
         if self._server is None or not (asked := self._requests()):
             return
-        known = {request.id for request in self._progress.requests}
+        known = {request.id for request in self.progress.requests}
         for path, request in asked:
             if request.cancel:
-                self._progress.cancel()
+                self.progress.cancel()
                 self._drop()
             elif request.id not in known:
                 try:
@@ -144,9 +144,9 @@ class Snapshot:
                 except SourceError as error:
                     self._log.warning("snapshot %s waits: %s", request.id, error)
                     return
-            self._file.save(self._progress)
+            self._file.save(self.progress)
             path.unlink(missing_ok=True)
-        self.active = self._progress.open
+        self.active = self.progress.open
 
     def _requests(self) -> list[Any]:
         try:
@@ -169,7 +169,7 @@ class Snapshot:
             self._log.error("snapshot %s: %s", request.id, problem)
         if tables or not problem:
             self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
-        self._progress.take(request._replace(problem=problem), tables)
+        self.progress.take(request._replace(problem=problem), tables)
 
     def _choose(self, session: Session, request: Request) -> tuple[list[tuple[str, str]], str]:
         """The tables that a request means, and what of it means none."""
@@ -237,7 +237,7 @@ class Snapshot:
                 return
 
     def _advance(self) -> None:
-        task = next((task for task in self._progress.tasks if task.open), None)
+        task = next((task for task in self.progress.tasks if task.open), None)
         chunk = self._chunk
         if task is None:
             self._log.info("snapshot: all that was asked for is in the store")
@@ -369,7 +369,7 @@ class Snapshot:
         chunk.task.place = chunk.task.place._replace(state="reading", rows=read)
         if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
-            self._file.save(self._progress)
+            self._file.save(self.progress)
         if done:
             self._connected().query("COMMIT")
             self._written = chunk.task, chunk.task.place._replace(state="done", chunks=1)
@@ -388,7 +388,7 @@ class Snapshot:
             places = shape.places
             rows = [row for row in rows if tuple([row[i] for i in places]) not in gone]
         if rows:
-            request = next(request for request in self._progress.requests if request.id == task.request)
+            request = next(request for request in self.progress.requests if request.id == task.request)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
             name = task.database, task.table
             self._placing.put(self._store.latest_event, name, shape.schema, rows, size, props)
@@ -404,14 +404,14 @@ class Snapshot:
             self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, place.rows, place.chunks)
             self._settle(task, "done", save=False)
         acked = self._file.acked(self._store.epoch)
-        self._progress.mark(self._store.newest, task, -1 if acked is None else acked)
-        self._file.save(self._progress)
+        self.progress.mark(self._store.newest, task, -1 if acked is None else acked)
+        self._file.save(self.progress)
 
     # ------------------------------------------------------------ what goes wrong
 
     def _stumble(self, problem: str, *, final: bool = False) -> None:
         """Begin the chunk anew; after many times, or where that is no use, give the table up."""
-        task = next(task for task in self._progress.tasks if task.open)
+        task = next(task for task in self.progress.tasks if task.open)
         self._failures += 1
         self._shape = None
         if final or self._failures > ATTEMPTS:
@@ -425,13 +425,13 @@ class Snapshot:
         self._drop(0.01 * self._failures)
 
     def _settle(self, task: Task, state: str, problem: str = "", *, save: bool = True) -> None:
-        self._progress.settle(task, state, problem)
+        self.progress.settle(task, state, problem)
         self._shape = None
         if problem:
             log = self._log.warning if state == "gone" else self._log.error
             log("snapshot: %s.%s is left out: %s", task.database, task.table, problem)
         if save:
-            self._file.save(self._progress)
+            self._file.save(self.progress)
 
     def _drop(self, wait: float = 0.0) -> None:
         """Forget the chunk under way."""

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Sequence
 
 from producer.group import run_group
-from producer.replicator import Stop, StopEvent, Summary, open_store, run
+from producer.replicator import Stop, StopEvent, open_store, run
 from producer.settings import Settings
 from producer.start import resume_point
+from producer.vitals import Summary
 from shmstore import EventStore, StoreNotFound, checkpoints
 
 __all__ = ["run_all"]

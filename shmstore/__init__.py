@@ -39,7 +39,7 @@ if typing.TYPE_CHECKING:
     from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
     from shmstore.layout import SLOT, BatchMode, SlotFlag
     from shmstore.ring import Cursor
-    from shmstore.stat import StoreStat, SubscriptionStat
+    from shmstore.stat import StoreStat, StreamStat, SubscriptionStat
     from shmstore.store import EventStore
     from shmstore.subscription import Subscription
 
@@ -80,6 +80,7 @@ __all__ = [
     "StoreFull",
     "StoreNotFound",
     "StoreStat",
+    "StreamStat",
     "Subscription",
     "SubscriptionInUse",
     "SubscriptionLost",

@@ -161,7 +161,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         "--listen",
         type=address,
         metavar="HOST:PORT",
-        help="serve it at http://HOST:PORT/metrics instead, until SIGTERM or Ctrl-C",
+        help="serve it at http://HOST:PORT/metrics instead, until SIGTERM or Ctrl-C; /healthz there is 200, or 503 and what is wrong",
     )
     command("check", "look for damage in a store; exit 1 when something is wrong", "  shmstore check orders")
 

@@ -364,24 +364,24 @@ def stat(options: argparse.Namespace) -> int:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`."""
     from consumer.metrics import Endpoint, prometheus
-    from shmstore import EventStore
+    from shmstore import EventStore, StoreStat
 
-    def render() -> str:
-        stats = []
+    def stats() -> list[StoreStat]:
+        found = []
         for name in options.stores or EventStore.names():
             try:
                 with EventStore.attach(name) as store:
-                    stats.append(store.stat())
+                    found.append(store.stat())
             except StoreError:
                 if options.stores:
                     raise  # asked for by name; else one that goes or is broken leaves the others readable
-        return prometheus(stats)
+        return found
 
     if options.listen is None:
-        sys.stdout.write(render())
+        sys.stdout.write(prometheus(stats()))
         return 0
     try:
-        server = Endpoint(options.listen, render)
+        server = Endpoint(options.listen, stats)
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     say(f"listening on {options.listen[0]}:{server.server_port}")

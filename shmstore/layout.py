@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 MAGIC: Final = b"SHMSTORE"
-VERSION: Final = 1
+VERSION: Final = 2
 PAGE: Final = mmap.PAGESIZE
 LINE: Final = 64
 
@@ -102,6 +102,12 @@ SLOT: Final = np.dtype(
 )
 
 
+STREAM_FIELDS: Final = (  # those of `stat.StreamStat`
+    *("connected", "heard_ms", "put_ms", "behind_ms", "blocked_ms", "reconnects", "transactions", "skipped"),
+    *("snapshot_tables", "snapshot_open", "snapshot_rows", "purge_ms"),
+)
+
+
 def _record(*lines: list[tuple[str, str]]) -> np.dtype:
     """A record in which each group of fields starts on a cache line of its own."""
     names, formats, offsets, at = [], [], [], 0
@@ -133,13 +139,17 @@ HEADER: Final = _record(
         ("creator_start", "<i8"),
     ],
     [("state", "<i8")],  # StoreState; written by whoever removes the store
-    [("places", "<i8")],  # places of the subscription table in use so far; written under the lock
+    [
+        ("places", "<i8"),
+        ("evictions", "<i8"),
+    ],  # places of the subscription table in use so far; readers let go; written under the lock
     [("put", "<i8")],  # last sequence put; written by the producer, last of all
     [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
     [("oversized", "<i8")],  # sequence of the last event put into a segment of its own; written by the producer before `put`
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
     [("room_wanted", "<i8")],  # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers
     [("producer_pid", "<i8"), ("producer_start", "<i8"), ("heartbeat_ms", "<i8"), ("source_offset", "<i8")],
+    [(f"stream_{field}", "<i8") for field in STREAM_FIELDS],  # written by the producer with its heartbeat, for people to read
     [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
     [("start_offset", "<i8"), ("start_file", f"S{SOURCE_BYTES}")],  # every event of this epoch after here is or was in the store
     [("lock_pid", "<i8"), ("lock_start", "<i8")],  # who holds the table lock, for people to read

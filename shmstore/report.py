@@ -8,7 +8,7 @@ from typing import Any
 
 from shmstore.event import Position
 from shmstore.ring import Cursor
-from shmstore.stat import StoreStat, SubscriptionStat
+from shmstore.stat import StoreStat, StreamStat, SubscriptionStat
 
 HEAD = f"{'STORE':<24} {'EVENTS':>10} {'BYTES':>10} {'FREE':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>10}"
 
@@ -43,6 +43,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"created    {moment(stat.created_ms)}, epoch {stat.epoch:x}, {', '.join(options)}",
         f"source     {stat.source or 'none yet'}{read}",
         f"producer   {owner(stat.producer_pid, stat.producer_alive)}{life}",
+        *_stream(stat),
         f"put        {stat.put.sequence + 1:,} events, {stat.put.rows:,} rows, {quantity(stat.put.bytes)}{newest}{rate}",
         f"kept       {kept}",
         f"room       {stat.free_events:,} of {stat.capacity:,} events, {room}{waits}",
@@ -59,6 +60,26 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         )
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _stream(stat: StoreStat) -> list[str]:
+    """How the producer's stream goes: nothing where none was told of."""
+    stream, lines = stat.stream, []
+    if stream.heard_ms and stat.producer_alive:
+        link = "connected" if stream.connected else "no link"
+        lines = [
+            f"link       {link}, the source last spoke {ago(stream.heard_ms)}; {stream.behind_ms / 1000:,.3f} s behind",
+            f"this run   {stream.transactions:,} transactions, {stream.reconnects:,} reconnects, {stream.skipped:,} events skipped, "
+            f"{stream.blocked_ms / 1000:,.1f} s without room",
+        ]
+    if stream.snapshot_open:
+        left = f"{stream.snapshot_open:,} of {stream.snapshot_tables:,} tables left"
+        lines.append(f"snapshot   {left}, {stream.snapshot_rows:,} rows so far")
+    if stream.purge_ms:
+        lines.append(f"purge      the source may remove what is needed next from {moment(stream.purge_ms)} on")
+    if stat.put_position is not None:
+        lines.append(f"whole      transactions up to {place(stat.put_position)}")
+    return lines
 
 
 def _row(stat: SubscriptionStat) -> tuple[str, ...]:
@@ -83,7 +104,7 @@ def document(stat: StoreStat) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, StoreStat | SubscriptionStat | Cursor | Position):
+    if isinstance(value, StoreStat | StreamStat | SubscriptionStat | Cursor | Position):
         return {name: _plain(each) for name, each in value._asdict().items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 

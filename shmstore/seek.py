@@ -177,6 +177,14 @@ def last_ack_point(segment: Segment) -> Position | None:
     return None
 
 
+def last_ack_point_if_readable(segment: Segment) -> Position | None:
+    """`last_ack_point`, and None where what is there is no event."""
+    try:
+        return last_ack_point(segment)
+    except StoreCorrupt:
+        return None
+
+
 def position_if_readable(segment: Segment, sequence: int) -> Position | None:
     """Position of one event; None where its payload is gone or is not an event."""
     try:

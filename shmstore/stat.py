@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shmstore.event import Position
-from shmstore.layout import DISARMED, LOCK_PRODUCER, StoreFlag, header_word
+from shmstore.layout import DISARMED, LOCK_PRODUCER, STREAM_FIELDS, StoreFlag, header_word
 from shmstore.ring import PUT, ROOM_WANTED, Cursor, cursor_at, slowest_ack
 from shmstore.segment import Segment
 from shmstore.sync import Ownership, start_time
+
+STREAM_WORDS: Final = tuple(header_word(f"stream_{field}") for field in STREAM_FIELDS)
 
 
 class SubscriptionStat(NamedTuple):
@@ -35,6 +37,27 @@ class SubscriptionStat(NamedTuple):
         dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "nobody reads it"
         reader = f"read by pid {self.owner_pid}" if self.alive else dead
         return f"subscription {self.name!r} ({reader}) has acked {f'up to {self.ack.sequence:,}' if self.ack.sequence >= 0 else 'nothing'}"
+
+
+class StreamStat(NamedTuple):
+    """How a producer's stream goes, as it says about once a second. Counts are of its present run; times as in `StoreStat`.
+
+    `behind_ms` is what passed from the newest event's time to its put, growing while it waits for room, and 0 once the source has
+    said that there is nothing more. `purge_ms` is when the source may remove what is to be read next; 0: not that anybody knew.
+    """
+
+    connected: bool = False
+    heard_ms: int = 0  # when the source last said something, heartbeats included
+    put_ms: int = 0  # when something was put last
+    behind_ms: int = 0
+    blocked_ms: int = 0  # all waiting for room in the ring
+    reconnects: int = 0
+    transactions: int = 0  # transaction ends and DDLs put
+    skipped: int = 0  # events that could not be decoded, with on_error = skip
+    snapshot_tables: int = 0
+    snapshot_open: int = 0  # of these, not done
+    snapshot_rows: int = 0
+    purge_ms: int = 0
 
 
 class StoreStat(NamedTuple):
@@ -67,6 +90,9 @@ class StoreStat(NamedTuple):
     source_position: Position | None
     subscriptions: tuple[SubscriptionStat, ...]
     room_wanted: int | None = None
+    put_position: Position | None = None  # of the newest transaction end or DDL, with its GTID set
+    evictions: int = 0
+    stream: StreamStat = StreamStat()
 
     @property
     def slowest(self) -> SubscriptionStat | None:
@@ -81,7 +107,7 @@ class StoreStat(NamedTuple):
         return "nobody is subscribed" if slowest is None else f"{slowest.standing} of {self.newest:,}"
 
 
-def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> StoreStat:
+def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_position: Position | None) -> StoreStat:
     """Describe the store at this moment."""
     views, words = segment.views, segment.words
     put = cursor_at(views, words[PUT])
@@ -89,6 +115,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> S
     file = segment.read_text("source_file")
     alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
     wanted = words[ROOM_WANTED]  # a wish outlives the producer that died with it
+    stream = StreamStat._make(words[word] for word in STREAM_WORDS)
     waits = alive and wanted != DISARMED and slowest_ack(views) < wanted
     return StoreStat(
         name=segment.name,
@@ -115,6 +142,9 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...]) -> S
         source_position=Position(file, words[header_word("source_offset")]) if file else None,
         subscriptions=subscriptions,
         room_wanted=wanted if waits else None,
+        put_position=put_position,
+        evictions=words[header_word("evictions")],
+        stream=stream._replace(connected=alive and bool(stream.connected)),
     )
 
 
@@ -125,8 +155,11 @@ def note_producer(segment: Segment) -> None:
     segment.words[header_word("producer_start")] = start_time(pid)
 
 
-def note_heartbeat(segment: Segment, source: str, position: Position | None) -> None:
-    """Write down that the producer lives, what it reads from, and how far it has read."""
+def note_heartbeat(segment: Segment, source: str, position: Position | None, stream: StreamStat | None) -> None:
+    """Write down that the producer lives, what it reads from, how far it has read, and how its stream goes."""
+    if stream is not None:
+        for word, value in zip(STREAM_WORDS, stream, strict=True):
+            segment.words[word] = int(value)
     if source:
         segment.write_text("source", source)
     if position is not None:

@@ -29,7 +29,7 @@ from shmstore.passed import Passed
 from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack, writer_of
 from shmstore.room import Room
 from shmstore.segment import Segment
-from shmstore.stat import StoreStat, SubscriptionStat, describe, note_heartbeat, note_producer
+from shmstore.stat import StoreStat, StreamStat, SubscriptionStat, describe, note_heartbeat, note_producer
 from shmstore.subscription import Subscription
 from shmstore.sync import ASYMMETRIC, Deadline, Lock, Ownership, fence
 from shmstore.table import Start, SubscriptionTable
@@ -412,13 +412,13 @@ class EventStore:
 
     def stat(self) -> StoreStat:
         """Describe the store at this moment."""
-        return describe(self.segment, self.subscriptions())
+        return describe(self.segment, self.subscriptions(), seek.last_ack_point_if_readable(self.segment))
 
-    def heartbeat(self, source: str = "", position: Position | None = None) -> None:
-        """Say that the producer lives, what it reads from, and how far it has read. For `stat`; about once a second."""
+    def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
+        """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
         if not self._producer.held:
             raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
-        note_heartbeat(self.segment, source, position)
+        note_heartbeat(self.segment, source, position, stream)
 
     def check(self) -> list[str]:
         """Return what is wrong with the store, a sentence each; an empty list where nothing is."""

@@ -17,7 +17,15 @@ from typing import Final
 
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.event import Position
-from shmstore.layout import DISARMED, LOCK_SUBSCRIPTION, NAME_BYTES, SUBSCRIPTIONS, SubscriptionState, subscription_word
+from shmstore.layout import (
+    DISARMED,
+    LOCK_SUBSCRIPTION,
+    NAME_BYTES,
+    SUBSCRIPTIONS,
+    SubscriptionState,
+    header_word,
+    subscription_word,
+)
 from shmstore.passed import Passed
 from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at, slowest_ack
 from shmstore.seek import absent, find, last_ack_point_until
@@ -28,6 +36,7 @@ from shmstore.sync import Lock, Ownership, fence, start_time
 FREE: Final = int(SubscriptionState.FREE)
 LOST: Final = int(SubscriptionState.LOST)
 JOINING: Final = int(SubscriptionState.JOINING)
+EVICTIONS: Final = header_word("evictions")
 Start = str | int | Position | Passed
 
 
@@ -169,6 +178,7 @@ class SubscriptionTable:
             for place in late:
                 words[STATE_OF[place]] = LOST
                 words[WANTED_OF[place]] = DISARMED
+            words[EVICTIONS] += len(late)
         fence()  # before anything is overwritten: a reader looks at its state after each copy
         return late
 

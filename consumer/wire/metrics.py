@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from consumer.metrics import Families
 from consumer.wire.messages import PacketType
 
 #: Upper bounds of the latency histogram in milliseconds, Canal's own.
@@ -84,40 +84,34 @@ class Metrics:
 
     def exposition(self) -> str:
         """Everything in Prometheus' text format."""
-        return "\n".join(self._lines()) + "\n"
-
-    def _lines(self) -> Iterator[str]:
-        prefix = "shmstore_serve"
-        for name, kind, number in (
-            ("connections", "gauge", self.connections),
-            ("connections_total", "counter", self.connections_total),
-            ("refused_connections_total", "counter", self.refused_connections),
-        ):
-            yield f"# TYPE {prefix}_{name} {kind}"
-            yield f"{prefix}_{name} {number}"
-        clients = [
-            (f'destination="{_escaped(d)}",client="{_escaped(c)}"', metrics) for (d, c), metrics in sorted(self.clients.items())
-        ]
-        yield f"# TYPE {prefix}_client_packets_total counter"
-        for labels, metrics in clients:
+        families = Families("shmstore_serve")
+        families.add("connections", "gauge", "Connections open.", self.connections)
+        families.add("connections_total", "counter", "Connections taken.", self.connections_total)
+        families.add("refused_connections_total", "counter", "Connections above the limit.", self.refused_connections)
+        for (destination, client), metrics in sorted(self.clients.items()):
+            by = {"destination": destination, "client": client}
             for packet, count in sorted(metrics.packets.items()):
-                yield f'{prefix}_client_packets_total{{{labels},type="{packet}"}} {count}'
-        yield f"# TYPE {prefix}_client_request_errors_total counter"
-        for labels, metrics in clients:
+                families.add("client_packets_total", "counter", "Requests, by type.", count, **by, type=packet)
             for code, count in sorted(metrics.errors.items()):
-                yield f'{prefix}_client_request_errors_total{{{labels},code="{code}"}} {count}'
-        for name in ("bytes_in", "bytes_out", "batches", "empty_batches", "entries", "rows"):
-            yield f"# TYPE {prefix}_client_{name}_total counter"
-            for labels, metrics in clients:
-                yield f"{prefix}_client_{name}_total{{{labels}}} {getattr(metrics, name)}"
-        yield f"# TYPE {prefix}_client_request_latency_ms histogram"
-        for labels, metrics in clients:
-            for bound, count in zip(BUCKETS, metrics.latency_buckets, strict=True):
-                yield f'{prefix}_client_request_latency_ms_bucket{{{labels},le="{bound}"}} {count}'
-            yield f'{prefix}_client_request_latency_ms_bucket{{{labels},le="+Inf"}} {metrics.latency_count}'
-            yield f"{prefix}_client_request_latency_ms_sum{{{labels}}} {metrics.latency_ms_sum:.3f}"
-            yield f"{prefix}_client_request_latency_ms_count{{{labels}}} {metrics.latency_count}"
+                families.add("client_request_errors_total", "counter", "Requests refused, by code.", count, **by, code=str(code))
+            for name, help in _TOTALS.items():
+                families.add(f"client_{name}_total", "counter", help, getattr(metrics, name), **by)
+            families.histogram(
+                "client_request_duration_seconds",
+                "Time to answer, without what a GET was told to wait.",
+                [bound / 1000 for bound in BUCKETS],
+                [*metrics.latency_buckets, metrics.latency_count],
+                metrics.latency_ms_sum / 1000,
+                **by,
+            )
+        return families.text()
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+_TOTALS: Final = {
+    "bytes_in": "Bytes of requests.",
+    "bytes_out": "Bytes of answers.",
+    "batches": "Batches sent.",
+    "empty_batches": "GETs that found nothing.",
+    "entries": "Entries sent.",
+    "rows": "Rows sent.",
+}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 
-from consumer.metrics import prometheus
-from shmstore import Cursor, Position, StoreStat, SubscriptionStat
+from consumer.metrics import SILENCE_MS, problems, prometheus
+from shmstore import Cursor, Position, StoreStat, StreamStat, SubscriptionStat
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
 
@@ -95,4 +96,52 @@ def test_labels_are_escaped() -> None:
 def test_nothing_to_tell() -> None:
     """No stores make an empty text; a store without a source position has no position."""
     assert prometheus([]) == ""
-    assert not [name for name, _ in samples(prometheus([stat("a")])) if "source" in name]
+    assert not [name for name, _ in samples(prometheus([stat("a")])) if "source" in name or "snapshot" in name]
+
+
+def test_the_figures_of_a_stream() -> None:
+    """What a producer tells of its stream: link, lag, room, reconnects, snapshot; the purge only where it is known."""
+    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000)
+    told = stat("a")._replace(stream=stream, evictions=4, room_wanted=3)
+    found = {name: value for (name, _), value in samples(prometheus([told])).items()}
+    wanted = {
+        "source_connected": 1,
+        "source_heard_timestamp_seconds": 7,
+        "source_lag_seconds": 0.25,
+        "last_put_timestamp_seconds": 6,
+        "producer_waiting_for_room": 1,
+        "producer_blocked_seconds_total": 1.5,
+        "producer_reconnects_total": 2,
+        "producer_transactions_total": 12,
+        "producer_skipped_events_total": 1,
+        "snapshot_tables": 5,
+        "snapshot_remaining_tables": 3,
+        "snapshot_rows": 1000,
+        "evictions_total": 4,
+    }
+    assert {name: found[f"shmstore_{name}"] for name in wanted} == wanted
+    assert "shmstore_source_purge_timestamp_seconds" not in found
+    (text,) = [line for line in prometheus([told]).splitlines() if line.startswith("shmstore_store_info")]
+    assert text == 'shmstore_store_info{store="a",source="mysql://db1",batch_mode="MEMSIZE",lag="block"} 1'
+    late = prometheus([stat("a")._replace(stream=stream._replace(purge_ms=9000))])
+    assert samples(late)["shmstore_source_purge_timestamp_seconds", 'store="a"'] == 9
+
+
+def test_health_is_progress() -> None:
+    """A store is well while its source speaks and its producer lives; a link that stands silent, a producer that hangs or waits for
+    room for long, and a lost reader are each told, and a short wait is not."""
+    now = time.time_ns() // 1_000_000
+    old = now - SILENCE_MS - 5000
+    good = stat("a")._replace(heartbeat_ms=now, stream=StreamStat(connected=True, heard_ms=now, put_ms=old))
+    assert problems([good, stat("by-hand")._replace(heartbeat_ms=0)]) == []
+    assert problems([good._replace(producer_alive=False)]) == ["store 'a': no producer runs"]
+    (hangs,) = problems([good._replace(heartbeat_ms=old)])
+    assert "gave no sign of life for 65 s" in hangs
+    assert problems([good._replace(stream=StreamStat(heard_ms=now))]) == ["store 'a': its producer has no link to mysql://db1"]
+    assert problems([good._replace(stream=StreamStat(True, heard_ms=old))]) == ["store 'a': mysql://db1 said nothing for 65 s"]
+    waits = good._replace(room_wanted=3, stream=StreamStat(True, heard_ms=old, put_ms=now - 1000))
+    assert problems([waits]) == []
+    (stuck,) = problems([waits._replace(stream=StreamStat(True, heard_ms=old, put_ms=old))])
+    assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed"
+    (lost,) = problems([good._replace(subscriptions=(subscription("x"), subscription("y", "lost")))])
+    assert lost == "store 'a': subscription 'y' was evicted"

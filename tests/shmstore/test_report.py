@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shmstore import EventStore, StoreFull, report
+from shmstore import EntryType, Event, EventStore, EventType, Position, StoreFull, StreamStat, report
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,38 @@ def test_a_producer_that_is_gone_waits_for_nothing(make: Callable[..., EventStor
     assert report.page(seen.stat()).count("the producer waits for room: nobody is subscribed") == 1
     store.close()
     assert seen.stat().room_wanted is None
+
+
+def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -> None:
+    """The page tells link, lag, reconnects, what is left of a snapshot and when the source forgets; nothing of it where none was told."""
+    store = make(capacity=8)
+    store.claim()
+    assert {"link", "this run", "snapshot", "purge", "whole"}.isdisjoint(
+        line[:11].strip() for line in report.page(store.stat()).splitlines()
+    )
+    end = Event(EntryType.END, EventType.NONE, Position("binlog.000001", 99, "0-1-7"), 0)
+    store.put(end)
+    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000, 8000)
+    store.heartbeat("db", end.position, stream)
+    assert store.stat().stream == stream
+    lines = {line[:11].strip(): line[11:] for line in report.page(store.stat()).splitlines()}
+    assert lines["link"].startswith("connected, the source last spoke ")
+    assert lines["link"].endswith("; 0.250 s behind")
+    assert lines["this run"] == "12 transactions, 2 reconnects, 1 events skipped, 1.5 s without room"
+    assert lines["snapshot"] == "3 of 5 tables left, 1,000 rows so far"
+    assert lines["purge"] == "the source may remove what is needed next from 1970-01-01 00:00:08 UTC on"
+    assert lines["whole"] == "transactions up to binlog.000001:99 (0-1-7)"
+    assert report.document(store.stat())["stream"] == stream._asdict()
+
+
+def test_no_link_without_a_producer(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
+    """What a producer said last does not stand for a link once it is gone; an eviction is counted."""
+    store = make(capacity=8, lag="evict", evict_after=0.01)
+    store.subscribe("slow")
+    store.put([b"x"] * 8)
+    store.heartbeat("db", None, StreamStat(connected=True, heard_ms=1))
+    store.put(b"x")
+    seen = attach()
+    assert (seen.stat().stream.connected, seen.stat().evictions) == (True, 1)
+    store.close()
+    assert not seen.stat().stream.connected

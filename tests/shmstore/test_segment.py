@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shmstore import EventStore, LayoutMismatch, StoreClosed, StoreError, StoreExists, StoreNotFound, layout
-from shmstore.layout import HEADER, header_word
+from shmstore.layout import HEADER, VERSION, header_word
 from shmstore.segment import check_name, object_name
 from tests.shmstore.samples import contents, leftovers
 
@@ -261,7 +261,7 @@ def damaged(name: str, at: int, new: bytes) -> None:
     ("field", "value"),
     [
         ("magic", b"SHMSTORF"),
-        ("version", 2),
+        ("version", VERSION + 1),
         ("version", 0),
         ("capacity", 16),
         ("capacity", 0),

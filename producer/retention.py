@@ -1,0 +1,95 @@
+"""How long a server keeps what is to be read next: a lost position is told before it is lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from producer.binlog import Session, connect
+from producer.scan import file_begins
+from producer.server import Server, binlog_files
+from producer.settings import Settings
+from producer.start import lowest
+from shmstore import Position, ShmStoreError, checkpoints
+
+EVERY = 60.0  # seconds between two looks
+SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to mend anything
+AGAIN = 3600.0  # seconds between two warnings
+
+
+def kept_seconds(server: Server) -> float:
+    """Return for how long the server keeps a file that it no longer writes; 0: until somebody purges it."""
+    have = server.variables
+    return float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
+
+
+def file_after(file: str, names: list[str]) -> str | None:
+    """Return the file after `file` among a server's `names`; None where it is the newest, or none of them."""
+    after = names.index(file) + 1 if file in names else 0
+    return names[after] if 0 < after < len(names) else None
+
+
+class Retention:
+    """Looks now and then, in a thread and on a connection of its own, when the server may purge what a store needs next.
+
+    That is what comes after the place that the producer has read, and after the lowest checkpoint of the store's readers: they
+    go on there when the shared memory is lost.
+    """
+
+    def __init__(self, settings: Settings, server: Server, log: logging.Logger) -> None:
+        self._settings, self._server, self._log = settings, server, log
+        self._next, self._told = 0.0, float("-inf")
+        self._thread: threading.Thread | None = None
+        self._begins: tuple[str, float] = ("", 0.0)
+        self.purge_ms = 0  # as `StreamStat` has it
+
+    def look(self, position: Position | None) -> None:
+        """Look, if it is time to. `position`: how far the source was read. Returns at once."""
+        now = time.monotonic()
+        if now < self._next or position is None or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._next = now + EVERY
+        self._thread = threading.Thread(target=self._look, args=(position,), name="producer-retention", daemon=True)
+        self._thread.start()
+
+    def _look(self, position: Position) -> None:
+        try:
+            saved = checkpoints(self._settings.store, self._settings.state or None)
+            needed = {f"checkpoint of {name!r}": one.position for name, one in saved.items()}
+            needed = {"producer": position} | {who: place for who, place in needed.items() if not place.of_group}
+            session = connect(self._settings, self._server.endpoint)
+            try:
+                self._tell(needed, session)
+            finally:
+                session.close()
+        except ShmStoreError as error:
+            self._log.debug("how long the binlog is kept cannot be told: %s", error)
+
+    def _tell(self, needed: dict[str, Position], session: Session) -> None:
+        kept = kept_seconds(
+            self._server._replace(variables=session.variables(["binlog_expire_logs_seconds", "expire_logs_days"]))
+        )
+        names = [name for name, _ in binlog_files(session)]
+        place = lowest(one for one in needed.values() if one.file in names)
+        after = file_after(place.file, names) if place is not None and kept else None
+        if place is None or after is None:
+            self.purge_ms = 0
+            return
+        if self._begins[0] != after:
+            self._begins = (after, file_begins(self._settings, session, after))
+        purge = self._begins[1] + kept
+        self.purge_ms = int(purge * 1000)
+        left = purge - time.time()
+        if left < min(SHORT_HOURS * 1800, kept / 2) and time.monotonic() - self._told >= AGAIN:
+            self._told = time.monotonic()
+            who = ", ".join(sorted(name for name, one in needed.items() if one == place))
+            self._log.warning(
+                "%s:%d may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",
+                *self._server.endpoint,
+                place.file,
+                f"in {left / 3600:.1f} hours" if left > 0 else "at any moment",
+                place.file,
+                place.offset,
+                who,
+            )

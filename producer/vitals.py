@@ -1,0 +1,103 @@
+"""What a run has put and met, and how its stream goes now: for its summary, for `shmstore stat` and for metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from shmstore import Position, StreamStat
+
+NOTICED = 0.1  # seconds that a put may take without having waited
+
+
+class Summary(NamedTuple):
+    """What a run has put and met."""
+
+    transactions: int = 0  # transaction ends and DDLs
+    events: int = 0
+    rows: int = 0
+    bytes: int = 0
+    reconnects: int = 0
+    skipped: int = 0  # events that could not be decoded, with on_error = skip
+    blocked_seconds: float = 0.0  # waiting for room in the ring
+    position: Position | None = None  # how far the source was read
+
+
+class Vitals:
+    """The figures of one stream."""
+
+    def __init__(self) -> None:
+        self.transactions = self.events = self.rows = self.bytes = self.reconnects = 0
+        self.connected = False
+        self._heard_ms = self._put_ms = self._behind_ms = 0
+        self._blocked = 0.0
+        self._pending = 0  # event time of what waits to be put
+        self._began = 0.0
+
+    def hear(self) -> None:
+        """The source said something."""
+        self._heard_ms = time.time_ns() // 1_000_000
+
+    def calm(self) -> None:
+        """The source said that there is nothing more."""
+        self._behind_ms = 0
+
+    def begin(self, newest_ms: int) -> None:
+        """A put begins, of events up to that time."""
+        self._pending, self._began = newest_ms, time.monotonic()
+
+    def waited(self) -> bool:
+        """The put is over, or was given up; return whether it took a time that somebody may notice."""
+        took = time.monotonic() - self._began
+        self._pending = 0
+        if took > NOTICED:
+            self._blocked += took
+        return took > NOTICED
+
+    def put(self, *, transactions: int, events: int, rows: int, size: int, newest_ms: int) -> None:
+        """Count what was put."""
+        self.transactions += transactions
+        self.events += events
+        self.rows += rows
+        self.bytes += size
+        self._put_ms = time.time_ns() // 1_000_000
+        self._behind_ms = max(0, self._put_ms - newest_ms)
+
+    def summary(self, skipped: int, position: Position | None) -> Summary:
+        """Return the counts so far."""
+        return Summary(self.transactions, self.events, self.rows, self.bytes, self.reconnects, skipped, self._blocked, position)
+
+    def stat(self, skipped: int = 0) -> StreamStat:
+        """Return how it goes."""
+        behind, blocked = self._behind_ms, self._blocked
+        if self._pending:
+            behind = max(behind, time.time_ns() // 1_000_000 - self._pending)
+            blocked += time.monotonic() - self._began
+        return StreamStat(
+            connected=self.connected,
+            heard_ms=self._heard_ms,
+            put_ms=self._put_ms,
+            behind_ms=behind,
+            blocked_ms=int(blocked * 1000),
+            reconnects=self.reconnects,
+            transactions=self.transactions,
+            skipped=skipped,
+        )
+
+
+def together(streams: Iterable[StreamStat], putting: StreamStat) -> StreamStat:
+    """Return how several streams go that one producer puts, whose own figures are `putting`."""
+    if not (all_ := list(streams)):
+        return putting
+    return StreamStat(
+        connected=all(one.connected for one in all_),
+        heard_ms=min(one.heard_ms for one in all_),
+        put_ms=putting.put_ms,
+        behind_ms=max(putting.behind_ms, *(one.behind_ms for one in all_)),
+        blocked_ms=putting.blocked_ms,
+        reconnects=sum(one.reconnects for one in all_),
+        transactions=sum(one.transactions for one in all_),
+        skipped=sum(one.skipped for one in all_),
+        purge_ms=min((one.purge_ms for one in all_ if one.purge_ms), default=0),
+    )
