@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import BinaryIO
 
 from consumer.canal import ddl_target
-from consumer.formats import format_event
+from consumer.formats import Formatter
 from consumer.local import Consumer
 from shmstore import Batch, EventStore, Position, PositionNotFound, ShmStoreError
 from shmstore.event import EntryType, Event
@@ -78,12 +78,12 @@ def tail(
     reader: Consumer | Peek,
     out: BinaryIO,
     *,
-    format: str = "json",
+    formatter: Formatter | None = None,
     chosen: Callable[[Event], bool] | None = None,
     count: int | None = None,
     last: int | None = None,
 ) -> None:
-    """Write the events of `reader` to `out`, one JSON document a line in UTF-8, until it ends.
+    """Write the events of `reader` to `out`, one JSON document a line in UTF-8 (`formatter` says which), until it ends.
 
     Only those that `chosen` says, at most `count` that the format has documents for, and none that came after the batch which holds sequence `last`.
     A batch is acked once it is flushed; with `count` reached inside a batch, just what was looked at is. Raises
@@ -101,7 +101,7 @@ def tail(
 
     with suppress(OSError):  # what is no file is not watched
         threading.Thread(target=watch, args=(out.fileno(),), name="tail-output", daemon=True).start()
-    _write(reader, out, format, chosen, count, last)
+    _write(reader, out, formatter or Formatter(), chosen, count, last)
     if gone.is_set():
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
@@ -109,17 +109,17 @@ def tail(
 def _write(
     reader: Consumer | Peek,
     out: BinaryIO,
-    format: str,
+    formatter: Formatter,
     chosen: Callable[[Event], bool] | None,
     count: int | None,
     last: int | None,
 ) -> None:
     for batch in reader:
         for sequence, event in enumerate(batch, batch.first):
-            if chosen is not None and not chosen(event):
-                continue
+            wanted = chosen is None or chosen(event)
             # Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back.
-            lines = [line.encode("utf-8", "backslashreplace") + b"\n" for line in format_event(event, format, sequence=sequence)]
+            made = formatter.lines(event, sequence, wanted=wanted)
+            lines = [line.encode("utf-8", "backslashreplace") + b"\n" for line in made]
             out.writelines(lines)
             if count is not None and lines:
                 count -= 1

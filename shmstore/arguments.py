@@ -114,10 +114,11 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "formats:\n"
             "  json      a document for each row, DDL, begin and end; DECIMAL, times and JSON as text, bytes as base64\n"
             "  canal     Canal's flat message: a document for a rows event, all values text; ENUM and SET as numbers\n"
-            "  debezium  the MySQL connector's envelope without its schema part, decimals as text, binary as base64; of a DDL\n"
-            "            the statement, with tableChanges empty (a binlog holds no more); transaction is null\n"
+            "  debezium  the MySQL connector's envelope, decimals as text, else its defaults; the store is its topic prefix. --schemas\n"
+            "            adds the schema part, --transactions the transaction block and the documents of BEGIN and END. Of a DDL the\n"
+            "            statement, with tableChanges empty (a binlog holds no more)\n"
             "  maxwell   with its options output_ddl, output_binlog_position, output_gtid_position, output_server_id,\n"
-            "            output_thread_id and output_primary_keys; of a DDL the statement, without def and old; no commit\n"
+            "            output_thread_id and output_primary_keys; of a DDL the statement, without def and old; no xid, no commit\n"
             "A change that was logged as a statement (produce --statements pass) is told by json and canal only.",
         )
     )
@@ -192,6 +193,8 @@ def _snapshot(sub: Parser) -> None:
 
 def _tail(sub: Parser) -> None:
     sub.add_argument("--format", choices=FORMATS, default="json", help="whose documents to print (default json)")
+    sub.add_argument("--schemas", action="store_true", help="debezium: each document with its schema")
+    sub.add_argument("--transactions", action="store_true", help="debezium: with transaction metadata")
     which = sub.add_mutually_exclusive_group()
     which.add_argument("--subscription", metavar="NAME", help="read as this named subscription, made if new")
     which.add_argument("--peek", action="store_true", help="only look (the default)")

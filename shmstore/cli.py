@@ -186,12 +186,10 @@ def show_log() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def told(summary: Summary) -> str:
+def told(made: Summary) -> str:
     """Return a producer's summary as one line."""
-    at = f", up to {summary.position.file}:{summary.position.offset}" if summary.position else ""
-    return (
-        f"put {summary.rows} rows in {summary.events} events of {summary.transactions} transactions ({summary.bytes} bytes){at}"
-    )
+    at = f", up to {made.position.file}:{made.position.offset}" if made.position else ""
+    return f"put {made.rows} rows in {made.events} events of {made.transactions} transactions ({made.bytes} bytes){at}"
 
 
 # ---------------------------------------------------------------- readers
@@ -200,11 +198,13 @@ def told(summary: Summary) -> str:
 def tail(options: argparse.Namespace) -> int:
     """`shmstore tail`."""
     from consumer import Consumer
+    from consumer.formats import Formatter
     from consumer.tail import BATCH_EVENTS, Peek, tables
     from consumer.tail import tail as write
 
     chosen = None if options.tables is None else tables(options.tables)
     with attach(options) as store:
+        formatter = Formatter(options.format, name=store.name, schemas=options.schemas, transactions=options.transactions)
         reader: Consumer | Peek
         if options.subscription is None:
             reader = Peek(store, options.start, follow=options.follow, missed=warn_of_missed)
@@ -213,7 +213,7 @@ def tail(options: argparse.Namespace) -> int:
             reader = Consumer(store, options.subscription, start=options.start, limit_events=BATCH_EVENTS, timeout=wait)
         last = None if options.follow else store.newest
         with reader, on_signal(reader.stop) as came:
-            write(reader, sys.stdout.buffer, format=options.format, chosen=chosen, count=options.count, last=last)
+            write(reader, sys.stdout.buffer, formatter=formatter, chosen=chosen, count=options.count, last=last)
         return ended(came)
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from consumer.canal import Sql, Values, ddl_target, java_number, mysql_type, renderings
-from consumer.formats import FORMATS, format_event
+from consumer.formats import FORMATS, Formatter, format_event
 from shmstore.codec import decode_stored, encode
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 
@@ -78,6 +78,15 @@ def ddl(type_: EventType, sql: str) -> Event:
 
 def documents(event: Event, format_: str, **more: object) -> list[dict]:
     return [json.loads(line) for line in format_event(event, format_, **more)]  # type: ignore[arg-type]
+
+
+def told(events: list[Event], format_: str, **more: object) -> list[dict]:
+    formatter = Formatter(format_, **more)  # type: ignore[arg-type]
+    return [json.loads(line) for event in events for line in formatter.lines(event)]
+
+
+BEGIN = Event(EntryType.BEGIN, EventType.NONE, HERE, 1700000000000, length=60, transaction="0-5-77", props={"thread_id": "7"})
+END = BEGIN._replace(entry=EntryType.END, props={})
 
 
 def changed(values: tuple, **columns: object) -> tuple:
@@ -186,8 +195,8 @@ def test_canal_kinds() -> None:
 def test_debezium_envelope() -> None:
     """An update has the documented envelope: before, after, source with its fields, op, ts_ms, transaction."""
     before = changed(ONE, name="old")
-    event = rows(EventType.UPDATE, Row(before, ONE), props={"thread_id": "7", "rows_query": "update orders"})
-    (document,) = documents(event, "debezium", name="srv")
+    event = rows(EventType.UPDATE, Row(before, ONE), props={"rows_query": "update orders"})
+    (document,) = told([BEGIN, event], "debezium", name="srv")
     assert sorted(document) == ["after", "before", "op", "source", "transaction", "ts_ms", "ts_ns", "ts_us"]
     assert document["ts_ms"] == document["ts_us"] // 1000 == document["ts_ns"] // 1_000_000
     assert document["op"] == "u"
@@ -235,8 +244,8 @@ def test_debezium_ops() -> None:
 def test_maxwell() -> None:
     """One document a row: type, ts in seconds, data, and in old only what changed; sets are arrays, blobs base64."""
     before = changed(ONE, name="old", ratio=None)
-    (update,) = documents(rows(EventType.UPDATE, Row(before, ONE), props={"thread_id": "7", "xid": "123"}), "maxwell")
-    assert (update["type"], update["ts"], update["xid"], update["thread_id"]) == ("update", 1700000000, 123, 7)
+    (update,) = told([BEGIN, rows(EventType.UPDATE, Row(before, ONE))], "maxwell")
+    assert (update["type"], update["ts"], update["thread_id"]) == ("update", 1700000000, 7)
     assert (update["position"], update["gtid"], update["server_id"]) == ("binlog.000012:900", "0-5-77", 5)
     assert (update["primary_key"], update["primary_key_columns"]) == ([2**64 - 1], ["id"])
     assert update["old"] == {"name": "old", "ratio": None}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from consumer import Consumer
+from consumer.formats import Formatter
 from consumer.tail import Peek, tables, tail
 from shmstore import EventStore
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
@@ -97,7 +98,7 @@ def test_count_counts_what_is_printed(store: EventStore) -> None:
     store.put([begin, change(1), begin, change(3), change(4)])
     out = io.BytesIO()
     with reader(store, limit=5) as consumer:
-        tail(consumer, out, format="maxwell", count=2)
+        tail(consumer, out, formatter=Formatter("maxwell"), count=2)
     assert [json.loads(line)["data"]["id"] for line in out.getvalue().splitlines()] == [1, 3]
     assert ack(store) == 3
 
