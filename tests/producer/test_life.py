@@ -111,14 +111,18 @@ def test_silent_link(own_server: Server) -> None:
         CuttingProxy(own_server.port, lambda: None) as proxy,
         checked(own_server, port=proxy.port, read_timeout=1.0, heartbeat=0.2, schema_history="off") as run,
     ):
+
+        def quiet() -> bool:
+            links = proxy.connections
+            time.sleep(1.6)
+            return proxy.connections == links
+
+        wait_for(quiet, "a link with nothing but heartbeats to last")
         links = proxy.connections
-        time.sleep(1.6)
-        assert proxy.connections == links, "nothing but heartbeats is no reason"
         proxy.stalled.set()
-        time.sleep(1.4)
+        wait_for(lambda: proxy.connections > links or not run.alive, "a new link")
         proxy.stalled.clear()
         execute(own_server, "d", "INSERT INTO t (a) VALUES (5)")
-        wait_for(lambda: proxy.connections > links or not run.alive, "a new link")
 
 
 def test_server_id_in_use(own_server: Server) -> None:
