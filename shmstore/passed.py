@@ -7,8 +7,7 @@ whose files have other numbers. Else file and offset do. What carries neither, r
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,66 +15,10 @@ from shmstore import codec, seek
 from shmstore.batch import Batch
 from shmstore.errors import StoreCorrupt
 from shmstore.event import EventType, Position
+from shmstore.gtids import Gtids, covers, joined, parse, single
 from shmstore.layout import SlotFlag
 from shmstore.ring import PUT, slowest_ack
 from shmstore.segment import Segment
-
-_GTID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:([a-z_][a-z0-9_]*:)?\d+|\d+-\d+-\d+")
-_INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
-Gtids = dict[str, list[tuple[int, int]]]  # source -> (first, last) ..., ascending, none touching the next
-
-
-def parse(text: str) -> Gtids:
-    """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number stands for all up to it."""
-    if "=" in text:  # where several sources stand, by name: no two of them bring the same transactions
-        text = ",".join(place.partition("/")[2] for place in text.split(";"))
-    found: Gtids = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        source, *fields = part.split(":")
-        if not fields:
-            domain, _, number = part.split("-")
-            found.setdefault(domain, []).append((0, int(number)))
-        source = uuid = source.lower()
-        for field in (field.strip() for field in fields):
-            interval = _INTERVAL.fullmatch(field)
-            if interval:
-                found.setdefault(source, []).append((int(interval[1]), int(interval[2] or interval[1])))
-            else:
-                source = f"{uuid}:{field}"
-    return {source: _merged(intervals) for source, intervals in found.items()}
-
-
-def _merged(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(intervals):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(merged[-1][1], last)
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def single(transaction: str) -> Gtids | None:
-    """Return the set of one transaction; None where its name is no GTID."""
-    if not _GTID.fullmatch(transaction):
-        return None
-    if ":" in transaction:
-        return parse(transaction)
-    domain, _, number = transaction.split("-")
-    return {domain: [(int(number), int(number))]}
-
-
-def covers(have: Gtids, wanted: Gtids) -> bool:
-    """True where everything in `wanted` is in `have`."""
-    return all(
-        any(low <= first and last <= high for low, high in have.get(source, ()))
-        for source, intervals in wanted.items()
-        for first, last in intervals
-    )
-
-
-def _joined(a: Gtids, b: Gtids) -> Gtids:
-    return {source: _merged([*a.get(source, ()), *b.get(source, ())]) for source in {**a, **b}}
 
 
 class Passed:
@@ -105,7 +48,7 @@ class Passed:
         if first and alone:
             if oldest > segment.views.first:
                 seek.find(segment, self.position)  # for what it raises: of another server's files it can say no more
-            elif not covers(_joined(self._gtids, alone), first[1]) and not seek.begins_at(segment, self.position):
+            elif not covers(joined(self._gtids, alone), first[1]) and not seek.begins_at(segment, self.position):
                 raise seek.gone(segment, self.position)
             return oldest
         return seek.find(segment, self.position)

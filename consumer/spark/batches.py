@@ -151,6 +151,7 @@ class Decoder:
                 spread(pa.array(headers[2], pa.string())),
                 spread(pa.array(headers[3], pa.int64())),
                 pa.array(rows, pa.int32()),
+                pa.nulls(len(rows), pa.string()),
             ],
             fields=list(arrow_schema(SOURCE_TYPE)),
         )

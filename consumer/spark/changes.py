@@ -102,6 +102,7 @@ class TableChanges:
     keys: tuple[str, ...] | None
     zero_dates: str
     history: bool
+    seq_head: str = ""
     steps: list[Step] = field(default_factory=list)
     rows: int = 0
     _schema: TableSchema | None = None
@@ -139,7 +140,7 @@ class TableChanges:
 
     def _add_history(self, header: list[Any], before: Any, after: Any) -> None:
         key = self._key()
-        prefix = seq_prefix(Position(header[2], 0).file_number, header[3], header[8])
+        prefix = self.seq_head + seq_prefix(Position(header[2], 0).file_number, header[3], header[8])
         for i in range(len(after if after is not None else before)):
             seq = prefix + seq_suffix(header[11] + i)
             new = after[i] if after is not None else None
@@ -246,17 +247,20 @@ def collect(
     keys: dict[str, tuple[str, ...]],
     history: bool,
     copies: Callable[[str], Iterable[str]],
+    source: str | None = None,
 ) -> dict[tuple[str, str], TableChanges]:
     """Return the changes of each table of `options` in `payloads`, encoded events in their order.
 
     `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database that have a copy.
+    `source` is the one that the events are from, in a store of several.
     """
     found: dict[tuple[str, str], TableChanges] = {}
+    head = "" if source is None else f"{source}/"
 
     def changes(database: str, table: str) -> TableChanges:
         name = (database, table)
         if name not in found:
-            found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history)
+            found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history, head)
         return found[name]
 
     wanted: dict[bytes, TableSchema | None] = {}

@@ -103,7 +103,9 @@ def _batch(decoder: Decoder, events: Events, run: np.ndarray[Any, Any], table: T
             before,
             after,
             places.time,
-            pa.StructArray.from_arrays([places.server, places.file, places.offset, places.row], fields=_SOURCE),
+            pa.StructArray.from_arrays(
+                [places.server, places.file, places.offset, places.row, pa.nulls(count, pa.string())], fields=_SOURCE
+            ),
             transaction,
             key,
             pa.nulls(count, pa.string()),

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
+from consumer.spark import group
 from consumer.spark.network import EventServer
 from consumer.spark.offset import Offset
 from consumer.spark.options import Options, Start
@@ -69,6 +70,7 @@ class Lease:
         self._noted = False
         self._seen: tuple[int, np.ndarray[Any, Any]] | None = None
         self._stall = (-1, -1, 0.0)
+        self._several: bool | None = None
 
     # ---------------------------------------------------------------- store and subscription
 
@@ -82,6 +84,13 @@ class Lease:
         if self._store is None:
             self._store = attach(self._options, timeout)
         return self._store
+
+    @property
+    def _has_several(self) -> bool:
+        """Whether the store has several sources; looked up until its first transaction says."""
+        if self._several is None and self.store.last_ack_point() is not None:
+            self._several = group.is_group(self.store)
+        return bool(self._several)
 
     def subscribe(self, start: Offset | None) -> Subscription:
         """Own the subscription. A known one stands where it acked; a new one begins after `start`, or as the options say.
@@ -161,7 +170,7 @@ class Lease:
             self._server = None  # its attachment goes with the last connection that still reads
         if self._store is not None:
             self._store.close()
-        self._subscription = self._store = self._seen = None
+        self._subscription = self._store = self._seen = self._several = None
 
     # ---------------------------------------------------------------- offsets
 
@@ -172,8 +181,9 @@ class Lease:
 
     def _position_of_acked(self, sequence: int) -> Position | None:
         """The event may be gone from the ring; then the checkpoint may know, else the sequence is all that is left of it."""
-        if sequence == self.store.newest:
-            return self.store.latest_position
+        newest = self.store.latest_event if sequence == self.store.newest else None
+        if newest is not None and (newest.ends_transaction or not self._has_several):
+            return newest.position
         saved = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription).load()
         if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
             return saved.position
@@ -195,20 +205,26 @@ class Lease:
         if position is not None and checkpoint.load() is None:
             checkpoint.save(Checkpoint(position, self.store.epoch, base))
 
-    def locate(self, offset: Offset) -> int | None:
+    def locate(self, offset: Offset, *, end: bool = False) -> int | None:
         """Return the sequence that `offset` has in this life of the store; None while the producer has not come to it.
+
+        In another life of a store of several sources what is before `offset` need not be a range: then it is the last event before
+        which nothing is new, or with `end` the first up to which all is there.
 
         Raises `PositionNotFound` naming the gap, when events after `offset` are lost; with failOnDataLoss=false the
         oldest event that is left follows.
         """
         self.subscribe(offset)
         store = self.store
-        if offset.epoch == store.epoch:
-            if offset.seq + 1 >= store.oldest:
-                return offset.seq
-        elif offset.position is None:
-            return store.oldest - 1
-        else:
+        here = offset.epoch == store.epoch
+        if here and (offset.seq + 1 >= store.oldest or (end and offset.of_group)):
+            return offset.seq
+        if offset.of_group:  # in this life of the store, too: an ack takes along what had been acked before
+            with suppress(PositionNotFound):
+                return group.reach_of(store, offset) if end else group.base_of(store, offset)
+        elif not here:
+            if offset.position is None:
+                return store.oldest - 1
             latest = store.latest_position
             if latest is None or (offset.file and latest.order < offset.position.order):
                 return None
@@ -222,24 +238,38 @@ class Lease:
             "failOnDataLoss=false to go on without them"
         )
 
-    def wait_for(self, offset: Offset) -> int:
+    def wait_for(self, offset: Offset, *, end: bool = False) -> int:
         """Return `locate(offset)`, waiting up to `storeTimeout` for a producer that comes back to it."""
         until = time.monotonic() + self._options.store_timeout
-        while (sequence := self.locate(offset)) is None:
+        while (sequence := self.locate(offset, end=end)) is None:
             if time.monotonic() > until:
                 raise PositionNotFound(
                     f"store {self.store.name!r} was re-created and has not come back to {offset} within {self._options.store_timeout:g} s "
                     f"(it is at {self.store.latest_position}): start its producer, or raise storeTimeout"
+                    + (", or make the store larger, if it is full before all sources are there" if offset.of_group else "")
                 )
             time.sleep(0.05)
         return sequence
 
-    def pass_over(self) -> None:
-        """Ack what a re-created store brings again and the query has read before; or it would fill up with it."""
-        self.done(self.store.newest)
+    def sources(self, start: Offset, end: Offset, base: int, last: int) -> group.Sources | None:
+        """Return what tells the sources of events `base` + 1 to `last` apart; None in a store of one source."""
+        if not end.of_group:
+            return None
+        epoch = self.store.epoch
+        ahead = len({part.partition("=")[0] for part in start.gtids.split(";")}) <= start.gtids.count(";")
+        names = group.names_of(self.store, base + 1, last)
+        return group.Sources(names, start if start.epoch != epoch or ahead else None, end if end.epoch != epoch else None)
 
-    def done(self, sequence: int) -> None:
-        """Ack everything up to `sequence`. Idempotent; never goes back."""
+    def pass_over(self, offset: Offset) -> None:
+        """Ack what a re-created store brings again and a query at `offset` has read before; or it would fill up with it."""
+        if not offset.of_group:
+            self.done(self.store.newest)
+
+    def done(self, sequence: int) -> int:
+        """Ack everything up to `sequence`; return how far that led: behind it may be what was acked in an earlier life of the store.
+
+        Idempotent; never goes back.
+        """
         subscription = self._subscription
         assert subscription is not None
         while subscription.get_cursor.sequence < sequence:
@@ -247,6 +277,7 @@ class Lease:
                 break
         if subscription.ack_cursor.sequence < sequence:
             subscription.ack(sequence)
+        return max(sequence, self.store.oldest - 1)
 
     def end_after(self, base: int, limit: Limit, frozen: int | None) -> int:
         """Return the last sequence of the micro-batch that follows `base`; `base` itself when nothing whole is there.
@@ -259,6 +290,8 @@ class Lease:
         last = store.newest if frozen is None else min(frozen, store.newest)
         if last <= base:
             return base
+        if self._has_several:
+            return base + self._whole(base, limit, last)
         events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
         batch = self._look(base, min(events, last - base), size)
         ends, fit = batch.ends, len(batch)
@@ -279,6 +312,24 @@ class Lease:
         if base + len(batch) < last or self._stalled(base, last):
             return base + max(1, fit)
         return base
+
+    def _whole(self, base: int, limit: Limit, last: int) -> int:
+        """How many events after `base`, up to `last`, the limits give in a store of several sources: they end a transaction or a part.
+
+        At most a quarter of the ring: once the store is made again, the whole ring must hold them, in another order and with others between.
+        """
+        batch = self.store.peek(base + 1, limit_events=last - base)
+        quarter = int(np.searchsorted(batch.ends, max(1, self.store.limit_bytes // 4), "right"))
+        fit = quarter = min(quarter, len(batch), max(1, self.store.capacity // 4))
+        if limit.size is not None:
+            fit = min(fit, int(np.searchsorted(batch.ends, limit.size, "right")))
+        if limit.rows is not None:
+            fit = min(fit, int(np.searchsorted(np.cumsum(batch.slots["rows"], dtype=np.int64), limit.rows, "right")))
+        points = np.flatnonzero(batch.slots["flags"] & SlotFlag.ACK_POINT) + 1
+        within = points[points <= fit]
+        if len(points):
+            return int(within[-1] if len(within) else points[0])
+        return group.whole(batch, fit) if quarter < len(batch) or self._stalled(base, last) else 0
 
     def _look(self, base: int, events: int, size: int) -> Batch:
         """Return the events after `base`, without a copy of their payloads where that can be had."""
@@ -301,8 +352,10 @@ class Lease:
             self._stall = (base, last, now)
         return now - self._stall[2] > _STALL
 
-    def offset_at(self, sequence: int) -> Offset:
-        """Return the offset of the event `sequence`."""
+    def offset_at(self, sequence: int, after: Offset) -> Offset:
+        """Return the offset of the event `sequence`, for a query that has read up to `after`."""
+        if self._has_several:
+            return group.offset_at(self.store, sequence, after)
         return Offset.at(self.store.name, self.store.epoch, sequence, position_at(self.store, sequence))
 
 
@@ -356,7 +409,7 @@ def start_of(store: EventStore, sequence: int) -> Position | None:
         return None
     for payload in batch.payloads():
         header = decode_stored(payload)[0]
-        if header[4]:
+        if header[4] and not group.is_group(store):
             return Position(header[2], header[3] - header[4])
     return None
 

@@ -2,7 +2,8 @@
 
 An offset says "everything up to and including this event". Spark writes it to the checkpoint as JSON and compares the
 text, so the keys come in one fixed order and nothing in it depends on a clock. `seq` finds the event fast while the
-store lives; the binlog position finds it again in a re-created store, whose epoch differs.
+store lives; the binlog position finds it again in a re-created store, whose epoch differs. In a store of several sources `gtids` says
+where each of them stands (`consumer.spark.group`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shmstore.errors import StoreError
 from shmstore.event import Position
 
 VERSION = 1
 
 
 class Offset(NamedTuple):
-    """A place in a store: the last event read. `seq` is -1 before the first event."""
+    """A place in a store: the last event read. `seq` is -1 before the first event.
+
+    `inside` is the transaction that it is a part of, in a store of several sources: `gtids` are from before it.
+    """
 
     store: str
     epoch: int
@@ -29,11 +32,22 @@ class Offset(NamedTuple):
     offset: int = 0
     gtids: str = ""
     row: int = 0
+    inside: str = ""
 
     @property
     def position(self) -> Position | None:
         """The binlog position, or None before the first event of a store."""
         return Position(self.file, self.offset, self.gtids, self.row) if self.file or self.gtids else None
+
+    @property
+    def of_group(self) -> bool:
+        """Whether it is a place in a store of several sources."""
+        return "=" in self.gtids
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """As `Position.order`."""
+        return Position(self.file, self.offset, self.gtids, self.row).order
 
     def to_dict(self) -> dict[str, Any]:
         """Return the dict that Spark stores; its keys are in a fixed order."""
@@ -46,6 +60,7 @@ class Offset(NamedTuple):
             "offset": self.offset,
             "gtids": self.gtids,
             "row": self.row,
+            **({"inside": self.inside} if self.inside else {}),
         }
 
     @classmethod
@@ -65,6 +80,7 @@ class Offset(NamedTuple):
                 int(value["offset"]),
                 str(value["gtids"]),
                 int(value["row"]),
+                str(value.get("inside", "")),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"offset {value!r} is not one of shmstore: {error}") from error
@@ -74,30 +90,15 @@ class Offset(NamedTuple):
         """Return the offset of the event `seq`, which ends at `position`."""
         if position is None:
             return cls(store, epoch, seq)
-        require_one_source(store, position)
         return cls(store, epoch, seq, position.file, position.offset, position.gtids, position.row)
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.offset}" if self.file else "the start"
+        place = self.gtids if self.of_group else f"{self.file}:{self.offset}" if self.file else "the start"
         return f"{place} (event {self.seq} of epoch {self.epoch:016x})"
 
     def to_json(self) -> str:
         """Return the text that `startingOffsets` takes."""
         return json.dumps(self.to_dict())
-
-
-def require_one_source(store: str, position: Position) -> None:
-    """Raise `StoreError` for a place in a store of several sources.
-
-    Their transactions may come in another order once the store is made again: a batch that Spark has planned, and reads again,
-    would then be no range of the ring. And files and offsets of different servers have no order, so rows would have no seq.
-    """
-    if position.of_group:
-        raise StoreError(
-            f"store {store!r} holds several sources, whose rows have no common seq and whose order is another one after the store is made "
-            "again: give each source a store of its own, read each as a stream of its own (option store) and union the streams "
-            "(a.union(b)), or read this store with consumer.Consumer"
-        )
 
 
 def seq_prefix(file_number: int, offset: int, order: int) -> str:
@@ -106,7 +107,8 @@ def seq_prefix(file_number: int, offset: int, order: int) -> str:
     A seq is fixed-width lower-case hex: binlog file number (8), end of the event in it (12), number of the event in its
     transaction (8), row in the event (6), parted by ``-``. It sorts as text, is unique for each row, and is the same in
     every run, because it is made of nothing but the binlog's own coordinates. It orders the rows of one server: after a
-    failover to another server the coordinates are that server's.
+    failover to another server the coordinates are that server's. In a store of several sources the source's name and a ``/`` come
+    first: rows of different servers have no common order.
     """
     return f"{file_number:08x}-{offset:012x}-{order:08x}"
 

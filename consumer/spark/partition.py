@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from consumer.spark import direct
 from consumer.spark.batches import Decoder
 from consumer.spark.collector import settle
+from consumer.spark.group import Sources
 from consumer.spark.network import Address, Chunk, fetch
 from consumer.spark.schema import RAW_SCHEMA, arrow_schema
 from shmstore import Batch, EventStore, PositionNotFound, StoreNotFound
@@ -36,9 +37,10 @@ class Range(NamedTuple):
 class SharedPartition(InputPartition):
     """Events to be read from the segment by an executor on the store's host."""
 
-    def __init__(self, events: Range) -> None:
+    def __init__(self, events: Range, sources: Sources | None = None) -> None:
         super().__init__(events)
         self.events = events
+        self.sources = sources
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the events, some at a time. Raises `PositionNotFound`, `StoreNotFound`."""
@@ -48,9 +50,10 @@ class SharedPartition(InputPartition):
 class RemotePartition(InputPartition):
     """Events to be fetched from the query's own process; `nearby` tries the segment first, for executors that see it."""
 
-    def __init__(self, events: Range, address: Address, *, nearby: bool) -> None:
+    def __init__(self, events: Range, address: Address, sources: Sources | None = None, *, nearby: bool) -> None:
         super().__init__(events)
         self.events = events
+        self.sources = sources
         self._address = address
         self._nearby = nearby
 
@@ -70,8 +73,9 @@ class RemotePartition(InputPartition):
 class InlinePartition(InputPartition):
     """Events that travel in the partition itself, to an executor on any host."""
 
-    def __init__(self, chunks: list[Chunk]) -> None:
+    def __init__(self, chunks: list[Chunk], sources: Sources | None = None) -> None:
         super().__init__(None)
+        self.sources = sources
         self._chunks = [Chunk(c.first, bytes(c.raw), c.ends, c.slots) for c in chunks]
 
     def chunks(self) -> Iterator[Chunk]:
@@ -141,19 +145,26 @@ _CODES[EntryType.ROWS, [EventType.INSERT, EventType.UPDATE, EventType.DELETE, Ev
 _CODES[[EntryType.BEGIN, EntryType.END, EntryType.DDL]] = np.arange(5, 8)[:, None]
 
 
-def record_batches(chunks: Iterator[Chunk], decoder: Decoder) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `chunks` as the query's payload wants them."""
+def record_batches(chunks: Iterator[Chunk], decoder: Decoder, sources: Sources | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `chunks` as the query's payload wants them; `sources` where the store has several."""
     settle()
     for chunk in chunks:
+        yield from rows_of(chunk, decoder, sources)
+
+
+def rows_of(whole: Chunk, decoder: Decoder, sources: Sources | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one chunk."""
+    for chunk, name in ((whole, None),) if sources is None else sources.pieces(whole):
         if decoder.options.payload == "raw":
-            batch = _raw(chunk, decoder)
+            batch = _raw(chunk, decoder, None if sources is None else sources.of_events(chunk, name))
             if batch.num_rows:
                 yield batch
-        else:
-            yield from direct.batches(decoder, chunk.raw, chunk.ends)
+            continue
+        for batch in direct.batches(decoder, chunk.raw, chunk.ends):
+            yield batch if sources is None else sources.named(batch, name)
 
 
-def _raw(chunk: Chunk, decoder: Decoder) -> pa.RecordBatch:
+def _raw(chunk: Chunk, decoder: Decoder, source: pa.Array | None) -> pa.RecordBatch:
     """One row an event, the payload as it is, nothing decoded but where tables are filtered."""
     slots, options = chunk.slots, decoder.options
     entry = slots["entry"]
@@ -175,6 +186,7 @@ def _raw(chunk: Chunk, decoder: Decoder) -> pa.RecordBatch:
             pa.array(slots["file"].astype(np.int64)),
             pa.array(slots["offset"].astype(np.int64)),
             payload,
+            pa.nulls(len(slots), pa.string()) if source is None else source,
         ],
         schema=arrow_schema(RAW_SCHEMA),
     )

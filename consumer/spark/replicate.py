@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from consumer.spark.changes import Step, collect
+from consumer.spark.changes import CannotFollow, Step, collect
 from consumer.spark.checkpoint import checkpoint_location
 from consumer.spark.collector import no_collector
 from consumer.spark.database import Database
@@ -84,30 +85,47 @@ class Replication:
         self._open = _target(format, database)
         self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
         self._history = history
-        self._targets: dict[tuple[str, str], Target] = {}
+        self._targets: dict[tuple[str | None, str, str], Target] = {}
 
-    def path(self, database: str, table: str) -> str:
-        """Return where the copy of a table is: a path, or a table's name."""
-        return self._template.replace("{database}", database).replace("{table}", table)
+    def path(self, database: str, table: str, source: str | None = None) -> str:
+        """Return where the copy of a table is: a path, or a table's name. `source` is its server, in a store of several."""
+        return self._place(source).replace("{database}", database).replace("{table}", table)
+
+    def _place(self, source: str | None) -> str:
+        if (source is None) == ("{source}" in self._template):
+            raise CannotFollow(
+                f"target {self._template!r} holds {{source}}, and the store has one source: leave it out"
+                if source is None
+                else f"the store has several sources, whose tables may have the same names: give target a {{source}}, as {{source}}/{self._template!r}"
+            )
+        return self._template.replace("{source}", source or "")
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Apply one micro-batch of payload=raw."""
         session = frame.sparkSession
         query = session.sparkContext.getLocalProperty("sql.streaming.queryId") or "shmstore"
-        rows = frame.select("sequence", "payload").toArrow().sort_by("sequence")
-        self.apply(_payloads(rows.column("payload")), query, batch)
+        rows = frame.select("sequence", "payload", "source").toArrow().sort_by("sequence")
+        names = rows.column("source").unique().to_pylist()
+        found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
+        self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
 
     def apply(self, payloads: Iterable[Any], query: str, batch: int) -> int:
         """Apply encoded events, in order, as one batch of a query; return how many rows changed in them."""
+        return self.apply_each({None: payloads}, query, batch)
+
+    def apply_each(self, payloads: Mapping[str | None, Iterable[Any]], query: str, batch: int) -> int:
+        """The same with the events of each source, in a store of several."""
+        rows = 0
         with self._writing():
-            with no_collector():
-                changes = collect(payloads, self._options, self._keys, self._history, self._copies)
-            rows = 0
-            for (database, table), change in changes.items():
-                steps = change.finish()
-                rows += change.rows
-                if steps:
-                    self._target(database, table).apply(steps, query, batch)
+            for source, events in payloads.items():
+                with no_collector():
+                    copies = partial(self._copies, self._place(source))
+                    changes = collect(events, self._options, self._keys, self._history, copies, source)
+                for (database, table), change in changes.items():
+                    steps = change.finish()
+                    rows += change.rows
+                    if steps:
+                        self._target(source, database, table).apply(steps, query, batch)
         return rows
 
     @contextmanager
@@ -123,15 +141,16 @@ class Replication:
             self._targets.clear()  # what they know of their tables was rolled back
             raise
 
-    def _target(self, database: str, table: str) -> Target:
-        target = self._targets.get((database, table))
+    def _target(self, source: str | None, database: str, table: str) -> Target:
+        target = self._targets.get((source, database, table))
         if target is None:
-            target = self._targets[database, table] = self._open(self.path(database, table), f"{database}.{table}")
+            target = self._open(self.path(database, table, source), f"{database}.{table}")
+            self._targets[source, database, table] = target
         return target
 
-    def _copies(self, database: str) -> list[str]:
+    def _copies(self, place: str, database: str) -> list[str]:
         """The tables of a database that have a copy: those a dropped database takes with it."""
-        head, tail = self._template.replace("{database}", database).split("{table}", 1)
+        head, tail = place.replace("{database}", database).split("{table}", 1)
         if self._database is not None:
             from consumer.spark.jdbc import tables_like
 
@@ -171,8 +190,8 @@ def replicate(
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
-    `target` is a path with ``{database}`` and ``{table}``. `format` is delta, parquet or jdbc: with jdbc the copies are tables of
-    the database (PostgreSQL, MariaDB, MySQL) at `url`, `target` is ``{database}.{table}`` or such, `properties` are those of the
+    `target` is a path with ``{database}`` and ``{table}``, and ``{source}`` where the store has several. `format` is delta, parquet or jdbc: with jdbc the
+    copies are tables of the database (PostgreSQL, MariaDB, MySQL) at `url`, `target` is ``{database}.{table}`` or such, `properties` are those of the
     driver (user, password), `checkpoint` must be given, and every micro-batch is one transaction over all tables. `keys` names the key columns of
     tables without a primary key, as ``{"shop.log": ["id"]}``. With `history` every version of a row is kept (SCD type 2:
     ``_valid_from``, ``_valid_to``, ``_current``, ``_seq``). `trigger` is what ``DataStreamWriter.trigger`` takes

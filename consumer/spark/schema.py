@@ -116,6 +116,7 @@ SOURCE_TYPE = StructType(
         StructField("file", StringType()),
         StructField("offset", LongType()),
         StructField("row", IntegerType()),
+        StructField("name", StringType()),  # of the source, in a store of several
     ]
 )
 
@@ -147,6 +148,7 @@ RAW_SCHEMA = StructType(
         StructField("file_number", LongType()),
         StructField("offset", LongType()),
         StructField("payload", BinaryType()),
+        StructField("source", StringType()),
     ]
 )
 

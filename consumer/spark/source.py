@@ -11,14 +11,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from consumer.spark.batches import Decoder
-from consumer.spark.lease import attach, window
-from consumer.spark.offset import Offset, require_one_source
+from consumer.spark.group import Sources, base_of, is_group, names_of, reach_of
+from consumer.spark.lease import attach, first_at, window
+from consumer.spark.offset import Offset
 from consumer.spark.options import Options
 from consumer.spark.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
 from consumer.spark.schema import schema_of
 from consumer.spark.spool import SpoolBatchReader, SpoolReader
 from consumer.spark.stream import StreamReader
 from consumer.spark.tables import find_table
+from shmstore import EventStore, PositionNotFound
 
 
 class ShmStoreSource(DataSource):
@@ -67,8 +69,6 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the events from startingOffsets (earliest by default) to endingOffsets."""
-        from consumer.spark.lease import first_at
-
         options = self._decoder.options
         with attach(options, 0.0) as store:
             first, last = store.oldest, store.newest
@@ -80,11 +80,9 @@ class BatchReader(DataSourceReader):
             elif start.kind in ("position", "gtid"):
                 first = store.find(start.position)
             elif start.kind == "offset":
-                offset = Offset.of(start.value)
-                first = offset.seq + 1 if offset.epoch == store.epoch or offset.position is None else store.find(offset.position)
+                first = _located(store, Offset.of(start.value)) + 1
             if end.kind == "offset":
-                offset = Offset.of(end.value)
-                last = offset.seq if offset.epoch == store.epoch or offset.position is None else store.find(offset.position) - 1
+                last = _located(store, Offset.of(end.value), end=True)
             if last < first:
                 return [InlinePartition([])]
             events = window(store, first, last)
@@ -92,14 +90,33 @@ class BatchReader(DataSourceReader):
             if point is None:
                 return [InlinePartition([])]
             events = window(store, first, point)
-            require_one_source(store.name, events.position_of(point))
+            sources = _sources(options, store, first, point) if is_group(store) else None
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
-            return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in split(first, events.ends, parts)]
+            return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in split(first, events.ends, parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""
-        return record_batches(partition.chunks(), self._decoder)  # type: ignore[attr-defined]
+        return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
+
+
+def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
+    """The last event of a read that ends at `offset`, or of what is before one that begins there. Raises `PositionNotFound`."""
+    position = offset.position
+    if offset.epoch == store.epoch or position is None:
+        return offset.seq
+    if not offset.of_group:
+        return store.find(position) - 1
+    found = reach_of(store, offset) if end else base_of(store, offset)
+    if found is None:
+        raise PositionNotFound(f"store {store.name!r} has not come to {offset}: read again when its producer has")
+    return found
+
+
+def _sources(options: Options, store: EventStore, first: int, last: int) -> Sources:
+    start, end = (Offset.of(one.value) if one.kind == "offset" else None for one in (options.start, options.end))
+    after = start if start is not None and start.of_group else None
+    return Sources(names_of(store, first, last), after, end if end is not None and end.epoch != store.epoch else None)
 
 
 def register(spark: SparkSession) -> None:

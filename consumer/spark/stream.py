@@ -52,14 +52,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = Offset.of(start)
         base = self._lease.locate(done)
         if base is None:
-            self._lease.pass_over()
+            self._lease.pass_over(done)
             return start
-        self._lease.done(base)
+        base = self._lease.done(base)
         end = self._lease.end_after(base, Limit.of(limit, self._options), self._end())
         if end == base:
             return start
         self._lease.note_start(base)
-        return self._lease.offset_at(end).to_dict()
+        return self._lease.offset_at(end, done).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options ask for."""
@@ -88,29 +88,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the partitions of the events after `start` up to `end`; the same events each time it is asked."""
-        base = self._lease.wait_for(Offset.of(start))
-        last = self._lease.wait_for(Offset.of(end))
+        after, until = Offset.of(start), Offset.of(end)
+        base = self._lease.wait_for(after)
+        last = self._lease.wait_for(until, end=True)
         if last <= base:
             return []
         options, store = self._options, self._lease.store
         ends = self._lease.ends(base + 1, last)
         size = int(ends[-1])
         parts = min(options.partitions, 1 + size // options.partition_bytes)
+        sources = self._lease.sources(after, until, base, last)
         inline = options.transport == "inline"
         if inline:
             parts = max(parts, -(-size // INLINE_BYTES))
         ranges = split(base + 1, ends, parts)
         if inline:
-            return [InlinePartition([chunk_of(window(store, a, b))]) for a, b in ranges]
+            return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in ranges]
         given = [Range(store.name, options.store_path, store.epoch, a, b) for a, b in ranges]
         if options.transport == "shm":
-            return [SharedPartition(one) for one in given]
+            return [SharedPartition(one, sources) for one in given]
         address = self._lease.serve().address
-        return [RemotePartition(one, address, nearby=options.transport == "auto") for one in given]
+        return [RemotePartition(one, address, sources, nearby=options.transport == "auto") for one in given]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""
-        return record_batches(partition.chunks(), self._decoder)  # type: ignore[attr-defined]
+        return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
 
     # ---------------------------------------------------------------- end
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from shmstore import CheckpointFile, EntryType, Event, EventStore, EventType, Position, PositionNotFound
-from shmstore.passed import covers, parse, single
+from shmstore.gtids import covers, parse, single
 from tests.shmstore.samples import begin as _begin
 from tests.shmstore.samples import ddl, position, rows
 from tests.shmstore.samples import end as _end

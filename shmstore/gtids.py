@@ -1,0 +1,64 @@
+"""GTID sets: what of MySQL's and MariaDB's transactions a place in the binlog has behind it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_GTID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:([a-z_][a-z0-9_]*:)?\d+|\d+-\d+-\d+")
+_INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
+Gtids = dict[str, list[tuple[int, int]]]  # source -> (first, last) ..., ascending, none touching the next
+
+
+def parse(text: str) -> Gtids:
+    """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number stands for all up to it."""
+    if "=" in text:  # where several sources stand, by name: no two of them bring the same transactions
+        text = ",".join(place.partition("/")[2] for place in text.split(";"))
+    found: Gtids = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        source, *fields = part.split(":")
+        if not fields:
+            domain, _, number = part.split("-")
+            found.setdefault(domain, []).append((0, int(number)))
+        source = uuid = source.lower()
+        for field in (field.strip() for field in fields):
+            interval = _INTERVAL.fullmatch(field)
+            if interval:
+                found.setdefault(source, []).append((int(interval[1]), int(interval[2] or interval[1])))
+            else:
+                source = f"{uuid}:{field}"
+    return {source: _merged(intervals) for source, intervals in found.items()}
+
+
+def _merged(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(intervals):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def single(transaction: str) -> Gtids | None:
+    """Return the set of one transaction; None where its name is no GTID."""
+    if not _GTID.fullmatch(transaction):
+        return None
+    if ":" in transaction:
+        return parse(transaction)
+    domain, _, number = transaction.split("-")
+    return {domain: [(int(number), int(number))]}
+
+
+def covers(have: Gtids, wanted: Gtids) -> bool:
+    """True where everything in `wanted` is in `have`."""
+    return all(
+        any(low <= first and last <= high for low, high in have.get(source, ()))
+        for source, intervals in wanted.items()
+        for first, last in intervals
+    )
+
+
+def joined(a: Gtids, b: Gtids) -> Gtids:
+    """Return what is in one of them."""
+    return {source: _merged([*a.get(source, ()), *b.get(source, ())]) for source in {**a, **b}}
