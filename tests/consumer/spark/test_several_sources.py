@@ -171,7 +171,7 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     assert came == [*keys(first), *keys(large)]
     within = next(one for one in cuts if one.get("inside"))
     made.stop()
-    store, group = recreate(256, {"a": 0, "b": 0, "c d": 0})
+    store, group = recreate(1024, {"a": 0, "b": 0, "c d": 0})
     put(store, group, [large, first, Transaction("a", 2, ((1,),))])
     made = reader(store_name, subscription="other")  # the first one's has passed this place
     rest = taken(rows(made, made.partitions(within, made.latestOffset(within, ReadAllAvailable()))))
