@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
-from shmstore.event import Position
+from shmstore import CheckpointFile, Position
 
 PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")
@@ -24,7 +25,7 @@ HELP = {
     "spool": "folder that `shmstore spool` fills: read the store's events there instead of in the ring (none)",
     "storePath": "folder of a store that is a file on disk; default: shared memory",
     "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
-    "tables": "comma-separated database.table patterns with * and ? (*)",
+    "tables": "comma-separated database.table patterns with * and ?; with ! before it, what is left out (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
@@ -98,6 +99,7 @@ class Options:
     store_path: str | None
     subscription: str
     tables: tuple[str, ...]
+    left_out: tuple[str, ...]
     payload: str
     start: Start
     end: Start
@@ -124,10 +126,7 @@ class Options:
         store = given.get("store", given.get("path", ""))
         if not store:
             raise OptionError(f"option store is missing: name the store to read. {_listing()}")
-        tables = tuple(part.strip() for part in given.get("tables", "*").split(",") if part.strip())
-        for pattern in tables:
-            if pattern != "*" and pattern.count(".") != 1:
-                raise OptionError(f"option tables: {pattern!r} is not database.table (as shop.orders, shop.*, *.orders or *)")
+        tables, left_out = _patterns(given.get("tables", "*"))
         one = len(tables) == 1 and not set(tables[0]) & set("*?[")
         payload = _choice(given, "payload", PAYLOADS, "typed" if one else "json")
         if payload == "typed" and not one:
@@ -141,8 +140,9 @@ class Options:
         return cls(
             store=store,
             store_path=given.get("storepath"),
-            subscription=given.get("subscription", "spark"),
+            subscription=_subscription(given, store),
             tables=tables,
+            left_out=left_out,
             payload=payload,
             start=Start.parse(given.get("startingoffsets", "committed")),
             end=end,
@@ -165,12 +165,38 @@ class Options:
     @property
     def all_tables(self) -> bool:
         """True when no table is filtered out."""
-        return "*" in self.tables
+        return "*" in self.tables and not self.left_out
 
     def wants(self, database: str, table: str) -> bool:
         """True when rows of this table are asked for."""
         name = f"{database}.{table}"
-        return any(pattern == "*" or fnmatch.fnmatchcase(name, pattern) for pattern in self.tables)
+        return any(map(partial(_fits, name), self.tables)) and not any(map(partial(_fits, name), self.left_out))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return pattern == "*" or fnmatch.fnmatchcase(name, pattern)
+
+
+def _patterns(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The patterns of what is wanted, and of what is left out of it."""
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    for pattern in found:
+        bare = pattern.removeprefix("!").strip()
+        if bare != "*" and not (bare.strip(".") and "." in bare.strip(".")):
+            raise OptionError(
+                f"option tables: {pattern!r} is not database.table (as shop.orders, shop.*, *.orders, * or !shop.log)"
+            )
+    wanted = tuple(pattern for pattern in found if not pattern.startswith("!"))
+    return wanted or ("*",), tuple(pattern[1:].strip() for pattern in found if pattern.startswith("!"))
+
+
+def _subscription(given: Mapping[str, str], store: str) -> str:
+    name = given.get("subscription", "spark")
+    try:
+        CheckpointFile(None, store, name)
+    except ValueError as error:
+        raise OptionError(f"option store={store!r} or subscription={name!r}: {error}") from error
+    return name
 
 
 def _check_names(given: Mapping[str, str]) -> None:

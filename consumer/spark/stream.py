@@ -7,6 +7,8 @@ subscription) and sends a pickled copy to the executors (they only read), so the
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +29,9 @@ from consumer.spark.partition import (
     record_batches,
     split,
 )
+from consumer.spark.tables import holdup_of
+
+LOOK_SECONDS = 10.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,6 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = decoder.options
         self._lease = Lease(self._options)
         self._frozen: tuple[int, int] | None = None
+        self._looked = 0.0
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[Decoder]]:
         return StreamReader, (self._decoder,)
@@ -57,9 +63,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         base = self._lease.done(base)
         end = self._lease.end_after(base, Limit.of(limit, self._options), self._end())
         if end == base:
+            self._tell_holdup()
             return start
         self._lease.note_start(base)
         return self._lease.offset_at(end, done).to_dict()
+
+    def _tell_holdup(self) -> None:
+        """Say now and then, where Spark's log is, that nothing comes because another reader stands still."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            if text := holdup_of(self._lease.store, but=self._options.subscription):
+                logging.getLogger(__name__).warning("query with subscription %r gets nothing%s", self._options.subscription, text)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options ask for."""

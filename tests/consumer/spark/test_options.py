@@ -26,6 +26,8 @@ def test_defaults() -> None:
         ({"store": "s", "payload": "avro"}, "json, typed, variant, raw"),
         ({"store": "s", "payload": "typed"}, "exactly one table"),
         ({"store": "s", "tables": "orders"}, "database.table"),
+        ({"store": "s", "tables": "shop.*,!log"}, "'!log' is not database.table"),
+        ({"store": "s", "subscription": "a b"}, "subscription='a b': name 'a b' is not allowed"),
         ({"store": "s", "startingOffsets": "yesterday"}, "earliest"),
         ({"store": "s", "startingOffsets": "{"}, "not valid JSON"),
         ({"store": "s", "maxRowsPerTrigger": "0"}, "at least 1"),
@@ -46,6 +48,21 @@ def test_an_unknown_option_lists_all() -> None:
     with pytest.raises(OptionError) as error:
         Options.parse({"store": "s", "zzz": "1"})
     assert all(name in str(error.value) for name in HELP)
+
+
+def test_tables_are_chosen_and_left_out() -> None:
+    """Patterns add, patterns with ! take away, in any order; what is left out alone is left out of everything. Names may hold dots."""
+
+    def wanted(tables: str) -> list[str]:
+        options = Options.parse({"store": "s", "tables": tables})
+        return [name for name in ("shop.orders", "shop.log", "crm.log", "shop.a.b") if options.wants(*name.split(".", 1))]
+
+    assert wanted("shop.*") == ["shop.orders", "shop.log", "shop.a.b"]
+    assert wanted("shop.*, !*.log") == wanted("!*.log,shop.*") == ["shop.orders", "shop.a.b"]
+    assert wanted("!shop.log") == ["shop.orders", "crm.log", "shop.a.b"]
+    assert wanted("shop.a.b") == ["shop.a.b"]
+    assert not Options.parse({"store": "s", "tables": "!shop.log"}).all_tables
+    assert Options.parse({"store": "s", "tables": "shop.a.b"}).payload == "typed"
 
 
 @pytest.mark.parametrize(
