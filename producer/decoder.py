@@ -96,7 +96,7 @@ class EventDecoder:
             EventCode.MARIADB_GTID_LIST: self._mariadb_gtid_list,
             EventCode.ROWS_QUERY: self._rows_query,
             EventCode.ANNOTATE_ROWS: self._rows_query,
-            EventCode.TRANSACTION_PAYLOAD: self._payload,
+            EventCode.TRANSACTION_PAYLOAD: lambda raw: feed_payload(self, raw),
         }
         take.update(dict.fromkeys(ROWS_EVENTS, self._rows))
         take.update(dict.fromkeys(_HARMLESS, lambda raw: None))
@@ -209,9 +209,6 @@ class EventDecoder:
         writer.discard()
         self._forget_transaction()
 
-    def _payload(self, raw: RawEvent) -> None:
-        feed_payload(self, raw)
-
     # ------------------------------------------------------------ GTIDs
 
     def _set_executed(self, executed: ExecutedSet | None) -> None:
@@ -247,7 +244,10 @@ class EventDecoder:
 
     def _commit_gtid(self) -> None:
         if self.gtid_name and self.executed is not None:
-            self.executed.add(self.gtid_name)
+            try:
+                self.executed.add(self.gtid_name)
+            except ValueError as error:
+                raise UnsupportedEvent(f"GTID {self.gtid_name} behind {self.executed}: another kind of server's log?") from error
             self.writer.gtids = str(self.executed)
 
     # ------------------------------------------------------------ transactions

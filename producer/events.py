@@ -257,6 +257,8 @@ def xa_prepare(body: bytes) -> tuple[bool, Xid]:
 def gtid(body: bytes) -> str:
     """Read a MySQL GTID event: ``uuid:number``."""
     (number,) = struct.unpack_from("<q", body, 17)
+    if number < 1:
+        raise ValueError(f"transaction number {number}")
     return f"{format_uuid(body[1:17])}:{number}"
 
 

@@ -303,11 +303,10 @@ def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
 
 def _string(first: int, second: int) -> tuple[int, int]:
     """CHAR of more than 255 bytes keeps two bits of its length, inverted, in the type byte (MySQL bug 37426)."""
-    if first & 0x30 != 0x30:
-        return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
-    if first not in (Wire.STRING, Wire.ENUM, Wire.SET, Wire.VAR_STRING):
-        raise ValueError(f"a string column of real type {first}")
-    return (Wire.STRING if first == Wire.VAR_STRING else first), second
+    real = first | 0x30
+    if real not in (Wire.STRING, Wire.ENUM, Wire.SET, Wire.VAR_STRING):
+        raise ValueError(f"a string column of real type {real}")
+    return (Wire.STRING if real == Wire.VAR_STRING else real), second | (real ^ first) << 4
 
 
 _HASH = b"DB_ROW_HASH_"  # MariaDB's reserved name

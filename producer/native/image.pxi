@@ -40,8 +40,8 @@ cdef class Program:
         self.extras = []
         self.most = 8
         for i, (name, size, a, b, extra) in enumerate(steps):
-            if size < 1 or (name == "enum" and size > 2) or (name == "set" and size > 8):
-                raise NotImplementedError(f"{name} of {size} bytes")  # the decoder in Python says what is wrong with it
+            if size < 1 or (name == "enum" and size > 2) or (name == "set" and size > 8) or (name == "decimal" and not 0 <= b <= a <= 65):
+                raise NotImplementedError(f"{name} of {size} bytes, {a}, {b}")  # the decoder in Python says what is wrong with it
             if name == "enum":
                 a, b = self.starts.size // sizeof(uint32_t), len(extra)
                 self.most += self.add_members(extra)

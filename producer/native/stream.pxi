@@ -141,7 +141,7 @@ cdef class Stream:
         elif code == CODE_MARIADB_GTID:
             done = self.begun < 0 and size >= 13 and not body[12] & (1 | 64 | 128) and self.take_mariadb_gtid(event, body)
         elif code == CODE_GTID:
-            done = self.begun < 0 and size >= 25 and self.take_gtid(event, body)
+            done = self.begun < 0 and size >= 25 and 0 < <int64_t>little(body + 17, 8) and self.take_gtid(event, body)
         elif code == CODE_ANONYMOUS_GTID:
             done = self.begun < 0 and self.take_anonymous(event)
         elif code == CODE_QUERY:

@@ -22,7 +22,7 @@ from producer.packets import PacketSplitter
 from producer.program import COMPILED, compiled
 from producer.stream import new_buffer, new_splitter
 from producer.transaction import TransactionBuffer
-from shmstore import Position, ShmStoreError
+from shmstore import Position, ShmStoreError, UnsupportedEvent
 from tests.servers.server import Server
 from tests.shmstore.samples import BAD_UTF8
 
@@ -239,6 +239,18 @@ def test_damage_behind_the_checksum_is_refused_alike(binlog: Binlog, seed: int) 
         events[i] = bytes(event)
         damaged = _stream([head, *events])
         assert _outcome(binlog, True, damaged) == _outcome(binlog, False, damaged), f"event {i}: {bytes(event)!r}"
+
+
+def test_numbers_of_64_bits_are_refused_alike(binlog: Binlog) -> None:
+    """A transaction whose number has its highest bit set: to MySQL that is negative, to MariaDB it is not."""
+    events = [_without_checksum(event) for event in binlog.events[1:]]
+    first = next(i for i, event in enumerate(events) if event[4] in (33, 162) and events[i + 1][4] in (2, 19))
+    at = 19 + (24 if events[first][4] == 33 else 7)
+    events[first] = events[first][:at] + bytes([events[first][at] | 0x80]) + events[first][at + 1 :]
+    damaged = _stream([_format_without_checksum(binlog.events[0]), *events])
+    refused = _outcome(binlog, True, damaged)
+    assert (refused is UnsupportedEvent) is (events[first][4] == 33)
+    assert refused == _outcome(binlog, False, damaged)
 
 
 def _without_checksum(event: bytes) -> bytes:

@@ -125,6 +125,20 @@ def test_events_out_of_place_are_refused() -> None:
             decoder.feed(event)
 
 
+def test_gtids_that_no_such_server_writes() -> None:
+    """A number that no transaction has, and the GTID of another kind of server, are refused with the place."""
+    for number in (0, -5):
+        decoder, _ = decoder_of()
+        start(decoder)
+        with pytest.raises(UnsupportedEvent, match=rf"binlog\.000001:150: .*transaction number {number}"):
+            decoder.feed(gtid(number, 150))
+    decoder, _ = decoder_of()
+    start(decoder)
+    decoder.feed(raw(EventCode.MARIADB_GTID, struct.pack("<QIB", 9, 0, 0), 150))
+    with pytest.raises(UnsupportedEvent, match=rf"binlog\.000001:200: GTID 0-7-9 behind {UUID}:1-4"):
+        decoder.feed(xid(200))
+
+
 def test_heartbeats_move_the_position() -> None:
     """A heartbeat says how far the server has read, between transactions; within one it says nothing."""
     decoder, _ = decoder_of()

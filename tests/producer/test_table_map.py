@@ -227,6 +227,7 @@ def test_every_cut_is_an_error_or_lacks_only_what_was_cut(cut: int) -> None:
         (table_map(b"\x10", b"\x01\x08", optional=names("a")), r"BIT\(65\)"),
         (table_map(b"\x12", b"\x07", optional=names("a")), "7 digits"),
         (table_map(b"\xfe", b"\x31\x05", optional=names("a")), "real type 49"),
+        (table_map(b"\xf7", b"\xc6\x24", optional=names("a") + tag(1, b"\0")), "real type 246"),
     ],
 )
 def test_contradictions_are_refused(body: bytes, match: str) -> None:
