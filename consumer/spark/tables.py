@@ -51,7 +51,7 @@ def find_table(options: Options) -> TableSchema:
 def _what_is_there(store: EventStore, name: str) -> str:
     """Tables of which the store has rows, and who keeps it from having more."""
     names = sorted({f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store))})
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     text = f". It holds rows of {', '.join(names[:5])}{more}" if names else ". It holds no rows"
     if close:
