@@ -8,7 +8,6 @@ decode ourselves. A piece holds many events: they are handed out together, and w
 from __future__ import annotations
 
 import re
-import select
 import socket
 import ssl
 import struct
@@ -28,6 +27,7 @@ from producer.gtid import ExecutedSet, GtidSet
 from producer.packets import ServerRefused
 from producer.settings import Settings
 from producer.stream import new_splitter
+from producer.tls import TlsContext
 from shmstore.errors import BinlogPurged, PositionNotFound, SourceError
 
 RECEIVE = 1 << 18
@@ -110,7 +110,11 @@ def _open(settings: Settings, endpoint: tuple[str, int], **more: Any) -> Any:
         **more,
     }
     try:
-        return pymysql.connect(**arguments)
+        connection = pymysql.connect(**arguments, defer_connect=True)
+        if connection.ssl:
+            connection.ctx = TlsContext(connection.ctx)
+        connection.connect()
+        return connection
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
         raise translate(error, endpoint, user=repr(settings.user)) from error
 
@@ -244,10 +248,6 @@ class BinlogReader:
             raise self._refused(error) from error
         self._socket = self._connection._sock
         self._socket.settimeout(POLL)
-        self._more: select.poll | None = None  # with TLS: whether more has come
-        if isinstance(self._socket, ssl.SSLSocket):
-            self._more = select.poll()
-            self._more.register(self._socket, select.POLLIN)
         self._heard = time.monotonic()
 
     _connection: Any = None
@@ -290,26 +290,12 @@ class BinlogReader:
         if not size:
             raise LinkLost(f"{self._where()} closed the link")
         self._heard = time.monotonic()
-        if self._more is not None:
-            size = self._gather(room, size, self._more)
         del room
         try:
             events: list[RawEvent] = self._packets.took(size)
             return events
         except ServerRefused as error:
             raise self._refused(error) from error
-
-    def _gather(self, room: memoryview, size: int, more: select.poll) -> int:
-        """Add what else is there to the first `size` bytes: a TLS record holds one event, and each read returns one record."""
-        while size < RECEIVE and (self._socket.pending() or more.poll(0)):
-            try:
-                came = self._socket.recv_into(room[size:])
-            except OSError:  # half a record, or an error that the next read meets again
-                break
-            if not came:
-                break
-            size += came
-        return size
 
     def _refused(self, error: Exception) -> SourceError:
         meant = translate(error, self._endpoint)
