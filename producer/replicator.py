@@ -33,10 +33,11 @@ from producer.settings import Settings, SettingsError, parse_place, parse_time
 from producer.snapshot import Snapshot
 from producer.start import Resume, Start, choose_start, has_resume, resume_point
 from producer.stream import new_buffer
+from producer.target import opened
 from producer.transaction import Flush
 from producer.vitals import Summary, Vitals
 from producer.writer import Tail
-from shmstore import BatchMode, Checkpoint, Event, EventStore, Position, StoreExists, StoreNotFound, StreamStat, UnsupportedEvent
+from shmstore import Checkpoint, Event, EventStore, Position, StreamStat, UnsupportedEvent
 from shmstore.codec import decode, encode_batch
 
 if TYPE_CHECKING:
@@ -62,32 +63,6 @@ def replica_id(settings: Settings, source: str = "") -> int:
     if settings.server_id:
         return settings.server_id
     return 1 << 30 | zlib.crc32("/".join(filter(None, (socket.gethostname(), settings.store, source))).encode()) >> 2
-
-
-def open_store(settings: Settings) -> tuple[EventStore, bool]:
-    """Attach to the store, or create it: (store, whether it was created)."""
-    path = settings.store_path or None
-    try:
-        return EventStore.attach(settings.store, path=path), False
-    except StoreNotFound:
-        pass
-    try:
-        store = EventStore.create(
-            settings.store,
-            capacity=settings.capacity,
-            memory_unit=settings.memory_unit,
-            batch_mode=BatchMode[settings.batch_mode],
-            ddl_isolation=settings.ddl_isolation,
-            lag="evict" if settings.lag == "evict" else "block",
-            evict_after=settings.evict_after,
-            mode=0o660 if settings.store_group else 0o600,
-            group=settings.store_group or None,
-            path=path,
-            checksum=settings.store_checksum or None,
-        )
-        return store, True
-    except StoreExists:  # somebody was faster
-        return EventStore.attach(settings.store, path=path), False
 
 
 class Replicator:
@@ -440,11 +415,5 @@ def run(
     `ShmStoreError`.
     """
     stopping = stop if callable(stop) else stop.is_set
-    store, created = open_store(settings)
-    with store:
-        try:
-            return Replicator(settings, store, stopping, before=before, after=after, log=log).run()
-        except Exception:
-            if created and store.latest_position is None:  # leave nothing behind that was never of use
-                EventStore.unlink(settings.store, path=settings.store_path or None)
-            raise
+    with opened(settings) as store:
+        return Replicator(settings, store, stopping, before=before, after=after, log=log).run()

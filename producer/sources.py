@@ -7,9 +7,10 @@ import threading
 from collections.abc import Sequence
 
 from producer.group import run_group
-from producer.replicator import Stop, StopEvent, open_store, run
+from producer.replicator import Stop, StopEvent, run
 from producer.settings import Settings
 from producer.start import resume_point
+from producer.target import opened
 from producer.vitals import Summary
 from shmstore import EventStore, StoreNotFound, checkpoints
 
@@ -59,11 +60,5 @@ def _is_of_group(settings: Settings) -> bool:
 def _run(settings: list[Settings], stop: Stop, log: logging.Logger | None) -> list[Summary]:
     if len(settings) == 1 and not _is_of_group(settings[0]):
         return [run(settings[0], stop, log=log)]
-    store, created = open_store(settings[0])
-    with store:
-        try:
-            return run_group(settings, store, stop, log=log)
-        except Exception:
-            if created and store.latest_position is None:  # leave nothing behind that was never of use
-                EventStore.unlink(store.name, path=settings[0].store_path or None)
-            raise
+    with opened(settings[0]) as store:
+        return run_group(settings, store, stop, log=log)

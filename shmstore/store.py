@@ -416,6 +416,7 @@ class EventStore:
 
     def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
         """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
+        self._check_open()  # a producer that has nothing to put learns here that the store is gone
         if not self._producer.held:
             raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
         note_heartbeat(self.segment, source, position, stream)

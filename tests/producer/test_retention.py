@@ -9,7 +9,7 @@ import pytest
 
 from consumer.metrics import problems
 from producer import retention
-from shmstore import Checkpoint, CheckpointFile, EventStore, Position
+from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreClosed
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import execute, running, wait_for
 from tests.servers.server import Server, start_server
@@ -76,3 +76,11 @@ def test_a_full_ring_tells_its_lag(mariadb: Server, database: str) -> None:
         wait_for(lambda: store.stat().stream.behind_ms > 2000, "the lag to grow")
         assert store.stat().stream.blocked_ms > 1000
         assert problems([store.stat()]) == []
+
+
+def test_a_store_that_is_removed_ends_its_producer(mariadb: Server, database: str) -> None:
+    """A producer that has nothing to put notices, too, that its store is gone: it ends, and says so, instead of reading on for nobody."""
+    with running(mariadb, include=(f"{database}.*",)) as run:
+        EventStore.unlink(run.settings.store)
+        with pytest.raises(StoreClosed, match="was removed"):
+            run.wait()
