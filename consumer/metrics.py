@@ -36,7 +36,8 @@ class Families:
 
     def _sample(self, name: str, kind: str, help: str, suffix: str, value: float, labels: dict[str, str]) -> None:
         text = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-        sample = f"{self._prefix}_{name}{suffix}{f'{{{text}}}' if text else ''} {value:.17g}"
+        number = f"{value:d}" if isinstance(value, int) else repr(value)
+        sample = f"{self._prefix}_{name}{suffix}{f'{{{text}}}' if text else ''} {number}"
         self._families.setdefault(name, (kind, help, []))[2].append(sample)
 
     def text(self) -> str:
@@ -127,6 +128,8 @@ def _subscription(families: Families, store: str, stat: SubscriptionStat) -> Non
     add("lag_rows", "gauge", "Rows put and not acked.", stat.lag_rows)
     add("lag_bytes", "gauge", "Bytes put and not acked.", stat.lag_bytes)
     add("lag_seconds", "gauge", "Event time from the last ack to the newest event.", stat.lag_ms / 1000)
+    oldest = "Event time of the oldest event not acked, 0 when there is none; it stands still while a reader hangs."
+    add("oldest_unacked_timestamp_seconds", "gauge", oldest, stat.oldest_ms / 1000)
 
 
 def problems(stats: Iterable[StoreStat]) -> list[str]:

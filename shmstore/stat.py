@@ -16,7 +16,8 @@ STREAM_WORDS: Final = tuple(header_word(f"stream_{field}") for field in STREAM_F
 
 
 class SubscriptionStat(NamedTuple):
-    """One subscription. Lags count from its ack to the put cursor; `lag_ms` is event time, 0 when nothing waits."""
+    """One subscription. Lags count from its ack to the put cursor; `lag_ms` is event time, 0 when nothing waits, as is `oldest_ms`, the
+    time of the oldest event that it has not acked."""
 
     name: str
     state: str
@@ -30,6 +31,7 @@ class SubscriptionStat(NamedTuple):
     lag_rows: int
     lag_ms: int
     ack_point: int | None
+    oldest_ms: int = 0
 
     @property
     def standing(self) -> str:

@@ -213,6 +213,7 @@ class SubscriptionTable:
             lag_rows=put.rows - ack.rows,
             lag_ms=max(0, put.time_ms - since.time_ms) if put.sequence > ack.sequence else 0,
             ack_point=last_ack_point_until(self._segment, ack.sequence),
+            oldest_ms=cursor_at(views, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
         )
 
     def _find(self, name: str) -> int:

@@ -14,7 +14,7 @@ SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["
 def subscription(name: str, state: str = "active") -> SubscriptionStat:
     cursors = {"get": Cursor(41, 900, 60, 5000), "ack": Cursor(9, 200, 15, 1000)}
     lags = {"lag_events": 90, "lag_bytes": 5800, "lag_rows": 185, "lag_ms": 8500}
-    return SubscriptionStat(name, state, **cursors, owner_pid=7, alive=True, heartbeat_ms=0, **lags, ack_point=9)
+    return SubscriptionStat(name, state, **cursors, owner_pid=7, alive=True, heartbeat_ms=0, **lags, ack_point=9, oldest_ms=1234)
 
 
 def stat(name: str, *subscriptions: SubscriptionStat, position: Position | None = None) -> StoreStat:
@@ -70,6 +70,8 @@ def test_every_figure() -> None:
     assert (found["shmstore_source_file_number", of], found["shmstore_source_offset_bytes", of]) == (12, 4711)
     assert found["shmstore_subscription_acked_events_total", by] == 10
     assert found["shmstore_subscription_lag_seconds", by] == 8.5
+    assert found["shmstore_subscription_oldest_unacked_timestamp_seconds", by] == 1.234
+    assert found["shmstore_subscription_unacked_events", by] == 32
     assert found["shmstore_subscription_lost", by] == 0
     assert found["shmstore_subscription_lost", by.replace("audit", "old")] == 1
 

@@ -101,3 +101,15 @@ def test_no_link_without_a_producer(make: Callable[..., EventStore], attach: Cal
     assert (seen.stat().stream.connected, seen.stat().evictions) == (True, 1)
     store.close()
     assert not seen.stat().stream.connected
+
+
+def test_how_old_the_oldest_event_is_that_a_reader_has_not_acked(make: Callable[..., EventStore]) -> None:
+    """It is the time of the event after the ack, which stands still while the reader hangs; 0 once all is acked."""
+    store = make(capacity=8)
+    reader = store.subscribe("slow")
+    store.put([Event(EntryType.END, EventType.NONE, Position("binlog.000001", n), n * 1000) for n in (1, 2, 3)])
+    seen = [store.stat().subscriptions[0].oldest_ms]
+    for _ in range(3):
+        reader.ack(reader.get(limit_events=1, timeout=0))
+        seen.append(store.stat().subscriptions[0].oldest_ms)
+    assert seen == [1000, 2000, 3000, 0]
