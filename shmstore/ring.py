@@ -33,8 +33,8 @@ from shmstore.layout import (
     header_word,
     subscription_word,
 )
-from shmstore.segment import Views
-from shmstore.sync import WEAK_ORDER, fence, hot
+from shmstore.mapping import Views
+from shmstore.sync import fence, hot
 
 PUT: Final = header_word("put")
 FLOOR: Final = header_word("floor")
@@ -185,8 +185,6 @@ class Writer:
             slot = self._template(payload)
         i *= 40
         self._slot_bytes[i : i + 40] = slot
-        if WEAK_ORDER:
-            fence()
         self._words[PUT] = put  # publish: everything above is whole
         self.put, self.end, self.rows = put, end, rows
         return True
@@ -239,8 +237,6 @@ class Writer:
         sizes[0] += self.end
         np.add.accumulate(sizes, out=self._views.ends_array[i : i + n])
         after = self.put + n, self._ends[i + n - 1]
-        if WEAK_ORDER:
-            fence()
         self._words[PUT] = after[0]  # publish: everything above is whole
         self.put, self.end = after
         self.rows = rows
@@ -309,8 +305,6 @@ class Reader:
     def available(self) -> int:
         """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds."""
         seen = self._words[PUT]
-        if WEAK_ORDER:
-            fence()  # the cursor, before anything behind it is read
         if not 0 <= seen - self.get <= seen - self.ack <= self._views.capacity:
             raise StoreCorrupt(
                 f"put stands at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` tells more"
@@ -351,8 +345,6 @@ class Reader:
 
     def ack_to(self, sequence: int) -> None:
         """Free everything up to `sequence`; the caller has checked that ack < sequence <= get."""
-        if WEAK_ORDER:
-            fence()  # what was read of the payloads, before the room is given away
         self._words[self._ack] = self.ack = sequence
 
     def rollback_to(self, sequence: int) -> None:

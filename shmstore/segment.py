@@ -2,13 +2,11 @@
 
 Plan. A segment is built in a file without a name and gets its name when it is whole, so that nobody ever attaches to
 half a segment, and a creator that dies leaves nothing. Every size an attacher uses comes from `layout.sizes` of a header
-that was checked first. The mapping is made in one reserved range: the fixed part once, each ring twice back to back.
-It is released when the last view of it is gone, never earlier: a batch that outlives close() reads memory, not a fault.
+that was checked first.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import grp
 import hashlib
@@ -19,47 +17,20 @@ import stat as stat_module
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shmstore import layout
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
+from shmstore.mapping import cursors_sane, mapped
 from shmstore.options import Options
-from shmstore.sync import ASYMMETRIC, COMPILED, fence, hot, start_time
+from shmstore.sync import fence, start_time
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_PROT_NONE, _PROT_RW = 0, 3
-_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
-
-
-class Views(NamedTuple):
-    """A mapped segment as the ring sees it. `ends`, `rows`, `slots` and `arena` are twice as long as their ring."""
-
-    words: memoryview  # int64 words of the fixed part
-    ends: memoryview  # int64
-    rows: memoryview  # int64
-    slots: NDArray[np.void]
-    arena: memoryview
-    ends_array: NDArray[np.int64]
-    rows_array: NDArray[np.int64]
-    slot_bytes: memoryview
-    places: int
-    capacity: int
-    limit: int
-    arena_size: int
-    first: int
-    flags: int
-    native: Any = None  # hot.Mapped, where the hot path is compiled code
 
 
 def check_name(name: str) -> str:
@@ -109,7 +80,7 @@ class Segment:
             self.flags = StoreFlag(int(header["flags"]))
             self.created_ms = int(header["created_ms"])
             self.sizes = layout.sizes(int(header["capacity"]), int(header["limit"]))
-            self.views = _mapped(fd, self.sizes, header)
+            self.views = mapped(fd, self.sizes, header)
             if not cursors_sane(self.views):
                 raise LayoutMismatch(
                     f"{where} has cursors that contradict each other: remove it with `shmstore rm {name}` and create it anew"
@@ -118,7 +89,7 @@ class Segment:
             os.close(fd)
             raise
         self.words = self.views.words
-        self._fixed = self.words.cast("B")
+        self._fixed = self.views.fixed
         self._finalizer = weakref.finalize(self, os.close, fd)
 
     def close(self) -> None:
@@ -385,66 +356,3 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
             f"{where} has {size} bytes, its header asks for {wanted.total}: it was cut off or changed; remove it and create it anew"
         )
     return header
-
-
-# ---------------------------------------------------------------- mapping
-
-
-def cursors_sane(views: Views) -> bool:
-    """True where floor <= put <= floor + capacity. The store may be moving: put is read on both sides of floor."""
-    words = views.words
-    before = words[header_word("put")]
-    floor = words[header_word("floor")]
-    after = words[header_word("put")]
-    return views.first - 1 <= floor <= after <= layout.MAX_SEQUENCE and before - floor <= views.capacity
-
-
-def _mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
-    rings = (
-        (sizes.ends, sizes.rows - sizes.ends),
-        (sizes.rows, sizes.slots - sizes.rows),
-        (sizes.slots, sizes.arena - sizes.slots),
-        (sizes.arena, sizes.arena_size),
-    )
-    reserved = layout.FIXED_SIZE + 2 * sum(length for _, length in rings)
-    base = _mmap(None, reserved, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
-    memory = (ctypes.c_ubyte * reserved).from_address(base)
-    weakref.finalize(memory, _libc.munmap, base, reserved)
-    _mmap(base, layout.FIXED_SIZE, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, 0)
-    whole = memoryview(memory).cast("B")
-    at = layout.FIXED_SIZE
-    views = []
-    for offset, length in rings:
-        for copy in (at, at + length):
-            _mmap(base + copy, length, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, offset)
-        views.append(whole[at : at + 2 * length])
-        at += 2 * length
-    ends, rows, slots, arena = views
-    words, capacity = whole[: layout.FIXED_SIZE].cast("q"), int(header["capacity"])
-    return Views(
-        words=words,
-        ends=ends.cast("q"),
-        rows=rows.cast("q"),
-        slots=np.frombuffer(slots, dtype=layout.SLOT),
-        arena=arena,
-        ends_array=np.frombuffer(ends, dtype=np.int64),
-        rows_array=np.frombuffer(rows, dtype=np.int64),
-        slot_bytes=slots,
-        places=sizes.places,
-        capacity=capacity,
-        limit=int(header["limit"]),
-        arena_size=sizes.arena_size,
-        first=int(header["first"]),
-        flags=int(header["flags"]),
-        native=hot.Mapped(words, ends, rows, slots, arena, sizes.places, capacity, sizes.arena_size, ASYMMETRIC)
-        if COMPILED
-        else None,
-    )
-
-
-def _mmap(address: int | None, length: int, protection: int, flags: int, fd: int, offset: int) -> int:
-    result = _libc.mmap(address, length, protection, flags, fd, offset)
-    if result is None or result == ctypes.c_void_p(-1).value:
-        code = ctypes.get_errno()
-        raise StoreError(f"cannot map {length} bytes of the segment: {os.strerror(code)}")
-    return int(result)

@@ -9,6 +9,11 @@ Plan. Three kinds of agreement, each by what survives a kill -9:
   and who waits already looks again within LOCK_SLICE; their release puts the semaphore right again.
 - Condition is a POSIX semaphore that one waiter sleeps on. The waiter writes what it waits for, fences, looks again, and
   only then sleeps; the other side writes its cursor, fences, and then looks for waiters. One of the two sees the other.
+
+Order. What processes tell each other without a lock, they tell by the words of the segment's fixed part. A word is stored after
+everything before it and loaded before everything after it ("release" and "acquire"); the rings, which words lead to, are
+plain memory. x86-64 keeps that order by itself. Elsewhere `hot.Words` does, and where nothing is compiled `OrderedWords`. No
+processor keeps a store before a later load: where that matters there is a `fence`, or a `heavy_fence`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import posix_ipc
 
@@ -41,7 +46,7 @@ WAIT_SLICE: Final = 1.0
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _SHM: Final = "/dev/shm"
 
-#: True where the processor may reorder stores (not x86-64): a cursor then needs a fence before it, too.
+#: True where the processor may reorder stores, or loads (not x86-64).
 WEAK_ORDER: Final = platform.machine().lower() not in ("x86_64", "amd64", "i686")
 
 _barrier = threading.Lock()
@@ -74,13 +79,41 @@ def fence() -> None:
     """Order everything before against everything after, loads included.
 
     Taking and releasing a lock is an atomic read-modify-write: on x86-64 a full barrier. Elsewhere the release of the
-    first round orders what came before, and the acquire of the second what comes after.
+    first round orders what came before, the acquire of the second what comes after, and ARM keeps a release before an acquire.
     """
+    if hot is not None and WEAK_ORDER:
+        hot.fence()
+        return
     with _barrier:
         pass
     if WEAK_ORDER:
         with _barrier:
             pass
+
+
+class Words(Protocol):
+    """The int64 words of a segment's fixed part, in the order that the plan above promises."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+    def __setitem__(self, i: int, value: int, /) -> None: ...
+
+
+class OrderedWords:
+    """Words of a memory whose processor may reorder what Python does with it: slow, and right."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+
+    def __getitem__(self, i: int) -> int:
+        value: int = self._memory[i]
+        fence()
+        return value
+
+    def __setitem__(self, i: int, value: int) -> None:
+        fence()
+        self._memory[i] = value
 
 
 class Deadline:

@@ -5,12 +5,13 @@ It is optional, and it never decides: whatever is unusual (no room known of, an 
 option that asks for more) it leaves, with nothing written, to the Python that it stands in for, `shmstore.ring` and
 `shmstore.batch`, which are the reference. The cursors that it keeps are the very ones that the Python works on.
 
-Order. Other processes see the segment's words without a lock. A cursor is stored with release: payload, ends, rows and slots,
-written before it, are seen by whoever sees it; and what was read of payloads was read before an ack gives their room away. Put
-is loaded with acquire: what lies behind it is read after it. On x86-64 both keep the compiler from moving anything across, and
-cost nothing else; on ARM they are the instructions stlr and ldar. "Store mine, look at yours" (publish, then ARMED; ack, then
-ROOM_WANTED) needs store and load in order, which neither gives. Where the one that waits has a heavy fence (`shmstore.sync`),
-keeping the compiler from moving them is enough, because that fence acts on this processor; else `settle` is a full fence.
+Order. Other processes see the segment's words without a lock. A word is stored with release: payload, ends, rows and slots,
+written before a cursor, are seen by whoever sees it; and what was read of payloads was read before an ack gives their room away.
+It is loaded with acquire: what lies behind a cursor is read after it. On x86-64 both keep the compiler from moving anything across,
+and cost nothing else; on ARM they are the instructions stlr and ldar. `Words` does the same for Python. "Store mine, look at
+yours" (publish, then ARMED; ack, then ROOM_WANTED) needs store and load in order, which neither gives. Where the one that waits
+has a heavy fence (`shmstore.sync`), keeping the compiler from moving them is enough, because that fence acts on this processor;
+else `settle` is a full fence.
 The rare sides have theirs between the same lines as the Python: a wait (wanted, armed, heavy fence, put), a wake-up (armed cleared,
 full fence, wanted), and a look for room (floor, full fence, the acks), beside a subscriber that joins (state, fence, floor).
 tests/interleavings/test_compiled_order.py holds both to the same steps.
@@ -67,24 +68,28 @@ cdef extern from *:
     #else
     #define trace(step, word, value) ((void)0)
     #endif
-    #define publish(word, value) (trace('s', (word), (value)), __atomic_store_n((word), (value), __ATOMIC_RELEASE))
+    #define store_released(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
+    #define publish(word, value) (trace('s', (word), (value)), store_released((word), (value)))
     #define look(word) __atomic_load_n((word), __ATOMIC_ACQUIRE)
     #define wake_up(semaphore) (trace('p', NULL, 0), sem_post(semaphore))
+    #define full_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define settle(asymmetric) \\
         do { \\
             if (asymmetric) __atomic_signal_fence(__ATOMIC_SEQ_CST); \\
-            else trace('f', NULL, 0), __atomic_thread_fence(__ATOMIC_SEQ_CST); \\
+            else trace('f', NULL, 0), full_fence(); \\
         } while (0)
     static inline void settle_heavily(int asymmetric) {
         trace('h', NULL, 0);
         if (!asymmetric || syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) != 0)
-            __atomic_thread_fence(__ATOMIC_SEQ_CST);
+            full_fence();
     }
     static inline PyObject *new_object(PyObject *cls, PyObject *arguments) {
         return ((PyTypeObject *)cls)->tp_new((PyTypeObject *)cls, arguments, NULL);
     }
     """
+    void store_released(int64_t* word, int64_t value) noexcept nogil
     void publish(int64_t* word, int64_t value) noexcept nogil
+    void full_fence() noexcept nogil
     int64_t look(const int64_t* word) noexcept nogil
     void settle(bint asymmetric) noexcept nogil
     void settle_heavily(bint asymmetric) noexcept nogil
@@ -109,6 +114,7 @@ cdef extern from "Python.h":
         Buffer view
         PyObject* weakreflist
     object PyMemoryView_FromObject(object)
+    object PyNumber_Index(object)
     Py_ssize_t Py_REFCNT(PyObject*)
 
 cdef packed struct Slot:
@@ -129,6 +135,7 @@ cdef int64_t FLOOR = header_word("floor"), LAST_SEQUENCE = MAX_SEQUENCE, FAR = A
 cdef int64_t FIRST_WANTED = subscription_word(0, "wanted"), NEXT_PLACE = subscription_word(1, "wanted") - FIRST_WANTED
 cdef int64_t FIRST_STATE = subscription_word(0, "state"), FIRST_ACK = subscription_word(0, "ack")
 cdef int64_t DISARM = DISARMED, LIVE = StoreState.LIVE, ACTIVE = SubscriptionState.ACTIVE, MOST = SUBSCRIPTIONS
+cdef Py_ssize_t FIXED_WORDS = FIXED_SIZE // 8
 cdef tuple nothing = ()
 
 
@@ -170,6 +177,34 @@ cdef class Mapped:
         while self.held:
             self.held -= 1
             PyBuffer_Release(&self.views[self.held])
+
+
+cdef class Words:
+    """The words of a segment for Python, each stored with release and loaded with acquire."""
+
+    cdef Mapped at
+
+    def __init__(self, Mapped at not None):
+        self.at = at
+
+    def __len__(self):
+        return FIXED_WORDS
+
+    def __getitem__(self, Py_ssize_t i):
+        if not 0 <= i < FIXED_WORDS:
+            raise IndexError(f"word {i} of {FIXED_WORDS}")
+        return look(self.at.words + i)
+
+    def __setitem__(self, Py_ssize_t i, value):
+        cdef int64_t number = PyNumber_Index(value)  # no float is cut off
+        if not 0 <= i < FIXED_WORDS:
+            raise IndexError(f"word {i} of {FIXED_WORDS}")
+        store_released(self.at.words + i, number)
+
+
+def fence():
+    """A full fence: everything before comes before everything after, loads included."""
+    full_fence()
 
 
 include "puts.pxi"

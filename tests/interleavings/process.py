@@ -18,25 +18,32 @@ from greenlet import getcurrent, greenlet
 Place = Hashable
 Bodies = dict[str, Callable[[], Any]]
 
-LOAD, STORE, FENCE, HEAVY, WAIT, POST, LOCK, UNLOCK, TRY, LOOK, LEAVE, DONE = range(12)
-NAMES = ("load", "store", "fence", "heavy fence", "wait", "post", "lock", "unlock", "try", "look", "leave", "done")
+# ACQUIRE and RELEASE are a load and a store that keep an order where others do not: see the scheduler's plan.
+LOAD, STORE, ACQUIRE, RELEASE, FENCE, HEAVY, WAIT, POST, LOCK, UNLOCK, TRY, LOOK, LEAVE, DONE = range(14)
+NAMES = (
+    *("load", "store", "acquire", "release", "fence", "heavy fence"),
+    *("wait", "post", "lock", "unlock", "try", "look", "leave", "done"),
+)
 LONGEST = 2000  # steps of one process
 #: What can be done at a place, as bits: one of each kind for each place.
 LOOKS, TAKES, CHANGES = 1, 1 << 100, 1 << 200
 DOES = {
     LOAD: LOOKS,
+    ACQUIRE: LOOKS,
     LOOK: LOOKS,
     HEAVY: LOOKS,
     TRY: LOOKS | TAKES | CHANGES,
     WAIT: TAKES,
     LOCK: TAKES,
     STORE: CHANGES,
+    RELEASE: CHANGES,
     POST: CHANGES,
     UNLOCK: CHANGES,
 }
 #: What nobody else may do there when a step is to be made alone.
 FORBIDS = {
     LOAD: CHANGES,
+    ACQUIRE: CHANGES,
     LOOK: TAKES | CHANGES,
     TRY: LOOKS | TAKES | CHANGES,
     WAIT: LOOKS | TAKES,
@@ -44,6 +51,7 @@ FORBIDS = {
     POST: LOOKS,
     UNLOCK: LOOKS,
 }
+BUFFERED = (STORE, RELEASE, POST, UNLOCK)  # the last two in the weaker model only
 ANY_HEAVY = 0  # stands among the places for "a heavy fence"
 
 
@@ -128,16 +136,16 @@ class Memory:
         self.side: Side | None = None
         Memory.current = self
 
-    def load(self, place: Place) -> Any:
+    def load(self, place: Place, *, acquire: bool = False) -> Any:
         side = self.side
         if side is None or side.over:
             return self.cells.get(place, 0)
         self.sharing.note(side.name, place, False)
         if self.sharing.written_by_others(side.name, place):
-            return side.ask(LOAD, self.sharing.number(place))
+            return side.ask(ACQUIRE if acquire else LOAD, self.sharing.number(place))
         return side.own[place] if place in side.own else self.cells.get(place, 0)
 
-    def store(self, place: Place, value: Any) -> None:
+    def store(self, place: Place, value: Any, *, release: bool = False) -> None:
         side = self.side
         if side is None:
             self.cells[place] = value
@@ -145,7 +153,7 @@ class Memory:
             self.sharing.note(side.name, place, True)
             side.own[place] = value
             if self.sharing.touched_by_others(side.name, place):
-                side.ask(STORE, self.sharing.number(place), value)
+                side.ask(RELEASE if release else STORE, self.sharing.number(place), value)
 
     def watch(self, *places: Place) -> None:
         """Let these be read at the end even where who wrote them was killed."""
@@ -302,7 +310,7 @@ class Steps:
         self.sides.append(None if op.kind == DONE else side)
         may = DOES.get(op.kind, 0) << op.place
         self.may.append(may)
-        self.forbids.append(LOOKS << ANY_HEAVY if op.kind == STORE else FORBIDS.get(op.kind, 0) << op.place)
+        self.forbids.append((LOOKS << ANY_HEAVY if op.kind in BUFFERED else 0) | FORBIDS.get(op.kind, 0) << op.place)
         if before >= 0:
             self.next[before][answer] = node
         while before >= 0 and self.may[before] | may != self.may[before]:

@@ -1,4 +1,4 @@
-"""Try every schedule of a few processes on shared memory, with the store buffers of x86.
+"""Try every schedule of a few processes on shared memory, with the store buffers of x86, or with the weaker order of ARM.
 
 Model. Loads and stores go as on x86-64 (total store order): a store waits in its process's own buffer, in order, until it is
 flushed to memory, at any later moment; a load sees the own buffer first, then memory. So a store that is overtaken by a later
@@ -8,6 +8,16 @@ some moment since it began, not all at the same one. A `mortal` process may be k
 yet, its locks are free, and it does no more. With `timeouts`, a process that waits where nobody at all can go on
 returns from its wait without what it waited for, that many times.
 
+The weaker model (`weak`). Stores leave the buffer in any order, but those to one place in theirs, and a release after
+everything before it. A load may be as old as the process's last acquire: it gives what the place held at any moment since then,
+but never goes back in the history of one place; an acquire brings that moment up to the store that it saw. A fence, a wait, a
+lock and a try bring it up to now. A post and an unlock are releases, which wait in the buffer; a fence waits until that is empty;
+a heavy fence is a fence in each process, at some moment since it began. So stores overtake stores, loads overtake stores and
+loads, and an acquire overtakes the loads before it. All see stores in one order, as on ARM. Addresses and conditions that hang on
+what was loaded keep no order, though they do on ARM. What is not there: a load that sees what was stored after a later store of
+its own process was seen (load buffering). No release is such a store, and an acquire no such load; so it would take a plain load
+before a plain store, and the rings are written by one process, which acquires an ack before.
+
 Plan. `explore` walks depth first through all states: memory, buffers, and how far each process is in its `Steps`. A
 state that was met before is not entered again: what can follow depends on nothing else.
 
@@ -16,13 +26,14 @@ is tried. A step `a` is such a one where, whatever the others do first, `a` stay
 what they did is possible after `a` and does the same. Then each full schedule from here contains `a`, since nothing stops it,
 and with `a` moved to its beginning it has the same end; outcomes are read at the end alone. Which steps they are:
 
-- a load, where no other process has stored, or may yet store, to that place;
+- a load, where no other process has stored, or may yet store, to that place, and nothing older can be seen there;
 - a flush, where none may yet look at the place, and none has stored or may yet store there. The own process's
   loads see the value in either place;
 - a store into the buffer, where no other may yet begin a heavy fence: it is the only thing that looks at whole buffers;
-- a fence whose buffer is empty, and the beginning and the end of a heavy fence. It begins at once: a later beginning waits for more of
-  the others' stores, allows nothing that this one does not, and the process does nothing in between. For the same reason
-  each other process counts as having emptied its buffer as soon as what it held at the beginning is flushed;
+- a fence whose buffer is empty (earlier, it lets more that is old be seen later), and the beginning and the end of a heavy fence. It
+  begins at once: a later beginning waits for more of the others' stores, allows nothing that this one does not, and the process
+  does nothing in between. For the same reason each other process counts as having emptied its buffer as soon as what it held at the
+  beginning is flushed, unless it could see something old then: that ends at a moment when its buffer is empty;
 - a post and an unlock, unless somebody may yet look whether they happened other than by waiting: whoever waits can go on
   just as well earlier;
 - a wait and a lock that can go on, where no other may yet take the same one or look at it; a try, where moreover none may release it.
@@ -44,6 +55,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.interleavings.process import (
+    ACQUIRE,
     CHANGES,
     DONE,
     FENCE,
@@ -55,6 +67,7 @@ from tests.interleavings.process import (
     LOOKS,
     NAMES,
     POST,
+    RELEASE,
     STORE,
     TRY,
     UNLOCK,
@@ -71,10 +84,12 @@ from tests.interleavings.process import (
     Steps,
 )
 
-STEP, FLUSH, KILL, LATE = range(4)
-Action = tuple[int, int]  # whose, and which of the above
-Buffer = tuple[tuple[int, Any], ...]
+STEP, FLUSH, KILL, LATE, TOLD = range(5)
+Action = tuple[int, int, int]  # whose, which of the above, and which of several: what to flush, or what to see
+Buffer = tuple[tuple[int, Any, int], ...]  # place, value, kind
+Unseen = tuple[tuple[int, Any], ...]  # place, and what it held before: stores that a process need not have seen
 DEAD = -1
+FENCED, UNTOLD = -1, -2  # instead of how many of its stores a heavy fence still awaits
 KILLED = "killed"
 REPEATED = 30  # schedules of each scenario that are run once more with all sides together
 
@@ -85,6 +100,7 @@ class State(NamedTuple):
     cells: tuple[Any, ...]  # by number; of a semaphore its count, of a lock who holds it
     nodes: tuple[int, ...]  # of each process
     buffers: tuple[Buffer, ...]
+    unseen: tuple[Unseen, ...]
     awaited: tuple[tuple[int, ...] | None, ...]  # of each that is in a heavy fence: how many stores of each other it awaits
     late: tuple[int, ...]  # how often each was released by a time-out
 
@@ -92,13 +108,20 @@ class State(NamedTuple):
 class Moment:
     """A state on its way to the next."""
 
-    __slots__ = ("awaited", "buffers", "cells", "late", "nodes")
+    __slots__ = ("awaited", "buffers", "cells", "late", "nodes", "unseen")
 
     def __init__(self, state: State) -> None:
-        self.cells, self.nodes, self.buffers, self.awaited, self.late = map(list, state)
+        self.cells, self.nodes, self.buffers, self.unseen, self.awaited, self.late = map(list, state)
 
     def state(self) -> State:
-        return State(tuple(self.cells), tuple(self.nodes), tuple(self.buffers), tuple(self.awaited), tuple(self.late))
+        return State(
+            tuple(self.cells),
+            tuple(self.nodes),
+            tuple(self.buffers),
+            tuple(self.unseen),
+            tuple(self.awaited),
+            tuple(self.late),
+        )
 
 
 @dataclass(slots=True)
@@ -125,8 +148,10 @@ class Findings:
 class Walk:
     """One process's steps each, and the states they reach together."""
 
-    def __init__(self, scenario: Scenario, sharing: Sharing, mortal: Collection[str], timeouts: int, most: int) -> None:
-        self.scenario, self.sharing, self.timeouts, self.most = scenario, sharing, timeouts, most
+    def __init__(
+        self, scenario: Scenario, sharing: Sharing, mortal: Collection[str], timeouts: int, most: int, weak: bool
+    ) -> None:
+        self.scenario, self.sharing, self.timeouts, self.most, self.weak = scenario, sharing, timeouts, most, weak
         memory = Memory(sharing)
         bodies, self.read = scenario(memory)
         self.first = memory.cells
@@ -141,21 +166,21 @@ class Walk:
     def start(self) -> State:
         n = len(self.names)
         cells = tuple(self.first.get(place, 0) for place in self.sharing.numbers)
-        return State(cells, (0,) * n, ((),) * n, (None,) * n, (0,) * n)
+        return State(cells, (0,) * n, ((),) * n, ((),) * n, (None,) * n, (0,) * n)
 
     def perform(self, now: Moment, action: Action) -> None:
-        who, what = action
+        who, what, which = action
         cells, buffers = now.cells, now.buffers
         if what == FLUSH:
-            place, value = buffers[who][0]
-            cells[place], buffers[who] = value, buffers[who][1:]
-            for i, awaited in enumerate(now.awaited):
-                if awaited and awaited[who]:
-                    now.awaited[i] = (*awaited[:who], awaited[who] - 1, *awaited[who + 1 :])
+            self.flush(now, who, which)
+            return
+        if what == TOLD:
+            awaited = now.awaited[who] or ()
+            now.awaited[who], now.unseen[which] = (*awaited[:which], FENCED, *awaited[which + 1 :]), ()
             return
         if what == KILL:
             now.cells = [0 if held == self.names[who] and self.sharing.locks >> i & 1 else held for i, held in enumerate(cells)]
-            now.nodes[who], now.awaited[who] = DEAD, None
+            now.nodes[who], now.awaited[who], now.unseen[who] = DEAD, None, ()
             return
         steps, node = self.steps[who], now.nodes[who]
         kind, place, value = steps.ops[node]
@@ -163,16 +188,21 @@ class Walk:
         if what == LATE:
             answer = 0
             now.late[who] += 1
-        elif kind == LOAD:
-            answer = next((there for at, there in reversed(buffers[who]) if at == place), None) if buffers[who] else None
-            answer = cells[place] if answer is None else answer
-        elif kind == STORE:
-            buffers[who] += ((place, value),)
+        elif kind in (LOAD, ACQUIRE):
+            answer = next((there for at, there, _ in reversed(buffers[who]) if at == place), None) if buffers[who] else None
+            answer = self.see(now, who, which, kind, place) if answer is None else answer
+        elif kind in (STORE, RELEASE) or (self.weak and kind in (POST, UNLOCK)):
+            buffers[who] += ((place, value, kind),)
+            answer = 1 if kind == POST else None
+        elif kind == FENCE:
+            now.unseen[who] = ()
         elif kind == HEAVY:
             if now.awaited[who] is None:
-                now.awaited[who] = tuple(0 if i == who else len(buffer) for i, buffer in enumerate(buffers))
+                now.awaited[who] = tuple(
+                    FENCED if i == who else UNTOLD if now.unseen[i] else len(buffer) or FENCED for i, buffer in enumerate(buffers)
+                )
                 return
-            now.awaited[who] = None
+            now.awaited[who], now.unseen[who] = None, ()
         elif kind == LOOK:
             answer = cells[place]
         elif kind == WAIT:
@@ -186,18 +216,57 @@ class Walk:
         elif kind in (LOCK, TRY):
             answer = 0 if cells[place] else 1
             cells[place] = cells[place] or self.names[who]
+        if kind in (WAIT, LOCK, TRY) and what != LATE:
+            now.unseen[who] = ()
         now.nodes[who] = steps.after(node, answer)
+        if now.unseen[who]:  # of what it looks at no more it cannot see an old state
+            looks = steps.may[now.nodes[who]]
+            now.unseen[who] = tuple(each for each in now.unseen[who] if looks & LOOKS << each[0])
         if missing := len(self.sharing.numbers) - len(cells):  # places learnt of just now
             cells += [self.first.get(place, 0) for place in list(self.sharing.numbers)[-missing:]]
 
+    def flush(self, now: Moment, who: int, which: int) -> None:
+        """Let all see one store of a process."""
+        buffer = now.buffers[who]
+        place, value, kind = buffer[which]
+        if kind in (POST, UNLOCK):
+            value = 0 if kind == UNLOCK else now.cells[place] + 1
+        elif self.weak:
+            now.unseen[who] = tuple(each for each in now.unseen[who] if each[0] != place)
+            if now.cells[place] != value:
+                for other in self.everybody:
+                    node = now.nodes[other]
+                    if other != who and node != DEAD and self.steps[other].may[node] & LOOKS << place:
+                        now.unseen[other] += ((place, now.cells[place]),)
+        now.cells[place], now.buffers[who] = value, buffer[:which] + buffer[which + 1 :]
+        for i, awaited in enumerate(now.awaited):
+            if awaited and which < awaited[who]:
+                now.awaited[i] = (*awaited[:who], awaited[who] - 1 or FENCED, *awaited[who + 1 :])
+
+    def see(self, now: Moment, who: int, which: int, kind: int, place: int) -> Any:
+        """What a process sees at `place`: the state before the `which`-th of the stores there that it need not have seen, or the newest."""
+        unseen = now.unseen[who]
+        stores = [i for i, (at, _) in enumerate(unseen) if at == place]
+        if not stores:
+            return now.cells[place]
+        if which and kind == ACQUIRE:
+            now.unseen[who] = unseen[stores[which - 1] + 1 :]
+        elif which:
+            now.unseen[who] = tuple(each for i, each in enumerate(unseen) if i not in stores[:which])
+        return unseen[stores[which]][1] if which < len(stores) else now.cells[place]
+
     def ready(self, now: Moment, who: int, kind: int, place: int) -> bool:
         """True where the next step of process `who` can be made."""
-        if kind in (LOAD, STORE, LOOK, LEAVE):
+        if kind in (LOAD, STORE, ACQUIRE, RELEASE, LEAVE) or (self.weak and kind in (POST, UNLOCK)):
             return True
-        if kind == DONE or now.buffers[who]:
+        if kind == DONE or any(at == place for at, _, _ in now.buffers[who]):
+            return False
+        if kind == LOOK:
+            return True
+        if now.buffers[who] and not (self.weak and kind in (WAIT, LOCK, TRY)):
             return False
         if kind == HEAVY:
-            return not any(now.awaited[who] or ())
+            return all(left == FENCED for left in now.awaited[who] or ())
         if kind == WAIT:
             return bool(now.cells[place] > 0)
         return kind != LOCK or not now.cells[place]
@@ -209,7 +278,7 @@ class Walk:
         nodes, buffers = now.nodes, now.buffers
         may = [0 if node == DEAD else steps.may[node] for node, steps in zip(nodes, self.steps, strict=True)]
         for who, buffer in enumerate(buffers):
-            for place, _ in buffer:
+            for place, _, _ in buffer:
                 may[who] |= CHANGES << place
             if self.mortal[who] and nodes[who] != DEAD:
                 may[who] |= CHANGES * self.sharing.locks
@@ -219,28 +288,43 @@ class Walk:
             for other in self.everybody:
                 if other != who:
                     others |= may[other]
-            if buffers[who]:
-                if self.alone and not others & (LOOKS | CHANGES) << buffers[who][0][0]:
-                    return [(who, FLUSH)]
-                found.append((who, FLUSH))
+            for which in self.flushable(buffers[who]):
+                if self.alone and not others & (LOOKS | CHANGES) << buffers[who][which][0]:
+                    return [(who, FLUSH, which)]
+                found.append((who, FLUSH, which))
             node = nodes[who]
             if node == DEAD:
                 continue
+            for other, awaited in enumerate(now.awaited[who] or ()):
+                if awaited == UNTOLD and not buffers[other]:
+                    if not now.unseen[other]:
+                        return [(who, TOLD, other)]
+                    found.append((who, TOLD, other))
             kind, place, _ = self.steps[who].ops[node]
-            dying = self.mortal[who] and kind in (STORE, POST, WAIT, LOCK, LEAVE)
+            dying = self.mortal[who] and kind in (STORE, RELEASE, POST, WAIT, LOCK, LEAVE)
             if self.ready(now, who, kind, place):
-                if self.alone and not dying and not others & self.steps[who].forbids[node]:
-                    return [(who, STEP)]
-                found.append((who, STEP))
+                old = 0
+                if kind in (LOAD, ACQUIRE) and now.unseen[who] and all(at != place for at, _, _ in buffers[who]):
+                    old = sum(at == place for at, _ in now.unseen[who])
+                if self.alone and not dying and not old and not others & self.steps[who].forbids[node]:
+                    return [(who, STEP, 0)]
+                found += [(who, STEP, which) for which in range(old + 1)]
             if dying and not buffers[who]:
-                found.append((who, KILL))
-        if self.timeouts and all(what == KILL for _, what in found):
+                found.append((who, KILL, 0))
+        if self.timeouts and all(what == KILL for _, what, _ in found):
             found += [
-                (who, LATE)
+                (who, LATE, 0)
                 for who in self.everybody
                 if nodes[who] != DEAD and self.steps[who].ops[nodes[who]].kind == WAIT and now.late[who] < self.timeouts
             ]
         return found
+
+    def flushable(self, buffer: Buffer) -> list[int]:
+        """Which stores may be seen next."""
+        if not self.weak:
+            return [0] if buffer else []
+        places = [place for place, _, _ in buffer]
+        return [i for i, (place, _, kind) in enumerate(buffer) if not i or (kind == STORE and place not in places[:i])]
 
     def settle(self, now: Moment) -> list[Action]:
         """Make steps while there is no choice; return what can be done where that ends."""
@@ -325,7 +409,7 @@ class Walk:
             actions = self.actions(now)
             if not actions:
                 break
-            who, what = action = actions[0] if len(actions) == 1 else left.pop(0)
+            who, what, which = action = actions[0] if len(actions) == 1 else left.pop(0)
             node, buffer = now.nodes[who], now.buffers[who]
             assert node == DEAD or ops[who] == self.steps[who].ops[node], f"{self.names[who]} does {ops[who]} beside others"
             op, answer = ops[who], None
@@ -333,7 +417,7 @@ class Walk:
             if what in (STEP, LATE) and now.nodes[who] != node:
                 answer = self.steps[who].before[now.nodes[who]][1]
                 ops[who] = sides[who].go(answer)
-            told.append(f"{self.names[who]}: {self._told(what, op, buffer, answer, places)}")
+            told.append(f"{self.names[who]}: {self._told(what, which, op, buffer, answer, places)}")
         state = now.state()
         ends = [self._end(state, who) and ops[who].value for who in self.everybody]
         for side in sides:
@@ -342,13 +426,17 @@ class Walk:
         assert outcome == expected, f"{outcome} came of a schedule that had led to {expected}: the sides share more than memory"
         return told
 
-    def _told(self, what: int, op: Op, buffer: Buffer, answer: Any, places: list[Place]) -> str:
+    def _told(self, what: int, which: int, op: Op, buffer: Buffer, answer: Any, places: list[Place]) -> str:
         if what == FLUSH:
-            return f"flush {places[buffer[0][0]]} = {buffer[0][1]}"
+            return f"flush {NAMES[buffer[which][2]]} {places[buffer[which][0]]} = {buffer[which][1]}"
+        if what == TOLD:
+            return f"heavy fence, in {self.names[which]}"
         if what == KILL:
             return "is killed"
         where = "" if op.kind in (FENCE, HEAVY, LEAVE) else f" {places[op.place]}"
-        return f"{NAMES[op.kind]}{where}" + (f" = {op.value}" if op.kind == STORE else "" if answer is None else f": {answer}")
+        return f"{NAMES[op.kind]}{where}" + (
+            f" = {op.value}" if op.kind in (STORE, RELEASE) else "" if answer is None else f": {answer}"
+        )
 
     def close(self) -> None:
         for steps in self.steps:
@@ -356,7 +444,13 @@ class Walk:
 
 
 def explore(
-    scenario: Scenario, *, mortal: Collection[str] = (), timeouts: int = 0, reduced: bool = True, most: int = 2_000_000
+    scenario: Scenario,
+    *,
+    mortal: Collection[str] = (),
+    timeouts: int = 0,
+    weak: bool = False,
+    reduced: bool = True,
+    most: int = 2_000_000,
 ) -> Findings:
     """Run `scenario` in every schedule; return what came of it.
 
@@ -367,7 +461,7 @@ def explore(
     sharing = Sharing(everything=not reduced)
     while True:
         sharing.news = False
-        walk = Walk(scenario, sharing, mortal, timeouts, most)
+        walk = Walk(scenario, sharing, mortal, timeouts, most, weak)
         try:
             while not sharing.news:
                 for steps in walk.steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,12 @@ from shmstore.layout import (
     header_word,
     sizes,
 )
+from shmstore.mapping import Views
 from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF, Writer
-from shmstore.segment import Views
 from tests.interleavings.process import Memory
+
+PLAIN_STORES: frozenset[int] = frozenset()  # words that are stored, or loaded, without an order
+PLAIN_LOADS: frozenset[int] = frozenset()
 
 
 class Words:
@@ -34,16 +37,17 @@ class Words:
 
     def __init__(self, memory: Memory, kind: str, ring: int) -> None:
         self.memory, self.kind, self.ring = memory, kind, ring
+        self.ordered = kind == "word"  # those are stored with release and loaded with acquire
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             found = np.array([self[k] for k in range(i.start, i.stop)], np.int64).view(Run)
             found.words, found.start = self, i.start
             return found
-        return self.memory.load((self.kind, int(i) % self.ring))
+        return self.memory.load((self.kind, int(i) % self.ring), acquire=self.ordered and i not in PLAIN_LOADS)
 
     def __setitem__(self, i: int, value: int) -> None:
-        self.memory.store((self.kind, int(i) % self.ring), int(value))
+        self.memory.store((self.kind, int(i) % self.ring), int(value), release=self.ordered and i not in PLAIN_STORES)
 
 
 class Run(np.ndarray):
@@ -171,7 +175,21 @@ class Stage:
         ends, rows = Words(memory, "ends", places), Words(memory, "rows", places)
         self.slots = np.zeros(2 * places, SLOT)
         self.views = Views(
-            words, ends, rows, self.slots, Bytes(memory, limit), ends, rows, Records(), places, capacity, limit, limit, 0, 0
+            words,
+            memoryview(b""),
+            ends,
+            rows,
+            self.slots,
+            Bytes(memory, limit),
+            ends,
+            rows,
+            Records(),
+            places,
+            capacity,
+            limit,
+            limit,
+            0,
+            0,
         )  # type: ignore[arg-type]
         self.words, self.name, self.path = words, "stage", None
         self.objects = self.beside = self.semaphores = "stage"
@@ -232,7 +250,9 @@ def read(batch: Any) -> tuple[bytes, ...]:
 
 
 @contextmanager
-def staged(patch: pytest.MonkeyPatch, *, asymmetric: bool = True) -> Iterator[None]:
+def staged(
+    patch: pytest.MonkeyPatch, *, asymmetric: bool = True, plain_stores: Iterable[int] = (), plain_loads: Iterable[int] = ()
+) -> Iterator[None]:
     """Let the store's modules, wherever they use them, have the scheduler's fences, locks, roles and semaphores, and no clock."""
     stand_ins = {
         "fence": lambda: Memory.current.fence(),
@@ -246,6 +266,8 @@ def staged(patch: pytest.MonkeyPatch, *, asymmetric: bool = True) -> Iterator[No
         "time": Clock,
     }
     with patch.context() as patched:
+        patched.setattr(sys.modules[__name__], "PLAIN_STORES", frozenset(plain_stores))
+        patched.setattr(sys.modules[__name__], "PLAIN_LOADS", frozenset(plain_loads))
         for module in [m for n, m in sys.modules.items() if n.startswith("shmstore.") and n != "shmstore.sync"]:
             for name, stand_in in stand_ins.items():
                 if hasattr(module, name):

@@ -78,18 +78,18 @@ class Words:
         self.words[i] = value
 
 
-mapped = shmstore.segment._mapped
+mapped = shmstore.segment.mapped
 
 
 def watched(*arguments):
     views = mapped(*arguments)
     global base
-    base[ctypes.addressof(ctypes.c_char.from_buffer(views.words))] = True
+    base[ctypes.addressof(ctypes.c_char.from_buffer(views.fixed))] = True
     return views._replace(words=Words(views.words))
 
 
 base = {}
-shmstore.segment._mapped = watched
+shmstore.segment.mapped = watched
 for module in (shmstore.ring, shmstore.room, shmstore.store, shmstore.subscription):
     for fence, kind in (("fence", "fence"), ("heavy_fence", "heavy")):
         if hasattr(module, fence):

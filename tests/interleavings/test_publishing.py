@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import shmstore
+import shmstore.mapping
 import shmstore.segment
 import shmstore.stat
+from shmstore.mapping import cursors_sane
 from shmstore.ring import ACK_OF, GET_OF, PUT, Reader, Writer
-from shmstore.segment import cursors_sane
 from shmstore.stat import describe
 from shmstore.subscription import Subscription
 from tests.interleavings.mutants import mutants, mutate
@@ -224,13 +225,13 @@ def test_what_is_told_of_a_moving_store_is_possible(outcomes):
         ),
     ),
     ("ack beyond put", (shmstore.stat, "describe", "min(slowest_ack(views), put.sequence)", "slowest_ack(views)")),
-    ("one look at put", (shmstore.segment, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n")),
+    ("one look at put", (shmstore.mapping, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n")),
 )
 def test_telling_what_cannot_be_is_caught(outcomes, monkeypatch, changes):
     """Cursors read in another order make room that is negative, or a store that looks broken."""
     mutate(monkeypatch, *changes)
     monkeypatch.setitem(globals(), "describe", shmstore.stat.describe)
-    monkeypatch.setitem(globals(), "cursors_sane", shmstore.segment.cursors_sane)
+    monkeypatch.setitem(globals(), "cursors_sane", shmstore.mapping.cursors_sane)
     assert outcomes(describing, asymmetric=True) != {(True, True, True)}
 
 

@@ -15,7 +15,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-import shmstore.segment
+import shmstore.mapping
 from shmstore import (
     SLOT,
     AckError,
@@ -37,7 +37,7 @@ from shmstore.layout import MAX_SEQUENCE
 from shmstore.overflow import overflows
 from tests.model.store_model import Stored, StoreModel
 
-COMPILED = shmstore.segment.COMPILED
+COMPILED = shmstore.mapping.COMPILED
 NAMES = ("a", "b", "c")
 FILE = "binlog.000003"
 
@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
             self.subscribe(name, "earliest", 0)
 
     def teardown(self) -> None:
-        shmstore.segment.COMPILED = COMPILED
+        shmstore.mapping.COMPILED = COMPILED
         if self.store is not None:
             self.producer.close()
             self.store.close()
@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
 
     def choose(self, compiled: bool) -> None:
         """Let who attaches next have the compiled hot path, where there is one, or not: each kind must work with the other."""
-        shmstore.segment.COMPILED = compiled and COMPILED
+        shmstore.mapping.COMPILED = compiled and COMPILED
 
     # ------------------------------------------------------------ put
 

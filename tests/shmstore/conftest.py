@@ -59,7 +59,7 @@ def attach(name: str) -> Iterator[Callable[[], EventStore]]:
 @pytest.fixture
 def pure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference in Python, without the compiled hot path."""
-    monkeypatch.setattr("shmstore.segment.COMPILED", False)
+    monkeypatch.setattr("shmstore.mapping.COMPILED", False)
 
 
 @pytest.fixture(params=["compiled", "pure"])

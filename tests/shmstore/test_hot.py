@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import shmstore.segment
+import shmstore.mapping
 from shmstore import EventStore, ShmStoreError, StoreClosed, StoreCorrupt
-from shmstore.layout import DISARMED, SLOT, SlotFlag
+from shmstore.layout import DISARMED, SLOT, SlotFlag, header_word
 from shmstore.overflow import overflows
 from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PUT, ROOM_WANTED
 from shmstore.sync import hot
 from tests.shmstore.samples import contents, leftovers
 
-pytestmark = pytest.mark.skipif(not shmstore.segment.COMPILED, reason="no compiled hot path here")
+pytestmark = pytest.mark.skipif(not shmstore.mapping.COMPILED, reason="no compiled hot path here")
 
 CAPACITY, UNIT = 8, 64
+HEARTBEAT = header_word("heartbeat_ms")
 _numbers = count(1)
 
 
@@ -32,7 +33,7 @@ class Pair:
         self.names = [f"hot-{next(_numbers)}-{id(self):x}-{kind}" for kind in ("compiled", "pure")]
         self.stores = []
         for name, compiled in zip(self.names, (True, False), strict=True):
-            patch.setattr(shmstore.segment, "COMPILED", compiled)
+            patch.setattr(shmstore.mapping, "COMPILED", compiled)
             self.stores.append(EventStore.create(name, **{"capacity": CAPACITY, "memory_unit": UNIT, **options}))
         self.readers = [store.subscribe("r") for store in self.stores]
         assert [store.segment.views.native is None for store in self.stores] == [False, True]
@@ -269,7 +270,7 @@ def test_a_closed_store_and_reader_stay_closed(pair):
 def test_parts_that_do_not_fit_are_refused(pair):
     """Pointers are taken only from parts whose sizes belong together."""
     views = pair().stores[0].segment.views
-    parts = [views.words, views.ends, views.rows, views.slot_bytes, views.arena]
+    parts = [views.fixed, views.ends, views.rows, views.slot_bytes, views.arena]
     hot.Mapped(*parts, views.places, views.capacity, views.arena_size, True)
     for places, capacity, arena in ((2 * views.places, CAPACITY, views.arena_size), (views.places, views.places, views.arena_size),
                                     (views.places, CAPACITY, 2 * views.arena_size), (0, 0, 0), (-views.places, CAPACITY, views.arena_size)):  # fmt: skip
@@ -278,3 +279,25 @@ def test_parts_that_do_not_fit_are_refused(pair):
     for i in range(5):
         with pytest.raises(ValueError, match="fit"):
             hot.Mapped(*parts[:i], parts[i][:-1], *parts[i + 1 :], views.places, views.capacity, views.arena_size, True)
+
+
+def test_words_keep_within_the_segment():
+    """A word beyond the fixed part is refused, and what is stored through one object is loaded through the other."""
+    pair = EventStore.create(name := f"hot-words-{next(_numbers)}")
+    try:
+        words, memory = pair.segment.words, pair.segment.views.fixed.cast("q")
+        assert type(words) is hot.Words
+        assert len(words) == len(memory)
+        words[HEARTBEAT] = -(2**63)
+        assert (words[HEARTBEAT], memory[HEARTBEAT]) == (-(2**63),) * 2
+        for wrong in (len(words), -1, 2**62):
+            with pytest.raises(IndexError):
+                words[wrong]
+            with pytest.raises(IndexError):
+                words[wrong] = 1
+        with pytest.raises(OverflowError):
+            words[HEARTBEAT] = 2**63
+        with pytest.raises(TypeError):
+            words[HEARTBEAT] = 1.5
+    finally:
+        EventStore.unlink(name)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shmstore import StoreCorrupt, layout
 from shmstore.layout import DISARMED, MAX_SEQUENCE, SUBSCRIPTIONS, SubscriptionState
+from shmstore.mapping import Views
 from shmstore.ring import (
     ACK_OF,
     ARMED,
@@ -26,7 +27,6 @@ from shmstore.ring import (
     room_is_wanted,
     slowest_ack,
 )
-from shmstore.segment import Views
 from tests.shmstore.samples import DDL, encoded
 
 
@@ -44,7 +44,7 @@ class Ring:
         slots = np.zeros(2 * sizes.places, layout.SLOT)
         self.arena = np.zeros(2 * sizes.arena_size, np.uint8)
         self.views = Views(
-            words, memoryview(ends), memoryview(rows), slots, memoryview(self.arena), ends, rows,
+            words, words.cast("B"), memoryview(ends), memoryview(rows), slots, memoryview(self.arena), ends, rows,
             memoryview(slots.view(np.uint8)), sizes.places, capacity, limit, sizes.arena_size, first, 0,
         )  # fmt: skip
         words[PUT] = words[FLOOR] = first - 1

@@ -140,6 +140,35 @@ def test_a_forked_child_holds_nothing(make, name):
         os.waitpid(pid, 0)
 
 
+def test_a_processor_that_reorders_is_given_fences(name):
+    """Without compiled code on such a processor each word of a store is stored and loaded with a fence, and all goes as usual."""
+    program = f"""
+import platform
+platform.machine = lambda: "riscv64"
+from shmstore import EventStore, sync
+fences = []
+class Lock:
+    def __enter__(self): fences.append(1)
+    def __exit__(self, *_): pass
+with EventStore.create({name!r}) as store:
+    assert type(store.segment.words) is sync.OrderedWords
+    reader = store.subscribe("r")
+    store.put([b"1", b"2"])
+    sync._barrier, sync.hot = Lock(), None
+    memory, words = store.segment.views.fixed.cast("q"), store.segment.words
+    words[0] = words[0] + 1
+    assert len(fences) == 4 and words[0] == memory[0]
+    batch = reader.get(timeout=0)
+    assert [bytes(each) for each in batch.payloads()] == [b"1", b"2"]
+    reader.ack(batch)
+    assert store.check() == [], store.check()
+"""
+    environment = {**os.environ, "SHMSTORE_PURE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    EventStore.unlink(name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_fence_survives_a_fork():
     """A child forked while another thread is inside a fence can fence."""
     stop = threading.Event()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import shmstore.segment
+import shmstore.mapping
 from shmstore import EventStore, StoreClosed, StoreCorrupt, Subscription, SubscriptionLost
 from shmstore.layout import DISARMED, subscription_word
 from shmstore.ring import PUT, WANTED_OF
@@ -186,12 +186,12 @@ def test_a_forged_cursor_ends_the_wait(waiter, start, no_slices):
 @pytest.mark.parametrize("mixed", [False, True])
 def test_every_event_wakes_its_reader(make, attach, start, monkeypatch, no_slices, limit, mixed):
     """Producer and reader wait for each other a thousand times, and the one in compiled code and the other not as well."""
-    if mixed and not shmstore.segment.COMPILED:
+    if mixed and not shmstore.mapping.COMPILED:
         pytest.skip("the other way round is the same pair")
     make(capacity=2)
     sides = [attach()]
     if mixed:
-        monkeypatch.setattr(shmstore.segment, "COMPILED", False)
+        monkeypatch.setattr(shmstore.mapping, "COMPILED", False)
     sides.append(attach())
     store, other = sides if limit is None else reversed(sides)
     reader = other.subscribe("a")
@@ -219,7 +219,7 @@ def test_limits_that_cannot_be_met_are_refused_after_a_wait_too(waiter):
 
 def test_compiled_code_does_the_usual_wait(waiter, start, monkeypatch):
     """Where there is compiled code, a wait after the first, for anything at all, is its own."""
-    if not shmstore.segment.COMPILED:
+    if not shmstore.mapping.COMPILED:
         pytest.skip("no compiled hot path here")
     store, reader = waiter()
     monkeypatch.setattr(Subscription, "_await", None)

@@ -15,7 +15,7 @@ import time
 from random import Random
 from typing import Any
 
-from shmstore import EventStore, ShmStoreError, SubscriptionInUse, segment
+from shmstore import EventStore, ShmStoreError, SubscriptionInUse, mapping
 
 
 def payload(seed: int, i: int) -> bytes:
@@ -85,11 +85,11 @@ def consume(name: str, subscription: str, seed: int, total: int, log: str, slow:
 def serve() -> None:
     """Fork what stdin asks for, until it ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    rng, compiled = Random(os.getpid()), segment.COMPILED
+    rng, compiled = Random(os.getpid()), mapping.COMPILED
     for line in sys.stdin:
         order = json.loads(line)
         role = {"produce": produce, "consume": consume}[order.pop("role")]
-        segment.COMPILED = compiled and rng.random() < 0.7  # both kinds, beside each other and after each other
+        mapping.COMPILED = compiled and rng.random() < 0.7  # both kinds, beside each other and after each other
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
