@@ -29,7 +29,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     if before is not None and before.epoch == stat.epoch and seconds > 0:
         events, rows = (now - then for now, then in ((stat.put.sequence, before.put.sequence), (stat.put.rows, before.put.rows)))
         rate = f"; {events / seconds:,.0f} events/s, {rows / seconds:,.0f} rows/s"
-    options = [stat.batch_mode, f"lag={stat.lag}"]
+    options = [stat.batch_mode, f"lag={stat.lag}" + (f" ({stat.evictions:,} evicted so far)" if stat.evictions else "")]
     options += ["ddl isolation"] * stat.ddl_isolation + ["checksum"] * stat.checksum
     read = f", read up to {place(stat.source_position)}" if stat.source_position else ""
     life = f", last sign of life {ago(stat.heartbeat_ms)}" if stat.heartbeat_ms else ""

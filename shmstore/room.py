@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
 from shmstore.errors import StoreClosed, StoreFull
 from shmstore.layout import DISARMED, StoreFlag
-from shmstore.ring import ROOM_WANTED, Writer, armed_readers
+from shmstore.ring import ACK_OF, ROOM_WANTED, Writer, armed_readers
 from shmstore.segment import Segment
 from shmstore.sync import WAIT_SLICE, Condition, Deadline, heavy_fence
 from shmstore.table import SubscriptionTable
+
+_log = logging.getLogger("shmstore")
 
 FLOW: Final = 0.005  # seconds; acks that come sooner than that after one another are readers in full flow ...
 SHARE: Final = 8  # ... of which only every eighth of the ring needs to wake the producer
@@ -63,12 +66,14 @@ class Room:
             left = deadline.left(WAIT_SLICE)
             if left <= 0:
                 raise StoreFull(
-                    f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._slowest(wanted)}"
+                    f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._holdup(wanted)}"
                 )
             if self._segment.flags & StoreFlag.EVICT:
                 patience = self._stuck_since + self._segment.evict_after - time.monotonic()
                 if patience <= 0:
-                    self._wake(self._table.evict(wanted))
+                    late = self._table.evict(wanted)
+                    self._wake(late)
+                    self._tell(late, writer.put)
                     writer.refresh()
                     continue
                 left = min(left, patience)
@@ -78,9 +83,18 @@ class Room:
             writer.refresh()
         words[ROOM_WANTED] = DISARMED
 
-    def _slowest(self, wanted: int) -> str:
-        late = [stat for stat in self._table.stats() if stat.state == "active" and stat.ack.sequence < wanted]
-        return (
-            "; ".join(f"subscription {stat.name!r} has acked up to {stat.ack.sequence}" for stat in late)
-            or "nobody is subscribed"
-        )
+    def _tell(self, late: list[int], put: int) -> None:
+        name, words = self._segment.name, self._segment.words
+        for place in late:
+            reader, ack = self._segment.read_text("name", place), words[ACK_OF[place]]
+            _log.warning(
+                "store %r: subscription %r was evicted after sequence %d, %d events behind: for %g s it had held the producer up. Its reader is "
+                "told; to read again, forget it with `shmstore unsubscribe %s %s`, and subscribe anew or take a snapshot",
+                *(name, reader, ack, put - ack, self._segment.evict_after, name, reader),
+            )
+
+    def _holdup(self, wanted: int) -> str:
+        late = [stat.standing for stat in self._table.stats() if stat.state == "active" and stat.ack.sequence < wanted]
+        if not late:
+            return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"
+        return f"{'; '.join(late)}: wait for it longer, let it read on, or forget it with `shmstore unsubscribe`"

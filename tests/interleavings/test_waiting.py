@@ -354,5 +354,5 @@ def test_an_evicted_reader_does_not_sleep_on(outcomes):
 
 def test_evicting_a_sleeper_silently_is_caught(outcomes, monkeypatch):
     """An eviction that wakes nobody lets its reader sleep on."""
-    mutate(monkeypatch, (Room, "wait", "self._wake(self._table.evict(wanted))", "self._table.evict(wanted)"))
+    mutate(monkeypatch, (Room, "wait", "                    self._wake(late)\n", ""))
     assert ("stuck", "get") in outcomes(evicted_asleep, asymmetric=True)
