@@ -167,8 +167,15 @@ class Sources(NamedTuple):
     after `until`, where they are from another life of the store."""
 
     names: dict[str, str]
-    after: Offset | None = None
-    until: Offset | None = None
+    after: Offset | None
+    until: Offset | None
+
+    @classmethod
+    def of(cls, store: EventStore, start: Offset | None, end: Offset | None, first: int, last: int) -> Sources:
+        """Return them for the events `first` to `last` that are after `start` and not after `end`."""
+        here = store.epoch
+        after = start if start is not None and (start.epoch != here or _is_ahead(start)) else None
+        return cls(names_of(store, first, last), after, end if end is not None and end.epoch != here else None)
 
     def pieces(self, chunk: Chunk) -> Iterator[tuple[Chunk, str | None]]:
         """Yield the events of `chunk` that are in the micro-batch, in runs; with the name of their source where GTIDs do not say it."""
@@ -228,6 +235,12 @@ class Sources(NamedTuple):
             return pa.repeat(name, len(chunk.ends))
         servers = [_server(str(split_stored(payload)[0][_TRANSACTION])) for payload in chunk.payloads()]
         return pa.array(map(self.names.get, servers), pa.string())
+
+
+def _is_ahead(offset: Offset) -> bool:
+    """True where it names a source twice: once as it was ahead of the others."""
+    parts = offset.gtids.split(";")
+    return len({part.partition("=")[0] for part in parts}) < len(parts)
 
 
 def _is_done(offset: Offset, transaction: str, own: Gtids, place: tuple[int, int, int]) -> bool:

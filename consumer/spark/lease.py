@@ -240,25 +240,15 @@ class Lease:
 
     def wait_for(self, offset: Offset, *, end: bool = False) -> int:
         """Return `locate(offset)`, waiting up to `storeTimeout` for a producer that comes back to it."""
-        until = time.monotonic() + self._options.store_timeout
-        while (sequence := self.locate(offset, end=end)) is None:
-            if time.monotonic() > until:
-                raise PositionNotFound(
-                    f"store {self.store.name!r} was re-created and has not come back to {offset} within {self._options.store_timeout:g} s "
-                    f"(it is at {self.store.latest_position}): start its producer, or raise storeTimeout"
-                    + (", or make the store larger, if it is full before all sources are there" if offset.of_group else "")
-                )
-            time.sleep(0.05)
-        return sequence
-
-    def sources(self, start: Offset, end: Offset, base: int, last: int) -> group.Sources | None:
-        """Return what tells the sources of events `base` + 1 to `last` apart; None in a store of one source."""
-        if not end.of_group:
-            return None
-        epoch = self.store.epoch
-        ahead = len({part.partition("=")[0] for part in start.gtids.split(";")}) <= start.gtids.count(";")
-        names = group.names_of(self.store, base + 1, last)
-        return group.Sources(names, start if start.epoch != epoch or ahead else None, end if end.epoch != epoch else None)
+        more = ", or make the store larger, if it is full before all sources are there" if offset.of_group else ""
+        return awaited(
+            lambda: self.locate(offset, end=end),
+            self._options.store_timeout,
+            lambda: (
+                f"store {self.store.name!r} was re-created and has not come back to {offset} within {self._options.store_timeout:g} s "
+                f"(it is at {self.store.latest_position}): start its producer, or raise storeTimeout{more}"
+            ),
+        )
 
     def pass_over(self, offset: Offset) -> None:
         """Ack what a re-created store brings again and a query at `offset` has read before; or it would fill up with it."""
@@ -357,6 +347,16 @@ class Lease:
         if self._has_several:
             return group.offset_at(self.store, sequence, after)
         return Offset.at(self.store.name, self.store.epoch, sequence, position_at(self.store, sequence))
+
+
+def awaited(look: Callable[[], Held | None], seconds: float, missing: Callable[[], str]) -> Held:
+    """Return what `look` finds, waiting up to `seconds` for it. Raises `PositionNotFound`, which says what is `missing`."""
+    until = time.monotonic() + seconds
+    while (found := look()) is None:
+        if time.monotonic() > until:
+            raise PositionNotFound(missing())
+        time.sleep(0.05)
+    return found
 
 
 def handover(take: Callable[[], Held]) -> Held:

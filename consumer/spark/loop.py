@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from consumer.spark.batches import Decoder
-from consumer.spark.group import Sources, is_group, names_of
+from consumer.spark.group import Sources, is_group
 from consumer.spark.options import Options
 from consumer.spark.partition import chunk_of, rows_of
 from consumer.spark.tables import find_table
@@ -49,7 +49,7 @@ def each_batch(
             batch = reader.get(limit_events=limit_events, timeout=timeout)
             if not batch:
                 continue
-            sources = Sources(names_of(source, batch.first, batch.last)) if is_group(source) else None
+            sources = Sources.of(source, None, None, batch.first, batch.last) if is_group(source) else None
             found = list(rows_of(chunk_of(batch), decoder, sources))
             if found:
                 function(spark.createDataFrame(pa.Table.from_batches(found)), batch.last)

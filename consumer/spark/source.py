@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from consumer.spark.batches import Decoder
-from consumer.spark.group import Sources, base_of, is_group, names_of, reach_of
+from consumer.spark.group import Sources, base_of, is_group, reach_of
 from consumer.spark.lease import attach, first_at, window
 from consumer.spark.offset import Offset
 from consumer.spark.options import Options
@@ -90,7 +90,8 @@ class BatchReader(DataSourceReader):
             if point is None:
                 return [InlinePartition([])]
             events = window(store, first, point)
-            sources = _sources(options, store, first, point) if is_group(store) else None
+            after, until = (Offset.of(one.value) if one.kind == "offset" else None for one in (start, end))
+            sources = Sources.of(store, after, until, first, point) if is_group(store) else None
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
             return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in split(first, events.ends, parts)]
@@ -111,12 +112,6 @@ def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
     if found is None:
         raise PositionNotFound(f"store {store.name!r} has not come to {offset}: read again when its producer has")
     return found
-
-
-def _sources(options: Options, store: EventStore, first: int, last: int) -> Sources:
-    start, end = (Offset.of(one.value) if one.kind == "offset" else None for one in (options.start, options.end))
-    after = start if start is not None and start.of_group else None
-    return Sources(names_of(store, first, last), after, end if end is not None and end.epoch != store.epoch else None)
 
 
 def register(spark: SparkSession) -> None:

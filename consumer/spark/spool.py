@@ -8,7 +8,6 @@ may be done again at any time; executors read the files themselves, and must see
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import lru_cache
@@ -22,7 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumer.spark.batches import Decoder
-from consumer.spark.lease import Limit, handover
+from consumer.spark.lease import Limit, awaited, handover
 from consumer.spark.network import Chunk
 from consumer.spark.offset import Offset
 from consumer.spark.options import OptionError, Options
@@ -118,14 +117,13 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found.to_dict()
 
     def _wait_for_files(self) -> list[Piece]:
-        until = time.monotonic() + self._options.store_timeout
-        while not (there := self._pieces()):
-            if time.monotonic() > until:
-                raise PositionNotFound(
-                    f"spool {self._folder} holds no file: start `shmstore spool {self._options.store} --directory {self._folder}`"
-                )
-            time.sleep(0.1)
-        return there
+        return awaited(
+            lambda: self._pieces() or None,
+            self._options.store_timeout,
+            lambda: (
+                f"spool {self._folder} holds no file: start `shmstore spool {self._options.store} --directory {self._folder}`"
+            ),
+        )
 
     def locate(self, offset: Offset, there: list[Piece]) -> Place | None:
         """Return the place of `offset` in the files; None while they have not come to it. Raises `PositionNotFound`, naming the gap."""
@@ -233,15 +231,19 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return a partition for each file between `start` and `end`; the same events each time it is asked."""
-        until = time.monotonic() + self._options.store_timeout
-        while True:
+
+        def found() -> list[InputPartition] | None:
             there = pieces(self._folder)
             base, last = self.locate(Offset.of(start), there), self.locate(Offset.of(end), there)
-            if base is not None and last is not None:
-                return [SpoolPartition(piece, a, b) for piece, a, b in _between(base, last, there)]
-            if time.monotonic() > until:
-                raise PositionNotFound(f"spool {self._folder} has not come to {Offset.of(end)}: start `shmstore spool`")
-            time.sleep(0.1)
+            if base is None or last is None:
+                return None
+            return [SpoolPartition(piece, a, b) for piece, a, b in _between(base, last, there)]
+
+        return awaited(
+            found,
+            self._options.store_timeout,
+            lambda: f"spool {self._folder} has not come to {Offset.of(end)}: start `shmstore spool`",
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""

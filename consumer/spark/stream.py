@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumer.spark.batches import Decoder
+from consumer.spark.group import Sources
 from consumer.spark.lease import Lease, Limit, window
 from consumer.spark.offset import Offset
 from consumer.spark.partition import (
@@ -112,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._lease.ends(base + 1, last)
         size = int(ends[-1])
         parts = min(options.partitions, 1 + size // options.partition_bytes)
-        sources = self._lease.sources(after, until, base, last)
+        sources = Sources.of(store, after, until, base + 1, last) if until.of_group else None
         inline = options.transport == "inline"
         if inline:
             parts = max(parts, -(-size // INLINE_BYTES))
