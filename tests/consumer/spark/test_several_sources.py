@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,17 +70,19 @@ def recreate(store_name: str) -> Iterator[Any]:
     made.pop().close()
 
 
-@pytest.mark.parametrize("payload", ["typed", "json"])
-def test_rows_say_where_they_come_from(payload: str, store_name: str, recreate: Any) -> None:
+@pytest.mark.parametrize(("payload", "transport"), [("typed", "shm"), ("json", "inline"), ("typed", "network")])
+def test_rows_say_where_they_come_from(payload: str, transport: str, store_name: str, recreate: Any) -> None:
     """`source.name` is the server, also of rows whose own event does not say it, and of a snapshot's; `seq` begins with it, is unique,
     and sorts as the rows of one source came."""
     store, group = recreate(256)
     order = [Transaction("b", 1, ((1, 2),)), Transaction("a", 1, ((1,), (2, 1))), Transaction("c d", 1, ((1,),))]
     order += [Transaction("a", 1, ((2,),), read=True), Transaction("c d", 1, ((3,),), read=True), Transaction("a", 2, ((1,),))]
     put(store, group, order)
-    made = reader(store_name, payload=payload)
+    made = reader(store_name, payload=payload, transport=transport, transportHost="127.0.0.1")
     start = made.initialOffset()
-    found = rows(made, made.partitions(start, made.latestOffset(start, ReadAllAvailable())))
+    planned = made.partitions(start, made.latestOffset(start, ReadAllAvailable()))
+    assert len(planned) == 3
+    found = rows(made, pickle.loads(pickle.dumps(planned)))
     names = [(row["source"]["name"], row["pk"]["id"] if payload == "typed" else json.loads(row["pk"])["id"]) for row in found]
     assert names == [key for one in order for key in keys(one)]
     assert len({row["seq"] for row in found}) == len(found)
