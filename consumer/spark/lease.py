@@ -180,10 +180,16 @@ class Lease:
         return Offset.at(self.store.name, self.store.epoch, acked, self._position_of_acked(acked))
 
     def _position_of_acked(self, sequence: int) -> Position | None:
-        """The event may be gone from the ring; then the checkpoint may know, else the sequence is all that is left of it."""
-        newest = self.store.latest_event if sequence == self.store.newest else None
-        if newest is not None and (newest.ends_transaction or not self._has_several):
-            return newest.position
+        """The event may be gone from the ring; then the checkpoint may know, else the sequence is all that is left of it.
+
+        In a store of several sources a place within a transaction is none: it does not say where the others are.
+        """
+        found = self._place_of_acked(sequence)
+        return found if found is None or found.of_group or not self._has_several else None
+
+    def _place_of_acked(self, sequence: int) -> Position | None:
+        if sequence == self.store.newest:
+            return self.store.latest_position
         saved = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription).load()
         if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
             return saved.position
@@ -308,9 +314,11 @@ class Lease:
 
         At most a quarter of the ring: once the store is made again, the whole ring must hold them, in another order and with others between.
         """
-        batch = self.store.peek(base + 1, limit_events=last - base)
-        quarter = int(np.searchsorted(batch.ends, max(1, self.store.limit_bytes // 4), "right"))
-        fit = quarter = min(quarter, len(batch), max(1, self.store.capacity // 4))
+        store, first, left = self.store, base + 1, last - base
+        batch = store.peek(first, limit_events=min(left, max(1, store.capacity // 4)), limit_bytes=max(1, store.limit_bytes // 4))
+        quarter = fit = len(batch)
+        if not batch.ack_point and quarter < left:
+            batch = store.peek(first, limit_events=left)
         if limit.size is not None:
             fit = min(fit, int(np.searchsorted(batch.ends, limit.size, "right")))
         if limit.rows is not None:
@@ -319,7 +327,7 @@ class Lease:
         within = points[points <= fit]
         if len(points):
             return int(within[-1] if len(within) else points[0])
-        return group.whole(batch, fit) if quarter < len(batch) or self._stalled(base, last) else 0
+        return group.whole(batch, fit) if quarter < left or self._stalled(base, last) else 0
 
     def _look(self, base: int, events: int, size: int) -> Batch:
         """Return the events after `base`, without a copy of their payloads where that can be had."""

@@ -185,6 +185,22 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     made.stop()
 
 
+def test_within_a_transaction_no_place_is_made_durable(store_name: str, recreate: Any, state: Path) -> None:
+    """A query that begins at the newest event, a part of a transaction, has no place that a producer could begin at: none is written."""
+    store, group = recreate(256)
+    parts = group.puts(Transaction("b", 1, ((1,), (2,))))
+    store.put(parts[0])
+    made = reader(store_name, startingOffsets="latest")
+    start = made.initialOffset()
+    assert (start["seq"], start["gtids"]) == (store.newest, "")
+    store.put(parts[1])
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert len(rows(made, made.partitions(start, end))) == 2
+    assert end["gtids"] == group.gtids
+    assert not list(state.rglob("*.json"))
+    made.stop()
+
+
 def test_what_is_lost_is_named(store_name: str, recreate: Any) -> None:
     """A store that begins after what a query has of any one source stops it, and says where it was."""
     store, group = recreate(256)
