@@ -29,7 +29,11 @@ def arguments() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add.add_argument("store", help="name of the store")
-    add.add_argument("--target", required=True, help="path of the copies, with {database} and {table}; with jdbc: SCHEMA.TABLE")
+    add.add_argument(
+        "--target",
+        required=True,
+        help="path of the copies, with {database} and {table}, and {source} where the store has several; with jdbc: SCHEMA.TABLE",
+    )
     add.add_argument("--tables", default="*", help=HELP["tables"])
     add.add_argument("--format", choices=FORMATS, default="delta")
     add.add_argument("--subscription", default="replicate", help="name of the subscription (default: %(default)s)")
