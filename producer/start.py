@@ -120,8 +120,13 @@ def choose_start(
             require_one_source(settings.store, checkpoint.position)
         position = lowest(checkpoint.position for checkpoint in found.values())
         if position is not None:
-            log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
-            return _at(settings, session, server, position)
+            names = ", ".join(sorted(found))
+            log.info("start at the lowest checkpoint of %s", names)
+            try:
+                return _at(settings, session, server, position)
+            except (PositionNotFound, ServerBehind) as error:
+                mend = f"it is where readers ({names}) of an earlier store of this name were: shmstore rm {settings.store} --forget forgets them"
+                raise type(error)(f"{error}; {mend}") from error
         return configured(settings, session, server, latest)
     except BinlogPurged as error:
         if settings.on_purged == "fail" or (resume is not None and resume.tail is not None):

@@ -73,3 +73,12 @@ def checkpoints(store: str, directory: str | os.PathLike[str] | None = None) -> 
         if checkpoint is not None:
             found[path.stem] = checkpoint
     return found
+
+
+def forget(store: str) -> bool:
+    """Forget the checkpoints of `store` and how far its snapshots are; return whether there was anything."""
+    folder = state_directory() / check_name(store)
+    files = [*folder.glob("*.json"), *folder.glob("snapshot*")]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return bool(files)

@@ -18,6 +18,7 @@ try:
     import os
     import threading
     import time
+    from contextlib import nullcontext, suppress
 
     from shmstore import arguments
     from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
@@ -405,23 +406,21 @@ def check(options: argparse.Namespace) -> int:
 
 def rm(options: argparse.Namespace) -> int:
     """`shmstore rm`. A segment that cannot be read (another layout, damage) has no users to ask, and goes."""
-    from shmstore import CheckpointFile, EventStore, checkpoints, report, state_directory
+    from shmstore import EventStore, report
+    from shmstore.checkpoint import forget
 
     if not options.force:
         try:
             with attach(options) as store:
                 users = report.users(store.stat())
-        except LayoutMismatch:
+        except (LayoutMismatch, StoreNotFound):
             users = []
         if users:
             in_use = f"store {options.store!r} is in use by {', '.join(users)}"
             raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
-    EventStore.unlink(options.store, path=options.path)
-    if options.forget:
-        for name in checkpoints(options.store):
-            CheckpointFile(None, options.store, name).remove()
-        for file in (state_directory() / options.store).glob("snapshot*"):
-            file.unlink(missing_ok=True)
+    forgot = options.forget and forget(options.store)
+    with suppress(StoreNotFound) if forgot else nullcontext():  # that may have been all that was left of it
+        EventStore.unlink(options.store, path=options.path)
     return 0
 
 

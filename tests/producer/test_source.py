@@ -105,6 +105,16 @@ def test_starts_at_the_lowest_checkpoint(any_server: Server, database: str, tmp_
         remove(settings.store)
 
 
+def test_a_checkpoint_of_another_server(mariadb: Server, tmp_path: Path) -> None:
+    """Where a checkpoint is of no use on this server, the error says whose it is and how to forget it: a new store would not help."""
+    settings = settings_of(mariadb, state=str(tmp_path))
+    CheckpointFile(tmp_path, settings.store, "audit").save(Checkpoint(Position("binlog.000001", 10**9), 1, 1))
+    with pytest.raises(
+        PositionNotFound, match=rf"readers \(audit\) of an earlier store .* shmstore rm {settings.store} --forget"
+    ):
+        producer.run(settings, lambda: False)
+
+
 def test_lowest() -> None:
     """Of positions the one that all others have passed is the lowest; files compare as numbers, GTID sets as sets."""
     a, b = Position("binlog.999999", 900), Position("binlog.1000000", 4)

@@ -191,8 +191,10 @@ def test_rm_forgets_checkpoints_when_asked(store: EventStore, state: Path) -> No
     run("rm", store.name)
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
     run("create", store.name, "--capacity", "64")
-    run("rm", store.name, "--forget")
+    run("rm", store.name)
+    run("rm", store.name, "--forget")  # of a store that is gone already
     assert list(state.rglob("*.json")) == []
+    assert "no store" in run("rm", store.name, "--forget", code=2)
 
 
 def test_unsubscribe(store: EventStore, state: Path) -> None:
