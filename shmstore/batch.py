@@ -128,7 +128,9 @@ class Batch(_Run):
         start = 0
         for end in self.ends.tolist():
             if not start <= end <= len(raw):
-                raise StoreCorrupt(f"an event of batch {self.first}..{self.last} claims bytes {start} to {end} of {len(raw)}")
+                raise StoreCorrupt(
+                    f"an event of batch {self.first}..{self.last} claims bytes {start} to {end} of {len(raw)}: `shmstore check` tells more"
+                )
             yield raw[start:end]
             start = end
 
@@ -213,9 +215,11 @@ class Batch(_Run):
             with open(path, "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise StoreCorrupt(f"event {self.first} lies in {path}, which cannot be read: {error}") from error
+            raise StoreCorrupt(
+                f"event {self.first} lies in {path}, which cannot be read: {error}; `shmstore check` tells more"
+            ) from error
         if len(mapped) != size:
-            raise StoreCorrupt(f"event {self.first} has {size} bytes, {path} has {len(mapped)}")
+            raise StoreCorrupt(f"event {self.first} has {size} bytes, {path} has {len(mapped)}: `shmstore check` tells more")
         return memoryview(mapped)
 
 

@@ -26,7 +26,9 @@ def verify(first: int, payloads: Iterable[memoryview], slots: NDArray[np.void]) 
     """Raise `StoreCorrupt` where an event is not what was put; `first` is the sequence of the first."""
     for i, (found, wanted) in enumerate(zip(_checks(first, payloads, slots), slots["check"].tolist(), strict=True)):
         if found != wanted:
-            raise StoreCorrupt(f"event {first + i} is damaged: crc32 {found:08x}, wanted {wanted:08x}")
+            raise StoreCorrupt(
+                f"event {first + i} is damaged: crc32 {found:08x}, wanted {wanted:08x}: its bytes were changed after the put"
+            )
 
 
 def _cut(blob: memoryview, sizes: list[int]) -> Iterator[memoryview]:

@@ -110,5 +110,7 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, fd: int
     result = _libc.mmap(address, length, protection, flags, fd, offset)
     if result is None or result == ctypes.c_void_p(-1).value:
         code = ctypes.get_errno()
-        raise StoreError(f"cannot map {length} bytes of the segment: {os.strerror(code)}")
+        raise StoreError(
+            f"cannot map {length} bytes of the segment: {os.strerror(code)}; see the limits of the process, `ulimit -v`"
+        )
     return int(result)

@@ -115,7 +115,9 @@ def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> 
         raise PositionNotFound(
             f"{position.gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
         )
-    raise PositionNotFound(f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}")
+    raise PositionNotFound(
+        f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}: give the position of one that was read from it, or a sequence"
+    )
 
 
 def well_formed(gtids: str) -> bool:

@@ -223,7 +223,9 @@ def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
     except FileNotFoundError:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
     except OSError as error:
-        raise StoreError(f"cannot open store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}") from error
+        raise StoreError(
+            f"cannot open store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}: be that user, or create it for a group of both"
+        ) from error
     return Segment(name, path, fd)
 
 
@@ -247,7 +249,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         found = False
     except OSError as error:
         raise StoreError(
-            f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}"
+            f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}: be that user"
         ) from error
     epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
     if segment is not None:

@@ -352,7 +352,9 @@ class Subscription:
             slot = slots[sequence & (self._views.places - 1)]
             if (int(slot["file"]), int(slot["offset"])) == position.order[:2]:
                 return sequence
-        raise AckError(f"no event got and not acked ends at {position.file}:{position.offset}")
+        raise AckError(
+            f"no event got and not acked ends at {position.file}:{position.offset}: give the position of one, or its sequence"
+        )
 
     # ------------------------------------------------------------ cursors, checkpoint, end
 

@@ -306,7 +306,9 @@ def _opened(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore
             os.chown(path, -1, gid)
             os.chmod(path, mode)
         return semaphore
-    raise StoreError(f"cannot open semaphore {name}: it belongs to somebody else")
+    raise StoreError(
+        f"cannot open semaphore {name}: it belongs to somebody else; be that user, or create the store for a group of both"
+    )
 
 
 def semaphore_names(prefix: str) -> list[str]:
@@ -370,7 +372,9 @@ class Lock:
         """Take the lock. Raises `StoreError` at the deadline: only a holder that lives and hangs can cause it."""
         deadline = Deadline(timeout)
         if not self._threads.acquire(timeout=-1 if timeout is None else timeout):
-            raise StoreError(f"the store's table is locked by another thread for more than {timeout} s")
+            raise StoreError(
+                f"the store's table is locked by another thread for more than {timeout} s: let each thread attach for itself"
+            )
         try:
             if self._semaphore is None:
                 self._semaphore = Semaphore(self._name, 1, *self._rights)

@@ -117,7 +117,7 @@ class SubscriptionTable:
         if floor > ack:
             if start != "latest" and start != "earliest":
                 raise PositionNotFound(
-                    f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}"
+                    f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}; start there, or take a snapshot"
                 )
             words[GET_OF[place]] = words[ACK_OF[place]] = floor
         words[STATE_OF[place]] = ACTIVE
