@@ -220,8 +220,7 @@ class Lease:
         Raises `PositionNotFound` naming the gap, when events after `offset` are lost; with failOnDataLoss=false the
         oldest event that is left follows.
         """
-        self.subscribe(offset)
-        store = self.store
+        acked, store = self.subscribe(offset).ack_cursor.sequence, self.store
         here = offset.epoch == store.epoch
         if here and (offset.seq + 1 >= store.oldest or (end and offset.of_group)):
             return offset.seq
@@ -238,9 +237,15 @@ class Lease:
                 return store.find(offset.position) - 1
         if not self._options.fail_on_data_loss:
             return store.oldest - 1
+        why = (
+            f"Another query, or this one with a later checkpoint, has read on with subscription {self._options.subscription!r}, up to event "
+            f"{acked}: each query needs one of its own (option subscription). "
+            if here and acked > offset.seq
+            else ""
+        )
         raise PositionNotFound(
             f"store {store.name!r} no longer has the events after {offset}: it begins at event {store.oldest} of epoch "
-            f"{store.epoch:016x}, after {store.first_position}. They are lost for this query: take a snapshot of its tables, or set "
+            f"{store.epoch:016x}, after {store.first_position}. {why}They are lost for this query: take a snapshot of its tables, or set "
             "failOnDataLoss=false to go on without them"
         )
 

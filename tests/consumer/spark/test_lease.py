@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from consumer.spark import lease
 from consumer.spark.source import ShmStoreSource
 from consumer.spool import Spool
-from shmstore import EventStore, SubscriptionInUse
+from shmstore import EventStore, PositionNotFound, SubscriptionInUse
 from tests.consumer.spark.events import Binlog, order_row
 
 
@@ -48,6 +49,24 @@ def test_a_reader_waits_for_the_one_before(readers: tuple[Any, Any]) -> None:
     assert ended
     timer.join()
     second.stop()
+
+
+def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: Binlog) -> None:
+    """One that comes back with its checkpoint is told why its events are gone: not by the server, but read by the other."""
+    source = ShmStoreSource({"store": store.name, "tables": "shop.orders"})
+    for number in (1, 2):
+        store.put(binlog.insert(order_row(number)))
+    first, second = (source.streamReader(source.schema()) for _ in range(2))
+    start = first.initialOffset()
+    place = first.latestOffset(start, ReadMaxRows(1))
+    first.stop()
+    second.commit(second.latestOffset(second.initialOffset(), ReadAllAvailable()))
+    second.stop()
+    with pytest.raises(
+        PositionNotFound, match=r"read on with subscription 'spark', up to event 5: each query needs one of its own"
+    ):
+        first.latestOffset(place, ReadAllAvailable())
+    first.stop()
 
 
 def test_two_queries_on_one_subscription(readers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
