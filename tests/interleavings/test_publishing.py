@@ -201,7 +201,7 @@ def describing(memory: Memory) -> Any:
             reader.ack(more)
 
     def look() -> Any:
-        stat = describe(stage, ())  # type: ignore[arg-type]
+        stat = describe(stage, (), None)  # type: ignore[arg-type]
         return 0 <= stat.free_events <= 2, 0 <= stat.free_bytes <= 2, cursors_sane(stage.views)
 
     return {"put": put, "ack": ack, "look": look}, lambda end: end["look"]
