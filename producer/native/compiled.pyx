@@ -44,7 +44,17 @@ include "known.pxi"
 include "stream.pxi"
 
 
-def is_text(const uint8_t[::1] data, bint wide=True):
-    """Whether `data` is UTF-8; `wide`: checked sixteen bytes at a time, where the processor can."""
-    cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
-    return is_utf8(at, data.shape[0]) if wide else steps_utf8(at, data.shape[0])
+def use_width(int size):
+    """Use what the processor has for up to `size` bytes at a time: 64, 16, or 8, which is plain C. For tests; it is 64 to begin with."""
+    global WIDE, WIDEST, FOLDS, FOLDS_WIDE
+    WIDE, WIDEST = size >= 16 and UTF8_WIDE(), size >= 64 and TEXT_WIDE()
+    FOLDS = size >= 16 and CRC_FOLDS()
+    FOLDS_WIDE = FOLDS and size >= 64 and CRC_WIDE()
+
+
+use_width(64)
+
+
+def is_text(const uint8_t[::1] data):
+    """Whether `data` is UTF-8."""
+    return is_utf8(&data[0] if data.shape[0] else NULL, data.shape[0])

@@ -83,8 +83,7 @@ cdef extern from *:
     size_t crc_fold_wide(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept
 
 cdef uint32_t CRC[8][256]
-cdef bint FOLDS = CRC_FOLDS()
-cdef bint FOLDS_WIDE = FOLDS and CRC_WIDE()
+cdef bint FOLDS, FOLDS_WIDE
 
 
 cdef void _fill_crc() noexcept:
@@ -122,19 +121,19 @@ cdef uint32_t _sliced(uint32_t value, const uint8_t* at, size_t size) noexcept:
     return value
 
 
-cdef uint32_t crc32(const uint8_t* at, size_t size, bint fold=True, uint32_t before=0, bint wide=True) noexcept:
+cdef uint32_t crc32(const uint8_t* at, size_t size, uint32_t before=0) noexcept:
     """`before`: the checksum of the bytes before these."""
     cdef uint32_t value = ~before
     cdef uint8_t folded[16]
     cdef size_t taken
-    if FOLDS and fold and size >= 64:
-        taken = crc_fold_wide(value, at, size, folded) if FOLDS_WIDE and wide and size >= 256 else crc_fold(value, at, size, folded)
+    if FOLDS and size >= 64:
+        taken = crc_fold_wide(value, at, size, folded) if FOLDS_WIDE and size >= 256 else crc_fold(value, at, size, folded)
         value = _sliced(0, folded, 16)
         at += taken
         size -= taken
     return ~_sliced(value, at, size)
 
 
-def checksum(const uint8_t[::1] data, bint fold=True, bint wide=True):
-    """Return the CRC-32 of `data`; `fold`: with the processor's own multiplication, `wide`: in four lanes, where it has them."""
-    return crc32(&data[0] if data.shape[0] else NULL, data.shape[0], fold, 0, wide)
+def checksum(const uint8_t[::1] data):
+    """Return the CRC-32 of `data`."""
+    return crc32(&data[0] if data.shape[0] else NULL, data.shape[0])

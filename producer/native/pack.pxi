@@ -133,6 +133,10 @@ cdef inline uint8_t* write_raw(uint8_t* to, const uint8_t* data, size_t size) no
     return to + size
 
 
+cdef inline uint8_t* write_text(uint8_t* to, const uint8_t* data, size_t size) noexcept:
+    return write_raw(write_text_head(to, size), data, size)
+
+
 cdef inline uint8_t* write_near(uint8_t* to, const uint8_t* data, size_t size) noexcept:
     """As `write_raw`, for what is mostly short: the 16 bytes at `data` can be read whatever the size."""
     memcpy(to, data, 16)

@@ -184,14 +184,19 @@ cdef class Stream:
     cdef bint take_gtid(self, Event* event, const uint8_t* body) except -1:
         cdef Buffer* name = &self.transaction
         cdef const char* digits = b"0123456789abcdef"
+        cdef uint8_t* to
         cdef int i
         name.size = 0
+        reserve(name, 37)
+        to = name.data
         for i in range(16):
             if i in (4, 6, 8, 10):
-                put_byte(name, c"-")
-            put_byte(name, digits[body[1 + i] >> 4])
-            put_byte(name, digits[body[1 + i] & 15])
-        put_byte(name, c":")
+                to[0] = c"-"
+                to += 1
+            to[0], to[1] = digits[body[1 + i] >> 4], digits[body[1 + i] & 15]
+            to += 2
+        to[0] = c":"
+        name.size = 37
         put_digits(name, little(body + 17, 8))
         self.begin(event, True)
         return True
@@ -380,22 +385,23 @@ cdef class Stream:
     cdef int head(self, Event* event, int entry, int type_, int64_t more_ms, Buffer* gtids) except -1:
         """Begin an event: format, and the header up to `row`."""
         cdef Buffer* out = &self.buffer.payloads.buffer
-        put_raw(out, <const uint8_t*>b"\x94\x01\x9f", 3)
-        put_unsigned(out, entry)
-        put_unsigned(out, type_)
-        put_text(out, self.file.data, self.file.size)
-        put_unsigned(out, self.offset)
-        put_unsigned(out, event.length)
-        put_unsigned(out, little(event.start, 4) * 1000 + more_ms)
-        put_unsigned(out, little(event.start + 5, 4))
-        put_text(out, self.transaction.data, self.transaction.size)
-        put_unsigned(out, self.order)
-        put_unsigned(out, self.buffer.part)
-        if gtids == NULL:
-            put_byte(out, 0xA0)
-        else:
-            put_text(out, gtids.data, gtids.size)
-        return put_byte(out, 0)
+        cdef uint8_t* to
+        reserve(out, 128 + self.file.size + self.transaction.size + (0 if gtids == NULL else gtids.size))
+        to = write_raw(out.data + out.size, <const uint8_t*>b"\x94\x01\x9f", 3)
+        to = write_unsigned(to, entry)
+        to = write_unsigned(to, type_)
+        to = write_text(to, self.file.data, self.file.size)
+        to = write_unsigned(to, self.offset)
+        to = write_unsigned(to, event.length)
+        to = write_unsigned(to, little(event.start, 4) * 1000 + more_ms)
+        to = write_unsigned(to, little(event.start + 5, 4))
+        to = write_text(to, self.transaction.data, self.transaction.size)
+        to = write_unsigned(to, self.order)
+        to = write_unsigned(to, self.buffer.part)
+        to = write_text(to, b"", 0) if gtids == NULL else write_text(to, gtids.data, gtids.size)
+        to = write_unsigned(to, 0)
+        out.size = to - out.data
+        return 0
 
     cdef int write(self, Event* event, int entry, int64_t more_ms, Buffer* gtids) except -1:
         """Write an event without rows, with `props`."""

@@ -43,7 +43,7 @@ cdef extern from *:
     bint TEXT_WIDE() noexcept
     bint copy_wide(uint8_t* to, const uint8_t* at, size_t size) noexcept
 
-cdef bint WIDEST = TEXT_WIDE()
+cdef bint WIDEST
 
 
 cdef inline bint copy_text(uint8_t* to, const uint8_t* at, size_t size) noexcept:

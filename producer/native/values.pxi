@@ -73,7 +73,7 @@ cdef inline bint days_since_1970(uint32_t year, uint32_t month, uint32_t day, in
 
 
 cdef inline uint8_t* _write_c_text(uint8_t* to, const char* text, int size) noexcept:
-    return write_raw(write_text_head(to, size), <const uint8_t*>text, size)
+    return write_text(to, <const uint8_t*>text, size)
 
 
 cdef inline uint8_t* write_date(uint8_t* to, const uint8_t* at, const uint8_t* end) except NULL:

@@ -51,7 +51,6 @@ def feed(stream: bytes, cuts: list[int]) -> list[RawEvent]:
     return found
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=300), st.booleans(), st.lists(st.integers(0, 20_000), max_size=30))
 def test_pieces_do_not_matter(bodies: list[bytes], checksum: bool, cuts: list[int]) -> None:
     """However the stream is cut into pieces, the same events come out, more than 255 packets included."""

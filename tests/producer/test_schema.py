@@ -513,7 +513,7 @@ WORDS = [
 # fmt: on
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join) | st.text(max_size=60))
 def test_any_text_is_read_without_another_error(sql: str) -> None:
     """Nonsense changes nothing or makes its table unreadable; it never raises."""
