@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from consumer.spark.options import Options
 from consumer.spark.source import register
 
 FORMATS = ("delta", "parquet", "jdbc")
+_NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for an escape of its own, and no brackets
 
 
 class Target(Protocol):
@@ -89,7 +91,17 @@ class Replication:
 
     def path(self, database: str, table: str, source: str | None = None) -> str:
         """Return where the copy of a table is: a path, or a table's name. `source` is its server, in a store of several."""
-        return self._place(source).replace("{database}", database).replace("{table}", table)
+        return self._place(source).replace("{database}", self._named(database)).replace("{table}", self._named(table))
+
+    def _named(self, name: str) -> str:
+        """What stands for a name in a copy's path: a folder of its own, inside the target, that Spark does not take for hidden."""
+        if self._database is None:
+            return _NO_FOLDER.sub(lambda found: f"~{ord(found[0]):02X}", name)
+        if "." in name:
+            raise CannotFollow(
+                f"{name!r} has a dot, which parts schema and table in a database: leave it out (tables='*,!*.{name}')"
+            )
+        return name
 
     def _place(self, source: str | None) -> str:
         if (source is None) == ("{source}" in self._template):
@@ -98,7 +110,7 @@ class Replication:
                 if source is None
                 else f"the store has several sources, whose tables may have the same names: give target a {{source}}, as {{source}}/{self._template!r}"
             )
-        return self._template.replace("{source}", source or "")
+        return self._template.replace("{source}", self._named(source or ""))
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Apply one micro-batch of payload=raw."""
@@ -150,13 +162,14 @@ class Replication:
 
     def _copies(self, place: str, database: str) -> list[str]:
         """The tables of a database that have a copy: those a dropped database takes with it."""
-        head, tail = place.replace("{database}", database).split("{table}", 1)
+        head, tail = place.replace("{database}", self._named(database)).split("{table}", 1)
         if self._database is not None:
             from consumer.spark.jdbc import tables_like
 
             return tables_like(self._database, head, tail)
         found = glob.glob(glob.escape(head) + "*" + glob.escape(tail))
-        return [path[len(head) : len(path) - len(tail)] for path in found if not os.path.basename(path).startswith("_")]
+        names = [path[len(head) : len(path) - len(tail)] for path in found if not os.path.basename(path).startswith("_")]
+        return [re.sub("~(..)", lambda code: chr(int(code[1], 16)), name) for name in names]
 
 
 def _payloads(column: pa.ChunkedArray) -> Iterator[memoryview]:

@@ -44,6 +44,25 @@ def rows(copy: Replication, format: str, table: str = "orders") -> dict[Any, tup
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["../../up", ".", "..", "a/b", "_x", "odd na-me.ü%2F", "{table}", "*?[a]"])
+def test_a_name_stays_in_the_target(tmp_path: Path, binlog: Binlog, format: str, name: str) -> None:
+    """Whatever a table and its database are called, a copy has a folder of its own beside the others, and is found when the database goes."""
+    copy = replication(tmp_path, format)
+    odd = ORDERS._replace(database=name, table=name)
+    apply(copy, 0, binlog.insert(order_row(1), table=odd), binlog.insert(order_row(2)))
+    folder = Path(copy.path(name, name))
+    assert folder.parent.parent == tmp_path / "lake"
+    assert {path.name for path in tmp_path.iterdir()} == {"lake"}
+    assert len(list((tmp_path / "lake").iterdir())) == 2
+    assert folder.is_dir()
+    copy = replication(tmp_path, format)
+    apply(copy, 1, binlog.ddl(f"DROP DATABASE `{name}`", EventType.ERASE, database=name))
+    found = DeltaTable(folder).to_pyarrow_table() if format == "delta" else pq.read_table(folder)
+    assert len(found) == 0
+    assert len(rows(copy, format)) == 1
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_random_changes_in_random_batches_equal_a_model(tmp_path: Path, binlog: Binlog, format: str, seed: int) -> None:
     """Whatever the changes and however they are cut into batches, runs and replays, the copy equals the source."""
     choose = random.Random(seed)
