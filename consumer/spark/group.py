@@ -56,10 +56,16 @@ class Mark(NamedTuple):
         return cls(sequence, gtids, str(header[_TRANSACTION]), inside, position, props.get("source", ""))
 
 
-def is_group(store: EventStore) -> bool:
-    """True where the store holds several sources, as far as it says by now."""
+def is_group(store: EventStore) -> bool | None:
+    """Whether the store holds several sources; None while it holds nothing that says so."""
     place = store.last_ack_point()
-    return place is not None and place.of_group
+    if place is not None and place.gtids:
+        return place.of_group
+    newest = store.latest_event  # a large transaction leaves nothing of the one before it
+    if newest is not None and "resume" in newest.props:
+        return "=" in newest.props["resume"]
+    mark = next(marks(store), None)
+    return "=" in mark.gtids if mark is not None else None if place is None else False
 
 
 def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> Offset:

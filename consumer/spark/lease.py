@@ -87,8 +87,8 @@ class Lease:
 
     @property
     def _has_several(self) -> bool:
-        """Whether the store has several sources; looked up until its first transaction says."""
-        if self._several is None and self.store.last_ack_point() is not None:
+        """Whether the store has several sources; looked up until it says."""
+        if self._several is None:
             self._several = group.is_group(self.store)
         return bool(self._several)
 

@@ -40,7 +40,7 @@ def each_batch(
     given = {"store": store, "subscription": subscription, "tables": tables, **({"payload": payload} if payload else {})}
     options = Options.parse(given)
     decoder = Decoder(options, find_table(options) if options.payload == "typed" else None)
-    calls = 0
+    calls, several = 0, None
     with (
         EventStore.attach(store) as source,
         source.subscribe(subscription, checkpoint=CheckpointFile(None, store, subscription)) as reader,
@@ -49,7 +49,8 @@ def each_batch(
             batch = reader.get(limit_events=limit_events, timeout=timeout)
             if not batch:
                 continue
-            sources = Sources.of(source, None, None, batch.first, batch.last) if is_group(source) else None
+            several = is_group(source) if several is None else several
+            sources = Sources.of(source, None, None, batch.first, batch.last) if several else None
             found = list(rows_of(chunk_of(batch), decoder, sources))
             if found:
                 function(spark.createDataFrame(pa.Table.from_batches(found)), batch.last)

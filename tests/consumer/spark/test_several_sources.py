@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from consumer.spark.batches import Decoder
 from consumer.spark.changes import CannotFollow
+from consumer.spark.group import is_group
 from consumer.spark.options import Options
 from consumer.spark.replicate import Replication
 from consumer.spark.source import BatchReader
@@ -183,6 +184,22 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     assert 1 < at < len(came) - 1
     assert rest[-1][0] == "a"
     made.stop()
+
+
+def test_a_large_transaction_does_not_hide_the_others(store_name: str, recreate: Any) -> None:
+    """Where it has filled the ring, and nothing is left of a transaction's end, the store is still known to have several sources."""
+    store, group = recreate(16)
+    assert is_group(store) is True
+    with store.subscribe("r", start="latest") as other, EventStore.create(f"{store_name}-one", capacity=16) as one:
+        for part in group.puts(Transaction("b", 1, tuple((1,) * 7 for _ in range(6)))):
+            store.put(part, timeout=0)
+            assert is_group(store) is True
+            other.ack(other.get(timeout=0))
+            assert is_group(store) is True
+        assert is_group(one) is None
+        one.put([Group().start()[0]])
+        assert is_group(one) is None
+        EventStore.unlink(one.name)
 
 
 def test_within_a_transaction_no_place_is_made_durable(store_name: str, recreate: Any, state: Path) -> None:
