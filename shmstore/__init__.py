@@ -5,6 +5,9 @@
 ...     store.put(events)
 ...     batch = audit.get(timeout=1)
 ...     audit.ack(batch)
+
+To read the code, begin with `layout` (the bytes), `ring` (put, get and ack as arithmetic) and `sync` (who may, and in what order
+memory is seen); then `room` and `subscription` (waiting), `table` (who comes and goes) and `store` (all together). The rest hangs on these.
 """
 
 import importlib
