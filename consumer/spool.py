@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from shmstore import SLOT, Batch, CheckpointFile, EventStore, Position, PositionNotFound, ShmStoreError, SlotFlag, StoreCorrupt
 from shmstore.codec import decode_stored, position_of
+from shmstore.durable import replace
 
 FILE_BYTES = 64 << 20
 _META = b"shmstore.spool"
@@ -106,23 +107,6 @@ def locked(path: Path, what: str, error: type[ShmStoreError] = ShmStoreError) ->
         except OSError as refused:
             raise error(f"{what} is in use by another process: stop it, or choose another") from refused
         yield
-
-
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Make the file at `path`: whole, durable, or not at all."""
-    temporary = path.with_name(f"_{path.name}.tmp")
-    write(temporary)
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.rename(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself
-    finally:
-        os.close(folder)
 
 
 class Run(NamedTuple):
@@ -292,7 +276,8 @@ class Spool:
         table = pa.table([*arrays, payload], names=[*_FIELDS, "payload"]).replace_schema_metadata(meta)
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{number:010d}-{self._store.epoch:016x}-{first}-{last}.parquet"
-        replace(path, lambda at: pq.write_table(table, at, compression="zstd", compression_level=1, use_dictionary=False))
+        options = {"compression": "zstd", "compression_level": 1, "use_dictionary": False}
+        replace(path, lambda at: pq.write_table(table, at, **options), "spool file", "spool into another folder")
         self._last = Piece(path, number, self._store.epoch, first, last)
 
     # ---------------------------------------------------------------- clean-up

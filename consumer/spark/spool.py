@@ -26,9 +26,10 @@ from consumer.spark.network import Chunk
 from consumer.spark.offset import Offset
 from consumer.spark.options import OptionError, Options
 from consumer.spark.partition import record_batches
-from consumer.spool import Ends, Piece, ends_of, locked, order_of, pieces, read_payloads, read_slots, replace
+from consumer.spool import Ends, Piece, ends_of, locked, order_of, pieces, read_payloads, read_slots
 from shmstore import Position, PositionNotFound, SlotFlag, SubscriptionInUse
 from shmstore.codec import decode_schema, decode_stored, position_of
+from shmstore.durable import replace
 from shmstore.event import TableSchema
 
 BATCH_BYTES = 64 << 20  # of a micro-batch, where the options say nothing: a long outage is not caught up in one piece
@@ -266,9 +267,8 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._note(offset, number)
 
     def _note(self, offset: Offset, number: int) -> None:
-        self._record.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"number": number, "offset": offset.to_dict()})
-        replace(self._record, lambda at: at.write_text(text))
+        replace(self._record, lambda at: at.write_text(text), "record of a spool's reader", "spool into another folder")
         self._told = offset
 
     def stop(self) -> None:

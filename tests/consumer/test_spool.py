@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import pytest
 
 from consumer import spool as files
 from consumer.spool import Spool, ends_of, pieces, read_payloads, read_slots
-from shmstore import Event, EventStore, PositionNotFound, ShmStoreError
+from shmstore import Event, EventStore, PositionNotFound, ShmStoreError, StoreError
 from shmstore.codec import decode
 from tests.consumer.spark.events import Binlog, order_row
+from tests.shmstore.test_durable import room_for
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,24 @@ def test_files_hold_whole_transactions_in_order(name: str, tmp_path: Path) -> No
     assert events_in(tmp_path / "spool") == put
     assert len(pieces(tmp_path / "spool")) > 10
     assert put_open
+
+
+def test_a_full_disk_loses_nothing(name: str, tmp_path: Path) -> None:
+    """A file that there is no room for is not there, nor acked, nor half there; the error names it, and the next spool writes it."""
+    binlog = Binlog()
+    put = binlog.insert(*[order_row(n) for n in range(100)])
+    with EventStore.create(name, capacity=64) as store:
+        store.put(put)
+        with room_for(200), Spool(store, tmp_path / "spool") as spool, pytest.raises(StoreError) as failed:
+            spool.step(0)
+        assert re.match(
+            rf"spool file {tmp_path}/spool/0+-.*\.parquet cannot be written: .*; make room there, or ", str(failed.value)
+        )
+        assert os.listdir(tmp_path / "spool") == []
+        assert store.subscriptions()[0].lag_events == len(put)
+        with Spool(store, tmp_path / "spool") as spool:
+            assert spool.step(0) == len(put)
+    assert events_in(tmp_path / "spool") == put
 
 
 def test_a_transaction_larger_than_the_ring_is_cut(name: str, tmp_path: Path) -> None:
