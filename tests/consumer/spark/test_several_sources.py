@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from consumer.spark.batches import Decoder
 from consumer.spark.changes import CannotFollow
 from consumer.spark.group import is_group
+from consumer.spark.loop import each_batch
 from consumer.spark.options import Options
 from consumer.spark.replicate import Replication
 from consumer.spark.source import BatchReader
@@ -261,6 +262,30 @@ def test_copies_are_kept_apart(store_name: str, recreate: Any, tmp_path: Path) -
         copy = pq.read_table(tmp_path / name / "shop" / "orders" / "part-00000.parquet").to_pylist()
         assert sorted((name, row["id"]) for row in copy) == sorted(key for one in order for key in keys(one) if key[0] == name)
         assert all(row["_seq"].startswith(f"{name}/") for row in copy)
+
+
+def test_a_loop_names_them_too(store_name: str, recreate: Any) -> None:
+    """What a driver's loop gets has the columns, and the order, that a query gets."""
+
+    class Session:
+        def createDataFrame(self, table: Any) -> Any:
+            return table
+
+    store, group = recreate(64)
+    order = [Transaction("b", 1, ((1, 2),)), Transaction("a", 1, ((1,),))]
+    put(store, group, order)
+    found: list[dict[str, Any]] = []
+    calls = each_batch(
+        Session(),  # type: ignore[arg-type]
+        lambda table, _: found.extend(table.to_pylist()),
+        store=store_name,
+        tables="shop.orders",
+        limit_events=4,
+        stop=lambda: len(found) == 4,
+    )
+    assert calls == 2
+    assert taken(found) == [key for one in order for key in keys(one)]
+    assert found[0]["seq"].startswith("b/")
 
 
 def test_a_spool_refuses_it(tmp_path: Path, store_name: str, recreate: Any) -> None:
