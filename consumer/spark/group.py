@@ -12,7 +12,6 @@ sources never bring transactions of one server (the producer refuses them).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
@@ -29,7 +28,6 @@ from shmstore.codec import position_of, split_stored
 from shmstore.gtids import Gtids, covers, joined, parse, single
 
 _TRANSACTION, _GTIDS, _PROPS = 7, 10, 14
-_OF_ITS_SERVER = r":.*|-\d+-\d+$"  # of a GTID; what is before it is the server's UUID, or MariaDB's domain
 _LOOK = 4096
 _gtids = lru_cache(maxsize=256)(parse)
 _single = lru_cache(maxsize=64)(single)
@@ -158,7 +156,8 @@ def names_of(store: EventStore, first: int, last: int) -> dict[str, str]:
 
 
 def _server(transaction: str) -> str:
-    return re.sub(_OF_ITS_SERVER, "", transaction)
+    """The server's UUID, or MariaDB's domain, in a GTID."""
+    return transaction.partition(":" if ":" in transaction else "-")[0]
 
 
 def _servers(gtids: str) -> set[str]:
@@ -224,9 +223,9 @@ class Sources(NamedTuple):
     def named(self, batch: pa.RecordBatch, name: str | None) -> pa.RecordBatch:
         """Return rows with their source in `source.name` and before their `seq`."""
         if name is None:
-            servers = pc.replace_substring_regex(batch["transaction"], _OF_ITS_SERVER, "").dictionary_encode()
-            known = pa.array([self.names.get(server) for server in servers.dictionary.to_pylist()], pa.string())
-            names = known.take(servers.indices)
+            encoded = batch["transaction"].dictionary_encode()
+            known = [self.names.get(_server(transaction)) for transaction in encoded.dictionary.to_pylist()]
+            names = pa.array(known, pa.string()).take(encoded.indices)
         else:
             names = pa.repeat(name, len(batch))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
