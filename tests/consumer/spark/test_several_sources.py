@@ -97,6 +97,27 @@ def test_rows_say_where_they_come_from(payload: str, transport: str, store_name:
     made.stop()
 
 
+def test_a_planned_batch_waits_for_all_its_sources(store_name: str, recreate: Any) -> None:
+    """Made again, the store has one source's part of a micro-batch and much more of it: the other's is waited for, then asked for."""
+    store, group = recreate(64)
+    order = [Transaction("a", 1, ((1,),)), Transaction("b", 1, ((1,),))]
+    put(store, group, order)
+    made = reader(store_name)
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
+    made.stop()
+    store, group = recreate(64)
+    put(store, group, [order[0], *(Transaction("a", number, ((1,),)) for number in range(2, 9))])
+    made = reader(store_name, storeTimeout="0.1")
+    with pytest.raises(
+        PositionNotFound, match=r"has not come back to a=.*raise storeTimeout, or make the store larger, if it is full"
+    ):
+        made.partitions(start, end)
+    put(store, group, order[1:])
+    assert taken(rows(made, made.partitions(start, end))) == [key for one in order for key in keys(one)]
+    made.stop()
+
+
 @pytest.mark.parametrize("number", range(12))
 def test_each_row_once_whatever_order_it_comes_in(number: int, seed: int, store_name: str, recreate: Any) -> None:
     """The store is lost again and again, and comes back in another order, from any place before; each time a batch that was planned
