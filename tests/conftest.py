@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -30,7 +30,14 @@ from tests.servers.server import Server, start_server  # noqa: E402
 _numbers = itertools.count(1)
 
 SEED = os.environ.get("SHMSTORE_SEED", "")  # "random", a number, or nothing: by name
-settings.register_profile("shmstore", derandomize=not SEED, database=None, print_blob=True)
+settings.register_profile(
+    "shmstore",
+    derandomize=not SEED,
+    database=None,
+    print_blob=True,
+    deadline=None,  # by the clock on the wall, which tells about the machine
+    suppress_health_check=[HealthCheck.too_slow],  # as well
+)
 settings.load_profile("shmstore")
 
 

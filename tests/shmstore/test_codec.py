@@ -69,14 +69,14 @@ def events(draw: st.DrawFn) -> Event:
 
 
 @given(events())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_event_comes_back_as_it_was(event):
     """Every value of every type, NULL, ABSENT, unsigned 64 bits and far dates included, survives encode and decode."""
     assert decode(encode(event)) == event
 
 
 @given(events())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_bytes_are_plain_messagepack(event):
     """Any MessagePack library reads an event: four elements, the schema a bin that is MessagePack itself."""
     format_, header, schema, body = msgpack.unpackb(encode(event), strict_map_key=False)

@@ -123,7 +123,7 @@ def test_the_last_sequence_is_never_passed():
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 60)), min_size=1, max_size=60), st.integers(0, 2**40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_limits_are_exact(plan, first):
     """take gives what fits events and bytes, at least one event, in order, nothing twice; the arena wraps unseen."""
     ring = Ring(capacity=64, limit=512, first=first)
