@@ -202,6 +202,13 @@ def test_transaction_metadata() -> None:
     assert end == {"status": "END", "id": "0-5-77", "event_count": 4, "data_collections": counts, "ts_ms": 5000}
 
 
+def test_a_transaction_whose_end_was_missed() -> None:
+    """Where the ring moved on over the end of a transaction, the next one is counted from its own beginning."""
+    row = change(table(), Row(None, (1,)))
+    lines = told([BEGIN, row, BEGIN, row], transactions=True)
+    assert [line["transaction"]["total_order"] for line in lines if "op" in line] == [1, 1]
+
+
 def test_transaction_metadata_of_chosen_tables() -> None:
     """What is not wanted is not counted, and still ends the transaction; without GTIDs a place names it."""
     formatter = Formatter("debezium", transactions=True)
