@@ -146,7 +146,7 @@ def test_metrics(store: EventStore) -> None:
 
 
 def test_metrics_endpoint(store: EventStore) -> None:
-    """`metrics --listen` serves the figures of the moment at /metrics alone, and ends in order on a signal."""
+    """`metrics --listen` serves the figures of the moment at /metrics and what is wrong at /healthz, and ends in order on a signal."""
     store.put([insert(0), end(0)])
     process = started("metrics", store.name, "--listen", "127.0.0.1:0")
     assert process.stderr is not None
@@ -160,6 +160,12 @@ def test_metrics_endpoint(store: EventStore) -> None:
         store.put(insert(1))
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{url}/else", timeout=30)
+    with urllib.request.urlopen(f"{url}/healthz", timeout=30) as answer:
+        assert (answer.status, answer.read()) == (200, b"ok\n")
+    store.close()
+    with pytest.raises(urllib.error.HTTPError, match="503") as ill:
+        urllib.request.urlopen(f"{url}/healthz", timeout=30)
+    assert ill.value.read().decode() == f"store {store.name!r}: no producer runs\n"
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=30)
     assert (process.returncode, complaint) == (130, "")
