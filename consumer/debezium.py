@@ -2,13 +2,14 @@
 
 With `Telling.schemas` each document is {"schema": ..., "payload": ...}, as with ``schemas.enable=true``. What differs: a BIGINT UNSIGNED
 above 2^63-1 is the number that it is (Debezium's default mode wraps it to a negative one), BOOLEAN is the TINYINT that the log has, JSON
-the text that MySQL shows, year 0 no 1900, a column's default is not known, a DROP of several tables is one document, and
-``tableChanges`` of a DDL is empty: a binlog holds the statement only.
+the text that MySQL shows, year 0 no 1900, a column's default is not known, and ``tableChanges`` of a DDL says of dropped tables only:
+a binlog holds the statement, not what a table is after it. That comes with its next row (with `Telling.schemas`).
 """
 
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ _Convert = Callable[[Any], Any]
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
+_DROP_TABLE: Final = re.compile(r"\s*DROP\s+(?:TEMPORARY\s+)?TABLE\s", re.IGNORECASE)
 _GEOMETRIES: Final = frozenset(
     ("geometry", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
 )
@@ -87,8 +89,20 @@ def _payloads(event: Event, telling: Telling) -> Iterator[_Document]:
         if event.type is EventType.TRUNCATE:
             yield lambda: _envelope(telling.name, TableSchema(database, name, ())), _payload("t", source, None, None)
         else:
-            change: dict[str, Any] = {"databaseName": database, "schemaName": None, "ddl": event.sql, "tableChanges": []}
-            yield _change_schema, {"source": source, "ts_ms": time.time_ns() // 1_000_000, **change}
+            for ddl, changes in _statements(event, database, name):
+                change = {"databaseName": database, "schemaName": None, "ddl": ddl, "tableChanges": changes}
+                yield _change_schema, {"source": source, "ts_ms": time.time_ns() // 1_000_000, **change}
+
+
+def _statements(event: Event, database: str, name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the statement with what it changes: a DROP of several tables as one of each, anything else as it is and without changes."""
+    if not name or not _DROP_TABLE.match(event.sql):
+        yield event.sql, []
+        return
+    named = event.props.get("tables", f"{database}.{name}").split(",")
+    for owner, _, table in (one.partition(".") for one in named):
+        drop = {"type": "DROP", "id": f'"{owner}"."{table}"', "table": None}
+        yield f"DROP TABLE `{owner}`.`{table}`" if len(named) > 1 else event.sql, [drop]
 
 
 def _changes(event: Event, table: TableSchema, telling: Telling) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@
     maxwell   Maxwell's, with ``output_ddl``, ``output_server_id``, ``output_thread_id``, ``output_binlog_position``,
               ``output_gtid_position`` and ``output_primary_keys``
 
-Of a DDL the binlog has the statement only: Debezium's ``tableChanges`` is empty, Maxwell's ``def`` and ``old`` are left out.
+Of a DDL the binlog has the statement only: ``tableChanges`` says of dropped tables, Maxwell's ``def`` and ``old`` are left out.
 A change that was logged as a statement (``statements = pass``) is a document with the statement in json and canal; debezium and
 maxwell have no place for it and leave it out, as those tools do.
 

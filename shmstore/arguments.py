@@ -116,7 +116,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "  canal     Canal's flat message: a document for a rows event, all values text; ENUM and SET as numbers\n"
             "  debezium  the MySQL connector's envelope, decimals as text, else its defaults; the store is its topic prefix. --schemas\n"
             "            adds the schema part, --transactions the transaction block and the documents of BEGIN and END. Of a DDL the\n"
-            "            statement, with tableChanges empty (a binlog holds no more)\n"
+            "            statement; tableChanges says of dropped tables only (a binlog holds no more)\n"
             "  maxwell   with its options output_ddl, output_binlog_position, output_gtid_position, output_server_id,\n"
             "            output_thread_id and output_primary_keys; of a DDL the statement, without def and old; no xid, no commit\n"
             "A change that was logged as a statement (produce --statements pass) is told by json and canal only.",
