@@ -350,6 +350,5 @@ def test_the_reduction_loses_nothing(mortal, seed):
 def test_the_reduction_loses_nothing_in_many_programs(mortal, seed):
     """Thousands of random programs have the same outcomes, reduced, as by the book."""
     rng = random.Random(seed)
-    for _ in range(3000):
-        compared(rng, mortal, weak=False)
-        compared(rng, mortal, weak=True)
+    for i in range(4000):
+        compared(rng, mortal, weak=i % 4 == 0)
