@@ -346,6 +346,7 @@ def test_the_reduction_loses_nothing(mortal, seed):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mortal", [(), (0,), (0, 1)])
 def test_the_reduction_loses_nothing_in_many_programs(mortal, seed):
     """Thousands of random programs have the same outcomes, reduced, as by the book."""
