@@ -153,10 +153,17 @@ def test_bench_draws_a_chart(tmp_path: Path) -> None:
     assert (told.returncode, "no case of this run has a peer" in told.stderr) == (2, True)
 
 
+def test_a_choice_of_cases_holds_for_every_bench_or_is_refused() -> None:
+    """`--only` beside a bench that does not know it is an error, before anything is measured."""
+    told = bench("decode", "spark", "--only", "bulk")
+    assert (told.returncode, "--only would not hold for spark" in told.stderr) == (2, True)
+
+
 def test_growth_is_told_as_a_ratio_to_the_best_point() -> None:
     """Each point's cost is divided by the lowest of its own series and server."""
     points = [
         measure.of("growth", case, "shmstore", "cpu", "ns/row", [cost])
         for case, cost in (("rows/10/mariadb", 300.0), ("rows/100/mariadb", 100.0), ("rows/10/mysql", 50.0))
     ]
+    points.append(measure.of("growth", "rows/10/mysql", "raw dump", "cpu", "ns/row", [1.0]))
     assert [m.median for m in growth.ratios(points)] == [3.0, 1.0, 1.0]

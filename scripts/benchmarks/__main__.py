@@ -11,6 +11,7 @@ from pathlib import Path
 from scripts.benchmarks import chart, measure
 
 BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "spark", "growth", "memory")
+CHOOSY = ("store", "decode", "pipeline", "snapshot", "growth", "memory")  # that take --only
 PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "pipeline": ("pydbzengine",)}
 
 
@@ -29,7 +30,7 @@ def main() -> int:
         nargs="+",
         metavar="TEXT",
         default=[],
-        help="decode, pipeline, snapshot, growth, memory: cases like narrow/bulk/mysql that hold TEXT",
+        help=f"of {', '.join(CHOOSY)}: only cases whose names, like narrow/bulk/mysql, hold every TEXT",
     )
     parser.add_argument("--case", action="append", default=[], help="of spark: one case only, as noop/100000; may be given again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and measurements to FILE")
@@ -53,6 +54,8 @@ def main() -> int:
     for name in options.bench:
         if name not in BENCHES:
             parser.error(f"no bench {name!r}: choose from {', '.join(BENCHES)}")
+    if options.only and (others := [name for name in options.bench or BENCHES if name not in CHOOSY]):
+        parser.error(f"--only would not hold for {', '.join(others)}: name benches of {', '.join(CHOOSY)}")
     if options.case and options.bench != ["spark"]:
         parser.error("--case goes with the bench spark alone")
     if options.runs < 1:

@@ -8,7 +8,8 @@ than the second, in milliseconds. No table has the columns of another.
 
 ``ratio`` is that of ``cpu`` to the best point of the same series: flat is 1. A transaction costs something itself (its begin
 and end are events, too), which shows where it has one row only; so does a load of a thousand rows the read and the put that
-it takes.
+it takes. How much of it is the server's doing shows beside it: ``raw dump`` reads the second load once more, looks at nothing but
+the heads of packets (``cpu``), and says how many bytes they are (``size``); ``cpu/byte`` is the producer's cost of one of these.
 """
 
 from __future__ import annotations
@@ -67,18 +68,26 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
             for point in chosen:
                 _create(server, point)
                 costs = [_cost(server.port, point) for _ in range(1 if point.rows > 10**6 else runs)]
-                first, cpu = zip(*costs, strict=True)
-                start = [(a - b) * point.rows / 1e6 for a, b in costs]
-                for metric, unit, values in (("cpu", "ns/row", cpu), ("first", "ns/row", first), ("start", "ms", start)):
-                    taken.append(measure.of("growth", f"{point.series}/{point.at}/{kind}", "shmstore", metric, unit, values))
-                    measure.say(f"growth {taken[-1].case} {metric}: {measure.number(taken[-1].median)} {unit}")
+                first, cpu, dump, size = zip(*costs, strict=True)
+                start = [(a - b) * point.rows / 1e6 for a, b in zip(first, cpu, strict=True)]
+                byte = [a / b for a, b in zip(cpu, size, strict=True)]
+                for subject, metric, unit, values in (
+                    ("shmstore", "cpu", "ns/row", cpu),
+                    ("shmstore", "first", "ns/row", first),
+                    ("shmstore", "start", "ms", start),
+                    ("shmstore", "cpu/byte", "ns/byte", byte),
+                    ("raw dump", "cpu", "ns/row", dump),
+                    ("raw dump", "size", "bytes/row", size),
+                ):
+                    taken.append(measure.of("growth", f"{point.series}/{point.at}/{kind}", subject, metric, unit, values))
+                    measure.say(f"growth {taken[-1].case} {subject} {metric}: {measure.number(taken[-1].median)} {unit}")
     return taken + ratios(taken)
 
 
 def ratios(taken: list[measure.Measurement]) -> list[measure.Measurement]:
     """Each point's cost over the lowest of its series."""
     best: dict[tuple[str, str], float] = {}
-    taken = [m for m in taken if m.metric == "cpu"]
+    taken = [m for m in taken if (m.subject, m.metric) == ("shmstore", "cpu")]
     for m in taken:
         series = _series(m.case)
         best[series] = min(best.get(series, m.median), m.median)
@@ -137,18 +146,21 @@ def _write(connection: Any, point: Point) -> tuple[str, int]:
         return loads._place(cursor)
 
 
-def _cost(port: int, point: Point) -> tuple[float, float]:
-    """Producer CPU of a load in ns a row: the first time, and the second; in a process of its own."""
+def _cost(port: int, point: Point) -> tuple[float, float, float, float]:
+    """CPU of a load in ns a row: the producer's the first time and the second, the dump's; and bytes a row. In a process of its own."""
     code = f"from scripts.benchmarks import growth; print(*growth.read({port}, growth.{point}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    first, second = map(float, done.stdout.split()[-2:])
-    return 1e9 * first / point.rows, 1e9 * second / point.rows
+    first, second, dump, size = map(float, done.stdout.split()[-4:])
+    return 1e9 * first / point.rows, 1e9 * second / point.rows, 1e9 * dump / point.rows, size / point.rows
 
 
-def read(port: int, point: Point) -> tuple[float, float]:
-    """Write a load, then read, decode, encode and put it; do so again. Return the seconds of CPU of each but for the writing."""
+def read(port: int, point: Point) -> tuple[float, float, float, int]:
+    """Write a load, then read, decode, encode and put it; do so again; then read the second as it is.
+
+    Return the seconds of CPU of each but for the writing, and the bytes of the second.
+    """
     from producer.decoder import EventDecoder
     from producer.seal import Seal
     from producer.stream import new_buffer
@@ -190,8 +202,9 @@ def read(port: int, point: Point) -> tuple[float, float]:
                     raise RuntimeError(f"{rows} rows of {point.rows} came")
                 return clock.read()[1]
 
-            first = go_on()
+            first, begin = go_on(), end
             end = _write(connection, point)
-            return first, go_on()
+            second, place = go_on(), loads.Load(point.series, point.rows, *begin, *end)
+            return first, second, decode.read_raw(port, place)[2], end[1] - begin[1]
         finally:
             EventStore.unlink(name)
