@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable
 
 from consumer.spark.database import DRIVERS
-from shmstore import EventStore
+from shmstore import EventStore, StoreNotFound
 from tests.consumer.spark.copies import copies
 from tests.servers.server import Server
 
@@ -155,6 +155,19 @@ class Chain:
                     command, stdout=log, stderr=log, env=self.environment, start_new_session=True
                 )
 
+    def run_on(self, choose: random.Random) -> None:
+        """Let both run for some seconds; mostly until the query reads, however long the driver takes to start."""
+        until, early = time.monotonic() + choose.uniform(2, 9), choose.random() < 0.2
+        while time.monotonic() < until or not (self.reads() or (early and "driver" in self.running)):
+            self.supervise()
+            time.sleep(0.1)
+
+    def reads(self) -> bool:
+        """True while a query owns its subscription."""
+        with suppress(StoreNotFound), EventStore.attach(self.store) as store:
+            return any(each.alive for each in store.subscriptions())
+        return False
+
     def workers(self) -> list[int]:
         """Spark's Python workers, the reader's process among them: descendants of the driver."""
         parents: dict[int, int] = {}
@@ -256,10 +269,7 @@ def run_with_kills(
     chain.supervise()
     try:
         for number in range(kills):
-            until = time.monotonic() + choose.uniform(2, 9)
-            while time.monotonic() < until or "driver" not in chain.running:
-                chain.supervise()
-                time.sleep(0.1)
+            chain.run_on(choose)
             print("killed", chain.kill(["driver", "producer", "worker"][number % 3], choose), flush=True)
         while load.done < 100 and load.error is None:
             chain.supervise()

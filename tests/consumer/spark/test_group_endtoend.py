@@ -51,10 +51,7 @@ def test_copies_equal_select_after_kills(mariadb: Server, mysql: Server, store_n
             chain.supervise()
             time.sleep(0.1)
         for number in range(24):
-            until = time.monotonic() + rng.uniform(2, 8)
-            while time.monotonic() < until or "driver" not in chain.running:
-                chain.supervise()
-                time.sleep(0.1)
+            chain.run_on(rng)
             victim = ("driver", "store", "producer", "worker")[number % 4]
             print("killed", chain.kill("producer" if victim == "store" else victim, rng), victim, flush=True)
             if victim == "store":
