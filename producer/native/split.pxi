@@ -38,6 +38,14 @@ cdef class Chunk:
     def __dealloc__(self):
         PyMem_Free(self.memory)
 
+    cdef int grow(self, size_t size) except -1:
+        """Make room for a large event as it comes. Nobody may be looking. The system moves large memory without a second copy."""
+        cdef void* memory = PyMem_Realloc(self.memory, size)
+        if memory == NULL:
+            raise MemoryError(f"no memory for {size} bytes of the stream")
+        self.memory, self.size = <uint8_t*>memory, size
+        return 0
+
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.memory, <Py_ssize_t>self.size, 0, flags)
 
@@ -105,16 +113,19 @@ cdef class Splitter:
         cdef size_t rest = self.end - self.start
         cdef size_t wanted = max(rest, self.need) + size
         cdef size_t now = self.chunk.size
+        cdef size_t due = max(2 * size, wanted if wanted <= now or rest < now // 2 else max(wanted, 2 * now))
         cdef Chunk chunk
-        if Py_REFCNT(<PyObject*>self.chunk) > 1 or (now > 4 * size and wanted <= 2 * size) or wanted > now:
-            # Somebody looks at it still; or it was for a large event, and would stay large; or it is for one that comes.
-            chunk = Chunk(max(2 * size, wanted if wanted <= now or rest < now // 2 else max(wanted, 2 * now)))
+        if Py_REFCNT(<PyObject*>self.chunk) > 1 or (now > 4 * size and wanted <= 2 * size):
+            # Somebody looks at it still; or it was for a large event, and would stay large.
+            chunk = Chunk(due)
             memcpy(chunk.memory, self.chunk.memory + self.start, rest)
             self.chunk = chunk
             self.start, self.end = 0, rest
         elif now - self.end < size:
             memmove(self.chunk.memory, self.chunk.memory + self.start, rest)
             self.start, self.end = 0, rest
+            if wanted > now:
+                self.chunk.grow(due)
         return memoryview(self.chunk)[self.end : self.end + size]
 
     def took(self, size_t size):
