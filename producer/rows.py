@@ -240,7 +240,7 @@ class _Generated:
     def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
         """Decode the rows in data[at:]."""
         rows: list[Any] = []
-        if self.empty and at < len(data):
+        if self.empty:
             raise ValueError("no column is present in the rows")
         if type_ is EventType.UPDATE:
             after: list[Any] = []

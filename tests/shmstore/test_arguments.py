@@ -88,5 +88,5 @@ def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]
         parser(COMMANDS, FILLS).parse_args(["tail", "--help"])
     told = capsys.readouterr().out.partition("formats:")[2]
     assert re.findall(r"^  (\w+) ", told, re.MULTILINE) == list(FORMATS)
-    assert "tableChanges empty" in told
+    assert "tableChanges says of dropped tables only" in told
     assert "without def and old" in told
