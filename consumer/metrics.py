@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from shmstore import StoreStat, SubscriptionStat
@@ -60,9 +61,7 @@ def prometheus(stats: Iterable[StoreStat]) -> str:
 
 
 def _store(families: Families, stat: StoreStat) -> None:
-    def add(name: str, kind: str, help: str, value: float) -> None:
-        families.add(name, kind, help, value, store=stat.name)
-
+    add = partial(families.add, store=stat.name)
     about = {"source": stat.source, "batch_mode": stat.batch_mode, "lag": stat.lag}
     families.add("store_info", "gauge", "1; the labels say what the store is.", 1, store=stat.name, **about)
     add("put_events_total", "counter", "Events put.", stat.put.sequence + 1)
@@ -79,10 +78,7 @@ def _store(families: Families, stat: StoreStat) -> None:
 
 
 def _producer(families: Families, stat: StoreStat) -> None:
-    def add(name: str, kind: str, help: str, value: float) -> None:
-        families.add(name, kind, help, value, store=stat.name)
-
-    stream = stat.stream
+    add, stream = partial(families.add, store=stat.name), stat.stream
     add("producer_up", "gauge", "1 while a living process is the producer.", stat.producer_alive)
     add("producer_heartbeat_timestamp_seconds", "gauge", "Last sign of life of the producer.", stat.heartbeat_ms / 1000)
     add("producer_waiting_for_room", "gauge", "1 while what is to be put does not fit.", stat.room_wanted is not None)
