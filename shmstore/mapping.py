@@ -1,7 +1,7 @@
 """The memory of a segment, mapped: words, ends, rows, slots and arena, as the ring sees them.
 
 The mapping is made in one reserved range: the fixed part once, each ring twice back to back. It is released when the last view
-of it is gone, never earlier: a batch that outlives close() reads memory, not a fault.
+of it is gone, never earlier: a batch that outlives close(), or a thread that outlives the interpreter, reads memory, not a fault.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
     reserved = layout.FIXED_SIZE + 2 * sum(length for _, length in rings)
     base = _mmap(None, reserved, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
     memory = (ctypes.c_ubyte * reserved).from_address(base)
-    weakref.finalize(memory, _libc.munmap, base, reserved)
+    # Not at exit, where a daemon thread may still look at it: the kernel takes it after the last thread.
+    weakref.finalize(memory, _libc.munmap, base, reserved).atexit = False
     _mmap(base, layout.FIXED_SIZE, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, 0)
     whole = memoryview(memory).cast("B")
     at = layout.FIXED_SIZE

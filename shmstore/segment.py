@@ -91,6 +91,7 @@ class Segment:
         self.words = self.views.words
         self._fixed = self.views.fixed
         self._finalizer = weakref.finalize(self, os.close, fd)
+        self._finalizer.atexit = False  # a daemon thread may use it until the process is gone
 
     def close(self) -> None:
         """Close the descriptor; the memory goes when its last view does."""
