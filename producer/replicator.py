@@ -13,6 +13,7 @@ import socket
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -107,7 +108,7 @@ class Replicator:
         self._first: Start | None = None  # where the first link began: the resume point while nothing was put
         self._beat = 0.0
         self._vitals = Vitals()
-        self._retention: Retention | None = None
+        self._retention = Retention(settings, self._log)
 
     def summary(self) -> Summary:
         """Return the counts so far."""
@@ -116,9 +117,7 @@ class Replicator:
     @property
     def stream(self) -> StreamStat:
         """How the stream goes."""
-        stat = self._vitals.stat(self._decoder.skipped)
-        if self._retention is not None:
-            stat = stat._replace(purge_ms=self._retention.purge_ms)
+        stat = self._vitals.stat(self._decoder.skipped)._replace(purge_ms=self._retention.purge_ms)
         return stat if self._snapshot is None else self._snapshot.progress.told(stat)
 
     @property
@@ -127,6 +126,10 @@ class Replicator:
 
     def run(self) -> Summary:
         """Replicate until told to stop. Raises `ShmStoreError` for what trying again would not mend."""
+        with closing(self._retention):
+            return self._run()
+
+    def _run(self) -> Summary:
         failures = 0
         damaged: list[str] = []
         while not self._stop():
@@ -234,7 +237,7 @@ class Replicator:
             self._snapshot.begin(server)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
         self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
-        self._retention = Retention(settings, server, self._log)
+        self._retention.use(server)
         return link
 
     def _resume(self) -> Resume | None:
@@ -385,8 +388,7 @@ class Replicator:
         if self._first is None or not (at_once or now - self._beat >= SECOND):
             return
         self._beat = now
-        if self._retention is not None:
-            self._retention.look(self._position)
+        self._retention.look(self._position)
         if self._seat is None:
             self._store.heartbeat(self._source, self._position, self.stream)
             if self._snapshot is not None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 import time
 
 import pytest
 
 from consumer.metrics import problems
 from producer import retention
+from producer.binlog import Session, connect
+from producer.server import Server as Source
+from producer.settings import Settings
 from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreClosed
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import execute, running, wait_for
@@ -84,3 +89,49 @@ def test_a_store_that_is_removed_ends_its_producer(mariadb: Server, database: st
         EventStore.unlink(run.settings.store)
         with pytest.raises(StoreClosed, match="was removed"):
             run.wait()
+
+
+def test_a_producer_that_ends_leaves_no_look_under_way(mariadb: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that ends while it looks how long the binlog is kept waits for the look, whose connection is closed by then."""
+    looking, closing, ended = threading.Event(), threading.Event(), threading.Event()
+    close = retention.Retention.close
+
+    def slowly(settings: Settings, endpoint: tuple[str, int]) -> Session:
+        looking.set()
+        assert closing.wait(60)
+        session = connect(settings, endpoint)
+        end = session.close
+        session.close = lambda: (end(), ended.set())  # type: ignore[method-assign,func-returns-value,assignment,return-value]
+        return session
+
+    monkeypatch.setattr(retention, "connect", slowly)
+    monkeypatch.setattr(retention.Retention, "close", lambda looks: (closing.set(), close(looks)))
+    with running(mariadb) as run:
+        wait_for(looking.is_set, "a look")
+        run.stop()
+        assert ended.is_set()
+
+
+def test_a_server_that_does_not_answer_holds_no_producer_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who ends waits for a look at a server that takes the connection and says nothing only for as long as a look may take."""
+    monkeypatch.setattr(retention, "PATIENCE", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = mute.getsockname()
+        looks = retention.Retention(Settings(store="none", host=endpoint[0], port=endpoint[1]), logging.getLogger("producer"))
+        looks.look(Position("binlog.000001", 4))  # of no server yet
+        assert _looking() == 0
+        looks.use(Source(endpoint, "mute", True, {}))
+        looks.look(Position("binlog.000001", 4))
+        link = mute.accept()[0]
+        assert _looking() == 1
+        looks.close()
+        assert _looking() == 0
+        assert link.recv(1) == b""  # closed
+        looks.use(Source(endpoint, "mute", True, {}))
+        looks.look(Position("binlog.000001", 4))
+        assert _looking() == 0
+        link.close()
+
+
+def _looking() -> int:
+    return sum(thread.name == "producer-retention" for thread in threading.enumerate())
