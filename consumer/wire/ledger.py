@@ -19,6 +19,8 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,14 +59,33 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._number, self.record = self._load()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise self._refused(error) from error
+        with self._file() as fd:
+            self._number, self.record = self._load(fd)
 
-    def _load(self) -> tuple[int, Record]:
+    @contextmanager
+    def _file(self) -> Iterator[int]:
+        """The file, open for a moment: the server has many clients. Raises `StoreError` where the system refuses."""
+        fd = -1
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            yield fd
+        except OSError as error:
+            raise self._refused(error) from error
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _refused(self, error: OSError) -> StoreError:
+        return StoreError(f"{self.path} cannot be written: {error.strerror}; see to that, or serve with another --state")
+
+    def _load(self, fd: int) -> tuple[int, Record]:
         found: list[tuple[int, Record]] = [(0, Record())]
         for place in (0, 1):
-            data = os.pread(self._fd, _PLACE, place * _PLACE)
+            data = os.pread(fd, _PLACE, place * _PLACE)
             if len(data) < _HEAD.size:
                 continue
             magic, crc, number, epoch, next_id, resume, count, filter_bytes = _HEAD.unpack_from(data)
@@ -85,16 +106,8 @@ class Ledger:
         rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
         # The other place than last time: the last record stays whole until this one is.
         data = _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
-        try:
-            written = os.pwrite(self._fd, data, (number & 1) * _PLACE)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from error
+        with self._file() as fd:
+            written = os.pwrite(fd, data, (number & 1) * _PLACE)
         if written < len(data):
             raise StoreError(f"{self.path} cannot be written: the disk is full")
         self._number, self.record = number, record
-
-    def close(self) -> None:
-        """Close the file; it stays."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1

@@ -15,8 +15,8 @@ READ_AHEAD: Final = 1 << 16
 class Host(Protocol):
     """What a peer asks of the server."""
 
-    def connected(self, peer: Peer) -> bool:
-        """Take a connection in; False where it must go."""
+    def connected(self, peer: Peer) -> bytes | None:
+        """Take a connection in and return None, or else what it is sent before it is closed."""
 
     def disconnected(self, peer: Peer) -> None:
         """Forget a connection."""
@@ -52,9 +52,11 @@ class Peer(asyncio.Protocol):
         """Begin the conversation."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if not self._server.connected(self):
+        last = self._server.connected(self)
+        if last is not None:
             self.lost = True
-            transport.abort()
+            transport.write(last)
+            transport.close()
             return
         transport.set_write_buffer_limits(high=0)  # drained means: the kernel has it
         self.task = asyncio.get_running_loop().create_task(self._run())

@@ -2,8 +2,8 @@
 
 Plan. One task a connection takes its requests one at a time, in order. A session (destination, client id) belongs to no
 connection: two connections of one client share it, one call at a time. The only thing that takes long is a GET that
-waits; it waits in a thread, for the store's own wake-up, and gives the session up when another connection asks for it
-or its own goes away. Large batches are encoded in steps with the loop running in between. So neither a client that is
+waits; it waits in a thread, of which there are as many as connections, for the store's own wake-up, and gives the session
+up when another connection asks for it or its own goes away. Large batches are encoded in steps with the loop running in between. So neither a client that is
 slow, nor one that is silent, nor one that wants a lot holds up another.
 
 The bytes of an answer go out in one write, and the next request is looked at when they have left: a client that does
@@ -17,14 +17,13 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from consumer.canal import Values
 from consumer.wire import protocol
+from consumer.wire.capacity import Capacity, Threads
 from consumer.wire.entry import Encoder
 from consumer.wire.filter import compile_filter
 from consumer.wire.messages import PacketType
@@ -46,7 +45,6 @@ from shmstore import (
     state_directory,
 )
 
-_T = TypeVar("_T")
 _log = logging.getLogger("shmstore.serve")
 
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
@@ -68,18 +66,29 @@ class Server:
         self._seats: dict[Client, Seat] = {}
         self._shelves: dict[str, Shelf] = {}
         self._peers: set[Peer] = set()
-        self._pool = ThreadPoolExecutor(max_workers=512, thread_name_prefix="canal")
+        self._capacity = Capacity.of_process(settings.max_connections)
+        # A connection is in one call at a time.
+        self._threads = Threads(self._capacity.connections)
+        self._in_thread = self._threads.run
         self._listener: asyncio.Server | None = None
         self._closing = False
 
     async def start(self) -> None:
         """Listen. Raises `OSError` where the address cannot be had or the certificate cannot be read."""
-        loop = asyncio.get_running_loop()
-        context = None
-        if self.settings.tls_cert and self.settings.tls_key:
-            context = _tls(self.settings.tls_cert, self.settings.tls_key)
-        self._listener = await loop.create_server(
-            lambda: Peer(self), self.settings.host, self.settings.port, ssl=context, backlog=512
+        settings, capacity = self.settings, self._capacity
+        if capacity.connections < settings.max_connections:
+            _log.warning(
+                "takes %s connections, not %s: it may have %s files open; raise the hard limit (ulimit -Hn, LimitNOFILE=)",
+                *(capacity.connections, settings.max_connections, capacity.files),
+            )
+        context = _tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: Peer(self),
+            settings.host,
+            settings.port,
+            ssl=context,
+            ssl_handshake_timeout=settings.auth_timeout if context else None,
+            backlog=512,
         )
         self.address = self._listener.sockets[0].getsockname()[:2]
 
@@ -98,22 +107,26 @@ class Server:
                     with suppress(ShmStoreError):
                         await self._in_thread(seat.session.close)
                     seat.session = None
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    async def _in_thread(self, call: Callable[..., _T], *arguments: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+        self._threads.close()
 
     # ------------------------------------------------------------ connections
 
-    def connected(self, peer: Peer) -> bool:
-        """Take a connection in; False where there are too many."""
-        if self._closing or len(self._peers) >= self.settings.max_connections:
+    def connected(self, peer: Peer) -> bytes | None:
+        """Take a connection in and return None, or else what it is sent before it is closed."""
+        most = self._capacity.connections
+        if self._closing or len(self._peers) >= most:
             self.metrics.refused_connections += 1
-            return False
+            # Clients look for a reason in the answer to their authentication, not in place of the handshake.
+            why = (
+                "the server ends"
+                if self._closing
+                else f"{most} connections are open, which is all that the server takes: close one"
+            )
+            return protocol.handshake(os.urandom(protocol.SEED_BYTES)) + protocol.refused(protocol.FAILED, why)
         self._peers.add(peer)
         self.metrics.connections += 1
         self.metrics.connections_total += 1
-        return True
+        return None
 
     def disconnected(self, peer: Peer) -> None:
         """Forget a connection."""
@@ -253,12 +266,21 @@ class Server:
         async with Turn(seat):
             if seat.session is None:
                 try:
+                    self._check_sessions()
                     seat.session = await self._in_thread(self._make_session, client)
                 except BaseException:
                     if not seat.waiters:  # a name that leads nowhere leaves nothing
                         self._seats.pop(client, None)
                     raise
         return seat
+
+    def _check_sessions(self) -> None:
+        count = sum(seat.session is not None for seat in self._seats.values())
+        if count >= self._capacity.sessions:
+            raise ProtocolError(
+                f"{count} clients are subscribed through this server, which may have {self._capacity.files} files open: raise its limit "
+                "(ulimit -Hn, LimitNOFILE=), or unsubscribe those that do not come back"
+            )
 
     def _shelf(self, store: EventStore) -> Shelf:
         """The shelf of this life of `store`."""

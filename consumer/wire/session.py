@@ -68,12 +68,8 @@ class Session:
         self._ready = Ready()
         name = subscription_name(client)
         self._ledger = Ledger(state / store.name / f"{name}.batches")
-        try:
-            self.subscription = self._subscribe(name, start, CheckpointFile(state, store.name, name))
-            self._given = self._recover()
-        except BaseException:
-            self._ledger.close()
-            raise
+        self.subscription = self._subscribe(name, start, CheckpointFile(state, store.name, name))
+        self._given = self._recover()
         self._wanted: Wanted | None = None
         self.filter(self._ledger.record.filter)
         shelf.readers.add(self)
@@ -276,7 +272,6 @@ class Session:
         try:
             self.subscription.close()
         finally:
-            self._ledger.close()
             self.store.close()
 
     def forget(self) -> None:
@@ -294,7 +289,6 @@ class Session:
             with suppress(StoreError):  # it starts anew then, at worst seeing again what it has acked
                 self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
         finally:
-            self._ledger.close()
             self.store.close()
 
 

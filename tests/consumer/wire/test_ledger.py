@@ -16,10 +16,8 @@ def test_kept(tmp_path: Path) -> None:
     assert ledger.record.next_id == 1
     for record in (ONE, TWO, ONE, Record(filter="x" * 32000, batches=tuple(Given(i, i) for i in range(4096))), TWO):
         ledger.write(record)
-    ledger.close()
     again = Ledger(path)
     assert again.record == TWO
-    again.close()
 
 
 def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
@@ -29,7 +27,6 @@ def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
     ledger.write(ONE)
     before = path.read_bytes()
     ledger.write(TWO)
-    ledger.close()
     after = path.read_bytes()
     changed = [i for i in range(len(after)) if i >= len(before) or after[i] != before[i]]
     assert changed
@@ -37,11 +34,9 @@ def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
         path.write_bytes(after[:i] + bytes([after[i] ^ 0x41]) + after[i + 1 :])
         torn = Ledger(path)
         assert torn.record == ONE
-        torn.close()
     path.write_bytes(before)
     old = Ledger(path)
     assert old.record == ONE
-    old.close()
 
 
 def test_only_what_is_still_out() -> None:

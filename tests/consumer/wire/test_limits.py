@@ -198,15 +198,17 @@ def test_idle_and_unauthenticated(new_server: NewServer, store: EventStore) -> N
 
 
 def test_frames_and_connections(new_server: NewServer, store: EventStore) -> None:
-    """A frame above the limit is answered and the connection closed; connections above the limit are closed at once."""
+    """A frame above the limit is answered and the connection closed; connections above the limit are told so, and closed."""
     server = new_server(max_frame=200, max_connections=2)
     client = RawClient(server.port, store.name)
     assert "allowed are 0 to 200" in refused(client.subscribe("x" * 300), 400)
     assert client.socket.recv(1) == b""
     wait_for(lambda: server.server.metrics.connections == 0, "the connection was closed")
     kept = [RawClient(server.port, store.name) for _ in range(2)]
-    with pytest.raises(OSError, match=r".*"):
-        RawClient(server.port, store.name)
+    more = RawClient(server.port, store.name, login=False)
+    assert "2 connections are open" in refused(more.authenticate(), 400)
+    with pytest.raises(ConnectionError):
+        more.read()
     for client in kept:
         assert client.subscribe().error_code == 0
     assert server.server.metrics.refused_connections == 1
