@@ -97,14 +97,20 @@ def wait_for(condition: Any, what: str, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def wait_for_position(server: Server, store: EventStore, seconds: float = 60, *, put: bool = False) -> None:
-    """Wait until the producer has read everything that `server` has logged; with `put`, until all of that is in the store."""
+def end_of_log(server: Server) -> tuple[str, int]:
+    """Where what `server` has logged ends: (file, offset)."""
     with server.connect() as connection, connection.cursor() as cursor:
         try:
             cursor.execute("SHOW BINARY LOG STATUS")
         except Exception:
             cursor.execute("SHOW MASTER STATUS")
         file, offset = cursor.fetchone()[:2]
+        return file, offset
+
+
+def wait_for_position(server: Server, store: EventStore, seconds: float = 60, *, put: bool = False) -> None:
+    """Wait until the producer has read everything that `server` has logged; with `put`, until all of that is in the store."""
+    file, offset = end_of_log(server)
 
     def arrived() -> bool:
         read = None if put else store.stat().source_position  # a second old, and ahead of the ring while that is full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,9 @@ import pytest
 
 import producer
 from producer.snapshot import Snapshot
+from producer.window import Window
 from shmstore import Event, EventStore, EventType
-from tests.producer.running import Running, events_of, execute, running, wait_for, wait_for_position
+from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
 from tests.producer.snapping import Load, copied, fill, finished, select, states
 from tests.servers.server import Server
 
@@ -124,21 +124,20 @@ def test_any_key_leads_through_the_whole_table_once(any_server: Server, database
         assert len(set(read)) == len(read) or name == "keyless"
 
 
-def lately(monkeypatch: pytest.MonkeyPatch, *changes: Callable[[], Any]) -> None:
-    """Let one of `changes` happen between the read and the put of each chunk, and the stream go on a while."""
-    left, due = list(changes), dict[int, float]()
+def lately(monkeypatch: pytest.MonkeyPatch, server: Server, *changes: Callable[[], Any]) -> None:
+    """Let one of `changes` happen between the read of each chunk and its put, which waits until the stream has brought it."""
+    left, logged = list(changes), dict[Window, tuple[str, int]]()
     place = Snapshot._place
 
     def late(self: Snapshot, chunk: Any) -> None:
-        if id(chunk.window) not in due:
-            due[id(chunk.window)] = time.monotonic() + 0.4
+        if chunk.window not in logged:
             if left:
                 left.pop(0)()
-            kept.append(chunk.window)
-        if time.monotonic() > due[id(chunk.window)]:
+            logged[chunk.window] = end_of_log(server)
+        reached = self._decoder.position
+        if (reached.file, reached.offset) >= logged[chunk.window]:
             place(self, chunk)
 
-    kept: list[Any] = []  # so that no id comes twice
     monkeypatch.setattr(Snapshot, "_place", late)
 
 
@@ -149,7 +148,7 @@ def test_rows_that_the_stream_changed_meanwhile_are_left_out(
     """A row updated, deleted or moved after the read and before the put stays as the stream brought it; without the window it goes back."""
     fill(any_server, database, 20)
     changes = ("UPDATE t SET n = 555 WHERE id = 3", "DELETE FROM t WHERE id = 4", "UPDATE t SET id = 30 WHERE id = 5")
-    lately(monkeypatch, lambda: execute(any_server, database, *changes))
+    lately(monkeypatch, any_server, lambda: execute(any_server, database, *changes))
     if not window:
         monkeypatch.setattr("producer.window.Window._event", lambda self, payload: None)
     with running(any_server, **options) as run:
@@ -165,6 +164,7 @@ def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(
     fill(any_server, database, 20)
     lately(
         monkeypatch,
+        any_server,
         lambda: execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7"),
         lambda: execute(any_server, database, "ALTER TABLE t DROP COLUMN n"),
         lambda: execute(any_server, database, "TRUNCATE TABLE t", "INSERT INTO t (id) VALUES (1)"),
@@ -191,7 +191,7 @@ def test_a_commit_of_an_xa_transaction_meanwhile_makes_the_chunk_be_read_again(
             cursor.execute(statement)
         with EventStore.attach(run.settings.store) as store:
             wait_for_position(any_server, store)
-        lately(monkeypatch, lambda: cursor.execute("XA COMMIT 'x'"))
+        lately(monkeypatch, any_server, lambda: cursor.execute("XA COMMIT 'x'"))
         producer.request_snapshot(run.settings.store, "*.t", state=run.settings.state)
         events = events_of_snapshot(run, any_server)
     read = [row.after for event in events if event.type is EventType.READ for row in event.rows]
