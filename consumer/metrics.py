@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from shmstore import StoreStat, SubscriptionStat
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SILENCE_MS = 60_000  # no sign of life, no word of the source or no room for so long is a problem
+PATIENCE = 5.0  # seconds that a client may say nothing, or take nothing
 
 
 class Families:
@@ -158,16 +160,30 @@ class Endpoint(ThreadingHTTPServer):
     """An HTTP server that answers ``GET /metrics`` with what `stats` returns at that moment, and ``GET /healthz`` with 200 or, where
     something keeps a store from making progress, 503 and what that is. Port 0 takes a free one.
 
-    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too.
+    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too;
+    `server_close` waits a moment for answers under way, which hold stores.
     """
-
-    daemon_threads = True
 
     def __init__(self, address: tuple[str, int], stats: Callable[[], Sequence[StoreStat]]) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Page)
         self.stats = stats
+        self._answers: list[threading.Thread] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own."""
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._answers = [each for each in self._answers if each.is_alive()]
+        self._answers.append(thread)
+        thread.start()
+
+    def server_close(self) -> None:
+        """Stop listening."""
+        super().server_close()
+        until = time.monotonic() + PATIENCE
+        for thread in self._answers:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def stop(self) -> None:
         """End `serve_forever` soon; returns at once."""
@@ -176,6 +192,7 @@ class Endpoint(ThreadingHTTPServer):
 
 class _Page(BaseHTTPRequestHandler):
     server: Endpoint
+    timeout = PATIENCE
 
     def do_GET(self) -> None:
         """Answer with the metrics or the health, or with 404 for any other path."""

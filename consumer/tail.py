@@ -90,18 +90,26 @@ def tail(
     `BrokenPipeError` when nobody can read `out` any more, also while there is nothing to write.
     """
     gone = threading.Event()
-
-    def watch(file: int) -> None:
-        poll = select.poll()
-        poll.register(file, 0)  # errors alone: that a pipe has lost its reader
-        poll.poll()
-        gone.set()
-        with suppress(ShmStoreError):  # it is over already
-            reader.stop()
-
+    over = os.eventfd(0, os.EFD_CLOEXEC)
+    poll = select.poll()
+    poll.register(over, select.POLLIN)
     with suppress(OSError):  # what is no file is not watched
-        threading.Thread(target=watch, args=(out.fileno(),), name="tail-output", daemon=True).start()
-    _write(reader, out, formatter or Formatter(), chosen, count, last)
+        poll.register(out.fileno(), 0)  # errors alone: that a pipe has lost its reader
+
+    def watch() -> None:
+        if all(file != over for file, _ in poll.poll()):
+            gone.set()
+            with suppress(ShmStoreError):  # which the reader meets itself
+                reader.stop()
+
+    watcher = threading.Thread(target=watch, name="tail-output", daemon=True)
+    watcher.start()
+    try:
+        _write(reader, out, formatter or Formatter(), chosen, count, last)
+    finally:
+        os.eventfd_write(over, 1)
+        watcher.join()
+        os.close(over)
     if gone.is_set():
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 import time
+import urllib.request
 
-from consumer.metrics import SILENCE_MS, problems, prometheus
+import pytest
+
+from consumer import metrics
+from consumer.metrics import SILENCE_MS, Endpoint, problems, prometheus
 from shmstore import Cursor, Position, StoreStat, StreamStat, SubscriptionStat
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
@@ -147,3 +153,54 @@ def test_health_is_progress() -> None:
     assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed"
     (lost,) = problems([good._replace(subscriptions=(subscription("x"), subscription("y", "lost")))])
     assert lost == "store 'a': subscription 'y' was evicted"
+
+
+def test_an_endpoint_that_ends_lets_its_answers_end() -> None:
+    """`server_close` returns when answers under way are given: no thread is left that holds a store."""
+    asked, closing, stores = threading.Event(), threading.Event(), []
+
+    def stats() -> list[StoreStat]:
+        stores.append("held")
+        asked.set()
+        assert closing.wait(60)
+        stores.remove("held")
+        return []
+
+    server = Endpoint(("127.0.0.1", 0), stats)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    got: list[int] = []
+    asking = threading.Thread(target=lambda: got.append(_status(server.server_port)))
+    asking.start()
+    assert asked.wait(60)
+    server.stop()
+    serving.join()
+    threading.Timer(0.1, closing.set).start()  # only once `server_close` waits, or it would have nothing to wait for
+    server.server_close()
+    assert stores == []
+    asking.join()
+    assert got == [200]
+
+
+def _status(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return int(answer.status)
+
+
+def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that connects and says nothing is let go, and holds nobody up for long."""
+    monkeypatch.setattr(metrics, "PATIENCE", 0.2)
+    monkeypatch.setattr(metrics._Page, "timeout", 0.2)
+    before = threading.active_count()
+    server = Endpoint(("127.0.0.1", 0), list)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    with socket.create_connection(("127.0.0.1", server.server_port)) as silent:
+        assert silent.recv(1) == b""
+        server.stop()
+        serving.join()
+        server.server_close()
+    deadline = time.monotonic() + 60
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

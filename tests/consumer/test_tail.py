@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -90,6 +91,18 @@ def test_an_output_that_nobody_reads_ends_the_wait(store: EventStore, peeks: boo
         with pytest.raises(BrokenPipeError):
             tail(reader, out)
     assert ack(store) == (-1 if peeks else 0)
+
+
+def test_nothing_watches_an_output_that_is_done_with(store: EventStore) -> None:
+    """When tail is over, no thread is left that holds the reader, and so its store's memory, until the process exits."""
+    store.put([change(0)])
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb") as out:
+        before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        for failing in (False, True):
+            with suppress(ZeroDivisionError), reader(store) as consumer:
+                tail(consumer, out, chosen=(lambda event: bool(1 // 0)) if failing else None)
+            assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
 def test_count_counts_what_is_printed(store: EventStore) -> None:
