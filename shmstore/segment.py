@@ -25,6 +25,7 @@ from shmstore import layout
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.mapping import cursors_sane, mapped
+from shmstore.memory import free_memory
 from shmstore.options import Options
 from shmstore.sync import fence, start_time
 
@@ -68,7 +69,7 @@ class Segment:
             head = os.pread(fd, layout.HEADER.itemsize, 0)
             header = _checked_header(head, status.st_size, where)
             self.mode = stat_module.S_IMODE(status.st_mode)
-            self.gid = status.st_gid
+            self.uid, self.gid = status.st_uid, status.st_gid
             self.epoch = int(header["epoch"])
             #: Overflow segments are called this, a dot and a sequence; semaphores this, a dot and what they are for. With the
             #: epoch, so that a store that is removed and its successor never share one.
@@ -162,14 +163,10 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
             raise StoreError(f"cannot give store {name!r} to group {group!r}: {error.strerror}; be a member of it") from error
         os.fchmod(fd, mode)
         try:
-            if sizes.total > _free(fd, in_memory=path is None):
-                raise OSError(errno.ENOSPC, "")
-            os.posix_fallocate(fd, 0, sizes.total)  # all memory now: later a full file system would be a SIGBUS
+            take_memory(fd, sizes.total, in_memory=path is None)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
             raise StoreError(
-                f"store {name!r} needs {sizes.total} bytes in {directory}, which has less free: choose a smaller capacity or memory unit"
+                f"store {name!r} needs {sizes.total} bytes in {directory}; {error.strerror}: choose a smaller capacity or memory unit"
             ) from error
         os.pwrite(fd, _first_header(options, sizes), 0)
         os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
@@ -189,15 +186,15 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
     return Segment(name, path, fd)
 
 
-def _free(fd: int, *, in_memory: bool) -> int:
-    """Bytes that can be had where `fd` is: asked first, because for memory that it has not the kernel kills processes."""
+def take_memory(fd: int, size: int, *, in_memory: bool) -> None:
+    """Take all of a file's `size` bytes now: later a full file system would be a SIGBUS. Raises OSError that says why not."""
     there = os.fstatvfs(fd)
-    free = there.f_bavail * there.f_frsize if there.f_blocks else 2**63  # a tmpfs may have no limit
-    if in_memory:
-        with open("/proc/meminfo") as file:
-            kilobytes = {line.split()[0]: int(line.split()[1]) for line in file}
-        free = min(free, 1024 * (kilobytes["MemAvailable:"] + kilobytes["SwapFree:"]))
-    return free
+    free = there.f_bavail * there.f_frsize if there.f_blocks else size  # a tmpfs may have no limit
+    if size > free:
+        raise OSError(errno.ENOSPC, f"its file system has {free} free")
+    if in_memory and size > (free := free_memory()):
+        raise OSError(errno.ENOMEM, f"the host, or a control group that this process is in, has {free} left")
+    os.posix_fallocate(fd, 0, size)
 
 
 def _group(group: str | int | None) -> int:
