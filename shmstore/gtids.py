@@ -7,7 +7,17 @@ from typing import Final
 
 _GTID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:([a-z_][a-z0-9_]*:)?\d+|\d+-\d+-\d+")
 _INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_SETS: Final = (  # a part of one of MySQL's, and of MariaDB's
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s*:\s*([a-z_][a-z0-9_]*|[0-9]+(-[0-9]+)?))+",
+    r"[0-9]+-[0-9]+-[0-9]+",
+)
 Gtids = dict[str, list[tuple[int, int]]]  # source -> (first, last) ..., ascending, none touching the next
+
+
+def well_formed(gtids: str) -> bool:
+    """True where `gtids` is written like a GTID set of MySQL or of MariaDB."""
+    parts = [part.strip() for part in gtids.lower().split(",")]
+    return any(all(re.fullmatch(form, part) for part in parts) for form in _SETS)
 
 
 def parse(text: str) -> Gtids:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from datetime import UTC, datetime
 
 import numpy as np
 
 from shmstore.batch import Batch
 from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Event, EventType, Position
+from shmstore.gtids import well_formed
 from shmstore.layout import SlotFlag, StoreFlag, header_word
 from shmstore.ring import FLOOR, PUT, slowest_ack
 from shmstore.segment import Segment
+from shmstore.start import Start, parse_start
 from shmstore.sync import fence
-
-MYSQL_GTIDS: Final = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s*:\s*([a-z_][a-z0-9_]*|[0-9]+(-[0-9]+)?))+"
-MARIADB_GTIDS: Final = r"[0-9]+-[0-9]+-[0-9]+"
 
 
 def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: int | None) -> Batch:
@@ -52,6 +50,61 @@ def absent(segment: Segment, sequence: int, oldest: int, newest: int) -> Positio
     """The error that says so, and what is there instead."""
     held = f"it keeps {oldest} to {newest}" if oldest <= newest else f"it is empty, and its next event will be {newest + 1}"
     return PositionNotFound(f"sequence {sequence} is not in store {segment.name!r}: {held}")
+
+
+def first_wanted(segment: Segment, start: Start) -> int:
+    """Return the sequence of the first event from `start` on, one of the forms of `shmstore.start`. Raises `PositionNotFound`."""
+    oldest, newest = slowest_ack(segment.views) + 1, segment.words[PUT]
+    start = parse_start(start) if isinstance(start, str) else start
+    if start == "earliest":
+        return oldest
+    if start == "latest":
+        return newest + 1
+    if isinstance(start, Position):
+        return find(segment, start)
+    if isinstance(start, datetime):
+        return find_time(segment, start)
+    if not isinstance(start, int):
+        raise ValueError(f"start is {start!r}: give 'earliest', 'latest', a sequence, a Position, a datetime, or the text of one")
+    if not oldest <= start <= newest + 1:
+        raise absent(segment, start, oldest, newest)
+    return start
+
+
+def first_behind(segment: Segment, start: Start, ack: int, name: str) -> int:
+    """`first_wanted` for the subscription `name` that has acked up to `ack`. Raises `PositionNotFound` where that lies behind it."""
+    start = parse_start(start) if isinstance(start, str) else start
+    if isinstance(start, Position) and _stands_at(segment, ack, start):
+        return ack + 1
+    sequence = start if isinstance(start, int) and start <= ack else first_wanted(segment, start)
+    if sequence > ack or isinstance(start, str | datetime):
+        return max(sequence, ack + 1)
+    raise PositionNotFound(
+        f"sequence {sequence} was acked by subscription {name!r}, up to {ack}: go on at {ack + 1}, or forget the subscription with "
+        f"`shmstore unsubscribe {segment.name} {name}` and begin a new one"
+    )
+
+
+def _stands_at(segment: Segment, sequence: int, position: Position) -> bool:
+    """True where an event is at `position`: also one of a snapshot's, of which many stand behind the transaction that ends there."""
+    if position.file and not position.of_group:
+        slot = segment.views.slots[sequence & (segment.views.places - 1)]
+        return (int(slot["file"]), int(slot["offset"])) == position.order[:2]
+    here = position_if_readable(segment, sequence)
+    return here is not None and here.gtids == position.gtids
+
+
+def find_time(segment: Segment, moment: datetime) -> int:
+    """Return the sequence of the first event of the first transaction that ends at `moment` or later; UTC without a zone."""
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    oldest, put = slowest_ack(segment.views) + 1, segment.words[PUT]
+    i = oldest & (segment.views.places - 1)
+    slots = segment.views.slots[i : i + put - oldest + 1]
+    later = np.flatnonzero(slots["time"] >= round(moment.timestamp() * 1000))
+    if not len(later):
+        return put + 1
+    points = np.flatnonzero(slots["flags"][: later[0]] & int(SlotFlag.ACK_POINT))
+    return oldest + (int(points[-1]) + 1 if len(points) else 0)
 
 
 def find(segment: Segment, position: Position) -> int:
@@ -118,12 +171,6 @@ def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> 
     raise PositionNotFound(
         f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}: give the position of one that was read from it, or a sequence"
     )
-
-
-def well_formed(gtids: str) -> bool:
-    """True where `gtids` is written like a GTID set of MySQL or of MariaDB."""
-    parts = [part.strip() for part in gtids.lower().split(",")]
-    return any(all(re.fullmatch(form, part) for part in parts) for form in (MYSQL_GTIDS, MARIADB_GTIDS))
 
 
 def is_read(segment: Segment, sequence: int) -> bool:

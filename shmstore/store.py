@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from shmstore.layout import (
     LOCK_TABLE,
     BatchMode,
     StoreFlag,
+    StoreState,
     header_word,
 )
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
@@ -29,11 +31,15 @@ from shmstore.passed import Passed
 from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack, writer_of
 from shmstore.room import Room
 from shmstore.segment import Segment
+from shmstore.start import Start
 from shmstore.stat import StoreStat, StreamStat, SubscriptionStat, describe, note_heartbeat, note_producer
 from shmstore.subscription import Subscription
-from shmstore.sync import ASYMMETRIC, Deadline, Lock, Ownership, fence
-from shmstore.table import Start, SubscriptionTable
+from shmstore.sync import ASYMMETRIC, Condition, Deadline, Lock, Ownership, fence
+from shmstore.table import SubscriptionTable
 from shmstore.wakeups import Wakeups
+
+STATE: Final = header_word("state")
+LIVE: Final = int(StoreState.LIVE)
 
 _open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
 
@@ -49,8 +55,7 @@ class EventStore:
         self.segment = mapped
         self._views = mapped.views
         self._words = mapped.words
-        gid = -1 if mapped.mode == 0o600 else mapped.gid
-        self.lock = Lock(mapped.fd, LOCK_TABLE, f"/{mapped.semaphores}.lock", mapped.mode, gid)
+        self.lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
         self._table = SubscriptionTable(mapped, self.lock)
         self._wakeups = Wakeups(mapped)
         self._room = Room(mapped, self._table, self._wakeups.room, self._wakeups.notify)
@@ -139,8 +144,6 @@ class EventStore:
         if not isinstance(self._writer, Unclaimed):
             self._writer.close()
         self._writer = Unclaimed(self._claimed)  # type: ignore[assignment]
-        self.lock.close()
-        self._wakeups.close()
 
     def _abandon(self) -> None:
         """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
@@ -233,7 +236,8 @@ class EventStore:
         with self._table.locked():
             self._writer = writer_of(self._views)
         if self._views.native is not None and not self._checksum:
-            self._put_now, self._put_encoded_now = self._wakeups.taught(self._writer)
+            writer: Any = self._writer
+            self._put_now, self._put_encoded_now = writer.put_now, writer.put_encoded_now
 
     def _claimed(self) -> Writer:
         self.claim()
@@ -247,8 +251,10 @@ class EventStore:
         `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
         """
         if self._put_now is not None and (sequence := self._put_now(events)) != -1:  # else the long way
-            return sequence if sequence >= 0 else self._published()
+            return sequence
         writer = self._writer
+        if self._words[STATE] != LIVE:
+            raise self._removed()
         try:
             if type(events) is bytes:
                 done = not self._checksum and writer.put_one(events)
@@ -271,11 +277,13 @@ class EventStore:
         The caller fills size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
         """
         if self._put_encoded_now is not None and (sequence := self._put_encoded_now(blob, slots)) != -1:
-            return sequence if sequence >= 0 else self._published()
+            return sequence
         n = len(slots)
         if n == 0:
             return self._words[PUT]
         writer = self._writer
+        if self._words[STATE] != LIVE:
+            raise self._removed()
         slots, sizes, total, oversized = admit(self.segment, blob, slots, writer.put)
         if self._checksum:
             slots = with_checks(blob, slots, writer.put + 1)
@@ -295,14 +303,12 @@ class EventStore:
         return self._published()
 
     def _published(self) -> int:
+        """Wake who waits for what is there now. It may not fail: whoever puts again after an error puts twice."""
         if not ASYMMETRIC:
             fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
             self._wakeups.notify(armed_readers(self._views, everyone=False))
-            if self.segment.removed:
-                self._words[ARMED] = 1  # the next put comes here, too
-                raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
-        return self._words[PUT]
+        return self._writer.put
 
     def _resync(self) -> None:
         if not isinstance(self._writer, Unclaimed):
@@ -326,17 +332,17 @@ class EventStore:
         """Own the subscription `name` until `Subscription.close` or the death of this process.
 
         A known name goes on after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
-        sequence of the first event wanted, or a `Position` (the first event after it). With `checkpoint`, the acked position
+        sequence of the first event wanted, a `Position` (the first event after it), a datetime (the first transaction that ends
+        then or later), or one of these as text: see `shmstore.start`. With `checkpoint`, the acked position
         is made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the
         file holds: of a store made anew, it is not given what it had acked of the old one. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
         """
         self._check_open()
         saved = checkpoint.load() if checkpoint is not None else None
         passed = Passed(saved.position) if saved is not None and saved.epoch != self.epoch else None
-        if saved is not None:
-            start = passed or saved.sequence + 1
+        begin = start if saved is None else passed or saved.sequence + 1
         before = slowest_ack(self._views)
-        place, owner = self._table.take(name, start)
+        place, owner = self._table.take(name, begin)
         woken = self._wakeups.condition(place)
         subscription = Subscription(self, name, place, owner, woken, checkpoint, checkpoint_interval, passed)
         self._subscriptions.add(subscription)
@@ -381,9 +387,9 @@ class EventStore:
         self._check_open()
         return seek.peek(self.segment, first, limit_events, limit_bytes)
 
-    def find(self, position: Position) -> int:
-        """Return the sequence of the first event after `position`. Raises `PositionNotFound` where events may be missing."""
-        return seek.find(self.segment, position)
+    def find(self, start: Start) -> int:
+        """Return the sequence of the first event from `start` on, as `subscribe` takes it. Raises `PositionNotFound` where events may be missing."""
+        return seek.first_wanted(self.segment, start)
 
     @property
     def first_position(self) -> Position | None:
@@ -435,7 +441,10 @@ class EventStore:
     def _check_open(self) -> None:
         self._check_mapped()
         if self.segment.removed:
-            raise StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
+            raise self._removed()
+
+    def _removed(self) -> StoreClosed:
+        return StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
 
 
 def _after_fork() -> None:

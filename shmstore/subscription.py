@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
+from shmstore import seek
 from shmstore.batch import Batch
 from shmstore.checkpoint import Checkpoint, CheckpointFile
 from shmstore.errors import AckError, StoreClosed, StoreCorrupt, SubscriptionLost
@@ -25,6 +26,7 @@ from shmstore.ring import (
     reader_of,
     room_is_wanted,
 )
+from shmstore.start import Start
 from shmstore.sync import ASYMMETRIC, WAIT_SLICE, Condition, Deadline, Ownership, fence, heavy_fence
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Subscription:
         self._checkpoint = checkpoint
         self._interval = checkpoint_interval
         self._unsaved: Checkpoint | None = None
+        self._refused = False  # by the disk, when the checkpoint was last written
         self._saved_at = 0.0
         self._spins = 0
         self.spin = 0.0
@@ -92,7 +95,8 @@ class Subscription:
         if self._views.native is not None:
             reader: Any = self._reader
             plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
-            reader.tune(self._segment, Batch, plain and not self._careful, self._checkpoint is None and not self._careful)
+            gets, acks = plain and not self._careful, self._checkpoint is None and not self._careful
+            reader.tune(self._segment, Batch, gets, acks, BUSY, SPINS * LOOK)
             self._take_now, self._wait_now, self._ack_now = reader.take_now, reader.wait_now, reader.ack_now
 
     # ------------------------------------------------------------ get
@@ -193,8 +197,6 @@ class Subscription:
                 words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
                 began = time.perf_counter()
                 self._condition.wait(left)
-                if self._wait_now is not None:  # the next wait may be compiled code
-                    self._reader.learn(self._condition.address, BUSY, SPINS * LOOK)
                 if time.perf_counter() - began < BUSY:
                     self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
                 if words[PUT] >= get + n:  # the usual end of a wait: nothing to arm again
@@ -228,7 +230,7 @@ class Subscription:
         if state == SubscriptionState.LOST:
             raise SubscriptionLost(
                 f"subscription {self.name!r} of store {self.store.name!r} held the producer up for too long and was evicted after sequence "
-                f"{self._reader.ack}: unsubscribe it, and subscribe anew or take a snapshot"
+                f"{self._reader.ack}: forget it with `shmstore unsubscribe {self.store.name} {self.name}`, and subscribe anew or take a snapshot"
             )
         if state != ACTIVE:
             raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")
@@ -262,9 +264,7 @@ class Subscription:
                 passed.runs[batch.first - 1] = first - 1
         self._reader.rollback_to(first + fresh - 1)
         if passed.over and not passed.runs:
-            self._passed = None
-            self._careful = bool(self._segment.flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
-            self._tune()
+            self._end_earlier_life()
         if first == batch.first and fresh == len(batch):
             return batch
         rest = Batch(self._segment, first, first + fresh - 1, self._reader.generation)
@@ -275,8 +275,9 @@ class Subscription:
     def ack(self, what: Batch | int | Position) -> None:
         """Say that everything up to a batch's last event, a sequence, or a binlog position is done. Cumulative.
 
-        An empty batch is ignored. Raises `AckError`, moving nothing, where it was not got, was acked already, or belongs
-        to a batch that a rollback took back; `SubscriptionLost` where the events are gone.
+        What was got behind it stays got. An empty batch is ignored. Raises `AckError`, moving nothing, where it was not got,
+        was acked already, or belongs to a batch that a rollback took back; `SubscriptionLost` where the events are gone;
+        `StoreError` where the disk refuses the checkpoint: the ack counts all the same, and called again only that is written.
         """
         done = 0 if self._ack_now is None else self._ack_now(what)
         if done == 1:
@@ -296,6 +297,9 @@ class Subscription:
             sequence = self._sequence_of(what)
         else:
             sequence = what
+        if self._refused and sequence == reader.ack:
+            self.save_checkpoint()  # this ack counted, and raised for its checkpoint alone: who tries it again means that
+            return
         if not reader.ack < sequence <= reader.get:
             raise AckError(
                 f"sequence {sequence} cannot be acked: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
@@ -319,17 +323,20 @@ class Subscription:
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
 
-    def rollback(self, batch: Batch | None = None) -> None:
-        """Give again what was got and not acked: all of it, or from `batch` on. Batches taken back cannot be acked any more."""
+    def rollback(self, what: Batch | int | None = None) -> None:
+        """Give again what was got and not acked: all of it, or from a batch or a sequence on.
+
+        Batches taken back cannot be acked any more. Raises `AckError`, moving nothing, as `ack` does.
+        """
         reader = self._reader
         to = reader.ack
-        if batch is not None:
-            if batch.generation != self._reader.generation:
-                self._check_generation(batch)
-            to = batch.first - 1
+        if what is not None:
+            if isinstance(what, Batch) and what.generation != self._reader.generation:
+                self._check_generation(what)
+            to = (what.first if isinstance(what, Batch) else what) - 1
             if not reader.ack <= to <= reader.get:
                 raise AckError(
-                    f"batch {batch.first}..{batch.last} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
+                    f"{what!r} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
                 )
         reader.rollback_to(to)
         while self._kept and self._kept[-1][1] >= to:
@@ -338,6 +345,27 @@ class Subscription:
         reader.generation += 1
         while len(self._kept) > 1 and self._kept[1][1] <= reader.ack:
             del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
+
+    def seek(self, start: Start) -> None:
+        """Go on at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked. Back to the ack at most.
+
+        From there on also what was acked in an earlier life of the store is given. Raises `PositionNotFound`, moving nothing, where
+        it is acked, gone or not there yet; "earliest", and a time before that, mean the first event that is not acked.
+        """
+        self._check_state()
+        last = seek.first_behind(self._segment, start, self._reader.ack, self.name) - 1
+        self.rollback()
+        self._end_earlier_life()
+        if last > self._reader.ack:
+            self._reader.rollback_to(last)  # forward, as if it had been got
+            self.ack(last)
+
+    def _end_earlier_life(self) -> None:
+        """From here on no event was acked in an earlier life of the store."""
+        if self._passed is not None:
+            self._passed = None
+            self._careful = bool(self._segment.flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
+            self._tune()
 
     def _check_generation(self, batch: Batch) -> None:
         after = bisect_left(self._kept, (batch.generation, -2))
@@ -390,27 +418,28 @@ class Subscription:
         """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses."""
         if self._unsaved is not None and self._checkpoint is not None:
             self._saved_at = time.monotonic()  # also where the disk refuses: the next try is not at the very next ack
+            self._refused = True
             self._checkpoint.save(self._unsaved)
-            self._unsaved = None
+            self._unsaved, self._refused = None, False
 
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
-        if self._owner.held:
-            try:
+        try:
+            if self._owner.held:
                 self.save_checkpoint()
-            finally:
+        finally:
+            if self._owner.held:
                 self._words[subscription_word(self.place, "owner_pid")] = 0
                 self._owner.release()
                 self.store.disown(self)
-        self._retire()
+            self._retire()  # also where the disk refuses the checkpoint: the next owner may be there already
 
     def _retire(self) -> None:
         """Make every later call raise `StoreClosed`; the role is gone already."""
         if self._wait_now is not None:
-            self._reader.learn(0, BUSY, 0.0)
+            self._reader.gets_now = False  # type: ignore[attr-defined]  a handler may close while compiled code waits
         self._take_now = self._wait_now = self._ack_now = None
         self._reader = _Closed()  # type: ignore[assignment]
-        self._condition.close()
 
     def __enter__(self) -> Subscription:
         return self

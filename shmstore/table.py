@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from typing import Final
 
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
-from shmstore.event import Position
 from shmstore.layout import (
     DISARMED,
     LOCK_SUBSCRIPTION,
@@ -27,9 +27,10 @@ from shmstore.layout import (
     subscription_word,
 )
 from shmstore.passed import Passed
-from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at, slowest_ack
-from shmstore.seek import absent, find, last_ack_point_until
+from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at
+from shmstore.seek import first_wanted, last_ack_point_until
 from shmstore.segment import Segment, check_name
+from shmstore.start import Start, parse_start
 from shmstore.stat import SubscriptionStat
 from shmstore.sync import Lock, Ownership, fence, start_time
 
@@ -37,7 +38,7 @@ FREE: Final = int(SubscriptionState.FREE)
 LOST: Final = int(SubscriptionState.LOST)
 JOINING: Final = int(SubscriptionState.JOINING)
 EVICTIONS: Final = header_word("evictions")
-Start = str | int | Position | Passed
+Beginning = Start | Passed
 
 
 class SubscriptionTable:
@@ -72,11 +73,11 @@ class SubscriptionTable:
             found.append(0)
         return found
 
-    def take(self, name: str, start: Start) -> tuple[int, Ownership]:
+    def take(self, name: str, start: Beginning) -> tuple[int, Ownership]:
         """Own the subscription `name`, made at `start` if it is new; return its place. Raises as `EventStore.subscribe`."""
         check_subscription_name(name)
-        if start not in ("earliest", "latest") and not isinstance(start, int | Position | Passed):
-            raise ValueError(f"start is {start!r}: give 'earliest', 'latest', a sequence or a Position")
+        if isinstance(start, str):
+            start = parse_start(start)
         with self.locked():
             place = self._find(name) or self._vacant()
             owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)
@@ -102,9 +103,10 @@ class SubscriptionTable:
                 raise
         return place, owner
 
-    def _fill(self, place: int, name: str, start: Start) -> None:
+    def _fill(self, place: int, name: str, start: Beginning) -> None:
         words = self._words
-        ack = self._first_wanted(start) - 1
+        first = start.first_after(self._segment) if isinstance(start, Passed) else first_wanted(self._segment, start)
+        ack = first - 1
         self._segment.write_text("name", name, place)
         words[subscription_word(place, "generation")] += 1
         words[subscription_word(place, "created_ms")] = time.time_ns() // 1_000_000
@@ -115,28 +117,13 @@ class SubscriptionTable:
         fence()  # from here the producer keeps what follows our ack, unless its floor passed it before: see ring's plan
         floor = words[FLOOR]
         if floor > ack:
-            if start != "latest" and start != "earliest":
+            if not isinstance(start, str | datetime):
                 raise PositionNotFound(
                     f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}; start there, or take a snapshot"
                 )
             words[GET_OF[place]] = words[ACK_OF[place]] = floor
         words[STATE_OF[place]] = ACTIVE
         words[STATE_OF[0]] = FREE
-
-    def _first_wanted(self, start: Start) -> int:
-        oldest, newest = slowest_ack(self._segment.views) + 1, self._words[PUT]
-        if start == "earliest":
-            return oldest
-        if start == "latest":
-            return newest + 1
-        if isinstance(start, Position):
-            return find(self._segment, start)
-        if isinstance(start, Passed):
-            return start.first_after(self._segment)
-        assert isinstance(start, int)  # `take` looked
-        if not oldest <= start <= newest + 1:
-            raise absent(self._segment, start, oldest, newest)
-        return start
 
     def remove(self, name: str) -> None:
         """Forget a subscription nobody owns. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""

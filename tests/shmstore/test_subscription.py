@@ -13,6 +13,7 @@ import pytest
 from shmstore import (
     AckError,
     BatchMode,
+    CheckpointFile,
     EventStore,
     PositionNotFound,
     StoreClosed,
@@ -499,3 +500,60 @@ def test_a_spin_too_short_ends_in_a_sleep(make, attach, start, no_slices):
         batch = got.result(SOON)
         assert contents(batch) == [b"%d" % i]
         reader.ack(batch)
+
+
+def test_rollback_to_a_sequence(make):
+    """A rollback to a sequence gives it and what follows again; the batch that it cut is stale, what lies before it can be acked."""
+    store = make(capacity=8)
+    reader = store.subscribe("a")
+    store.put([b"1", b"2", b"3", b"4", b"5"])
+    first, second = reader.get(limit_events=2, timeout=0), reader.get(timeout=0)
+    reader.rollback(3)
+    with pytest.raises(AckError, match="stale"):
+        reader.ack(second)
+    assert contents(reader.get(timeout=0)) == [b"4", b"5"]
+    reader.ack(first)
+    for sequence in (1, 6):
+        with pytest.raises(AckError, match=f"{sequence} cannot be rolled back: 'a' has acked up to 1 and got up to 4"):
+            reader.rollback(sequence)
+    assert reader.get_cursor.sequence == 4
+    reader.ack(4)
+
+
+@pytest.mark.parametrize("by", ["batch", "sequence"])
+def test_an_ack_whose_checkpoint_was_refused(make, name, tmp_path, by):
+    """Where the disk refuses the checkpoint the ack counts, and called again it writes that alone: it is no error, and moves nothing."""
+    store = make(capacity=8, memory_unit=1024)
+    file = CheckpointFile(tmp_path / "state", name, "a")
+    reader = store.subscribe("a", checkpoint=file, checkpoint_interval=0)
+    store.put([begin(0), rows(1), end(2), begin(3)])
+    batch = reader.get(limit_events=3, timeout=0)
+    what = batch if by == "batch" else 2
+    (tmp_path / "state").write_text("no folder")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot be written"):
+            reader.ack(what)
+        assert reader.ack_cursor.sequence == 2
+    (tmp_path / "state").unlink()
+    reader.ack(what)
+    assert file.load().sequence == 2
+    with pytest.raises(AckError):
+        reader.ack(what)  # stale, as ever
+    assert contents(reader.get(timeout=0)) != []
+
+
+def test_a_close_whose_checkpoint_is_refused(make, name, tmp_path):
+    """It raises, and the subscription is closed all the same, for whoever owns it next."""
+    store = make(capacity=8, memory_unit=1024)
+    reader = store.subscribe("a", checkpoint=CheckpointFile(tmp_path / "state", name, "a"), checkpoint_interval=3600)
+    reader._saved_at = time.monotonic()
+    store.put([begin(0), end(1)])
+    reader.ack(reader.get(timeout=0))
+    (tmp_path / "state").write_text("no folder")
+    with pytest.raises(StoreError, match="cannot be written"):
+        reader.close()
+    with pytest.raises(StoreClosed):
+        reader.get(timeout=0)
+    reader.close()
+    with store.subscribe("a") as following:
+        assert following.ack_cursor.sequence == 1

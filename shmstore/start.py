@@ -1,0 +1,41 @@
+"""Where to begin: one grammar, for `EventStore.subscribe`, `find` and `seek`, for ``shmstore tail --from`` and Spark's ``startingOffsets``.
+
+earliest, latest                 the oldest event that is kept; what comes from now on
+4711                             a sequence: that event
+binlog.000003:1520               a place in the binlog: the first event after it
+0-1-4711, gtid:UUID:1-4711       a GTID set: what follows the transaction with which it was complete
+2026-01-31T12:00:00Z, time:...   ISO 8601, UTC without a zone: the first transaction that ends then or later
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from shmstore.event import Position
+from shmstore.gtids import well_formed
+
+Start = str | int | Position | datetime
+FORMS = "earliest, latest, a sequence (4711), FILE:OFFSET (binlog.000003:1520), a GTID set (gtid:SET) or a time (2026-01-31T12:00:00Z)"
+
+
+def parse_start(text: str) -> Start:
+    """Return the place that `text` names; of text only "earliest" and "latest" stay. Raises `ValueError`, which lists the forms."""
+    text = text.strip()
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit():  # before times: 20260131 has the form of both
+        return int(text)
+    kind, _, rest = text.partition(":")
+    if kind == "gtid" and rest:
+        return Position("", 0, rest)
+    try:
+        moment = datetime.fromisoformat(rest if kind == "time" else text)  # before GTIDs: 2026-01-31 has the form of both
+    except ValueError:
+        if well_formed(text):
+            return Position("", 0, text)
+    else:
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    file, _, offset = text.rpartition(":")
+    if kind != "time" and file and not any(map(str.isspace, file)) and offset.isascii() and offset.isdigit():
+        return Position(file, int(offset))
+    raise ValueError(f"start is {text!r}, which is not understood: give {FORMS}")
