@@ -5,11 +5,14 @@ Plan. An iterator cannot see how the body of a loop ended; it sees only what com
     the loop asks for the next batch           the batch in hand was dealt with: ack, then get
     the ``with`` block ends without exception  the same (a ``break`` lands here): ack
     the ``with`` block ends by an exception    rollback: everything not acked comes again
-    a new loop starts over the same consumer   rollback: a loop left early and begun anew is a retry
+    a new loop starts over the same consumer   rollback: a loop left early and begun again is a retry
     ``close()`` without ``with``, process death  nothing is acked: it comes again
 
-Whatever is in doubt is delivered again, never lost. Writers that must not see an event twice keep the last
-``batch.position`` beside what they write, or ack by hand with `Consumer.ack`.
+With ``auto_ack=False`` the first two ack nothing either: only `Consumer.ack` does. That is for a body that goes on before its
+events are dealt with: a generator (a dlt resource, a Dagster asset) asks for the next batch while its caller still holds the last.
+
+Whatever is in doubt is delivered again, never lost. Writers that must not see an event twice write the last ``batch.position``
+in one transaction with their rows, and begin with `Consumer.seek` to it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Self
 
 from shmstore import Batch, CheckpointFile, EventStore, Position, ShmStoreError, Subscription
 from shmstore.event import Event
+from shmstore.start import Start
 
 IDLE_SECONDS = 1.0  # without an event for so long, the checkpoint is written
 SHARE = 8  # a batch without limits takes at most this part of the ring, so that room is freed while it is worked on
@@ -38,7 +42,20 @@ class Consumer:
 
     `store` is a store's name (or the `EventStore` to read from, which then stays open); `path` the file of a file-backed one.
     `subscription` names the reader: it goes on at its last ack, in this process or the next, and one process owns it at a
-    time. `start` says where a new one begins: "earliest", "latest", a sequence, or a `Position` (first event after it).
+    time. `start` says where a new one begins: "earliest", "latest", a sequence, a `Position` (first event after it), a
+    datetime, or one of these as text, such as "0-1-4711" or "2026-01-31T12:00:00Z" (`shmstore.start` lists them).
+
+    `auto_ack`: going on acks the batch in hand. Give False where going on does not mean that it was dealt with, and call
+    `ack` when it was. A generator is such a place, for its caller asks for the next batch before it has written this one:
+
+        def orders(consumer):                                 # consumer = Consumer("orders", "dlt", auto_ack=False, timeout=5)
+            for batch in consumer:
+                yield from batch.to_arrow("shop.orders").to_pylist()
+
+        pipeline.run(orders(consumer))
+        consumer.ack()                                        # only now is it in the warehouse
+
+    What is not acked keeps its place in the ring: ack before all of the ring is in hand, or nothing new can come.
 
     `limit` bounds a batch in the store's own unit (events in ITEMSIZE, memory units in MEMSIZE), `limit_events` and
     `limit_bytes` in what they say; with none of them a batch is at most an eighth of the ring. `timeout` in seconds ends
@@ -56,7 +73,8 @@ class Consumer:
         store: str | EventStore,
         subscription: str,
         *,
-        start: str | int | Position = "earliest",
+        start: Start = "earliest",
+        auto_ack: bool = True,
         limit: int | None = None,
         limit_events: int | None = None,
         limit_bytes: int | None = None,
@@ -72,8 +90,8 @@ class Consumer:
         self._owns_store = not isinstance(store, EventStore)
         self.store = store if isinstance(store, EventStore) else EventStore.attach(store, path=path)
         self._timeout = timeout
-        self._batch: Batch | None = None
-        self._reached = -1  # last sequence the body has had in hand
+        self._auto_ack = auto_ack
+        self._batch: Batch | None = None  # in hand; None also once it was given back
         self._stopped = threading.Event()
         self._closed = False
         if limit is None and limit_events is None and limit_bytes is None:
@@ -87,39 +105,52 @@ class Consumer:
             if self._owns_store:
                 self.store.close()
             raise
+        self._reached = self._acked  # last sequence the body has had in hand
 
     # ---------------------------------------------------------------- the loop
 
     def __iter__(self) -> Self:
-        """Start a loop. A batch that an earlier loop left un-acked comes again."""
+        """Start a loop. What earlier loops left un-acked comes again."""
         self.rollback()
         return self
 
     def __next__(self) -> Batch:
-        """Ack the batch in hand, then return the next one that is not empty; ends at the time-out or after `stop`."""
-        self.ack()
+        """Ack the batch in hand (not with ``auto_ack=False``), then return the next one that is not empty.
+
+        Ends at the time-out or after `stop`. Raises `StoreError` where the disk refuses the checkpoint: the ack counts, and the
+        next call goes on; the checkpoint is tried again within a second or so, and at the end.
+        """
+        if self._auto_ack:
+            self.ack()
         if self._stopped.is_set():
             raise StopIteration
+        seen = max(self._reached, self._acked)
+        if (
+            self.subscription.get_cursor.sequence > seen
+        ):  # the rest of a batch whose `events` were left, what an interrupt let slip
+            self.subscription.rollback(seen + 1)
         whole = self._timeout
         batch = self._get(IDLE_SECONDS if whole is None else min(IDLE_SECONDS, whole))
         if not batch and not self._stopped.is_set() and (whole is None or whole > IDLE_SECONDS):
             self.subscription.save_checkpoint()  # nothing comes: what was acked last becomes durable now, not with the next ack
             batch = self._get(None if whole is None else whole - IDLE_SECONDS)
+        self._reached = batch.last
         if not batch:
             raise StopIteration
-        self._reached = batch.last
         self._batch = batch
         return batch
 
     def events(self) -> Iterator[Event]:
-        """Yield single events; each batch is acked when its last event was dealt with.
+        """Yield single events; each batch is acked when its last event was dealt with (not with ``auto_ack=False``).
 
         A loop left early within a batch counts the events up to and including the one in hand: leaving the ``with`` block
-        without an exception acks those and no more.
+        without an exception acks those and no more, as does `ack` by hand.
         """
         for batch in self:
             self._reached = batch.first - 1
             for sequence, event in enumerate(batch, batch.first):
+                if self._batch is not batch:
+                    break  # it was given back, or `seek` went elsewhere: go on there
                 self._reached = sequence
                 yield event
 
@@ -129,22 +160,35 @@ class Consumer:
 
     # ---------------------------------------------------------------- by hand
 
-    def ack(self, sequence: int | None = None) -> None:
-        """Ack what is in hand, if anything, or only up to `sequence` of it: that never comes again, the rest does."""
-        batch = self._batch
-        if batch is None:
-            return
-        done = self._reached if sequence is None else sequence
-        if done >= batch.first:
-            self.subscription.ack(done)
-        self._batch = None
-        if done < batch.last:
-            self.subscription.rollback()
+    @property
+    def _acked(self) -> int:
+        return self.subscription.ack_cursor.sequence
+
+    def ack(self, what: Batch | int | Position | None = None) -> None:
+        """Say that all is done up to and with a batch, a sequence or a position; without one, all that was handed out.
+
+        That never comes again, and what was handed out behind it stays in hand. Without `what` it does nothing where all is
+        acked. Raises as `Subscription.ack` does: `AckError` for what is acked already or was not got.
+        """
+        if what is not None:
+            self.subscription.ack(what)
+        elif self._reached > self._acked:
+            self.subscription.ack(self._reached)
 
     def rollback(self) -> None:
         """Give back what was not acked: the next batch starts with it again."""
-        self._batch = None
+        self._batch, self._reached = None, self._acked
         self.subscription.rollback()  # also what an interrupt let slip between the get and the loop
+
+    def seek(self, start: Start) -> None:
+        """Go on at `start`, in the forms of the parameter `start`; what comes before it counts as done, and is acked.
+
+        For who keeps the place beside what is written, and knows it better than the last ack: a sequence counts in one life of
+        the store (`EventStore.epoch`), a ``batch.position`` in all. It leads back to the last ack at most: what is acked may be
+        gone. Raises `PositionNotFound` where `start` is acked, gone or not there yet; nothing was moved then.
+        """
+        self.subscription.seek(start)
+        self._batch, self._reached = None, self._acked
 
     def stop(self) -> None:
         """End the iteration: a wait at once, a running body when it asks for the next batch (its batch is acked then).
@@ -161,16 +205,18 @@ class Consumer:
         self._closed = True
         with suppress(ShmStoreError):  # a store or subscription that is gone has nothing to give back
             self.rollback()
-        self.subscription.close()
-        if self._owns_store:
-            self.store.close()
+        try:
+            self.subscription.close()
+        finally:
+            if self._owns_store:
+                self.store.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is None:
+            if kind is None and self._auto_ack and not self._closed:
                 self.ack()
         finally:
             self.close()
