@@ -13,7 +13,7 @@ import ssl
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -45,9 +45,11 @@ _PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'di
 class Session:
     """A connection for questions. Errors come out as `SourceError`."""
 
-    def __init__(self, connection: Any, endpoint: tuple[str, int]) -> None:
+    def __init__(self, connection: Any, endpoint: tuple[str, int], settings: Settings, stop: Callable[[], bool]) -> None:
+        """`stop`: whether what reads the binlog on behalf of this session, which may take long, is to give up."""
         self._connection = connection
-        self.endpoint = endpoint
+        self.endpoint, self.settings, self.stop = endpoint, settings, stop
+        self.where = f"{endpoint[0]}:{endpoint[1]}"
         self.version: str = connection.get_server_info().removeprefix("5.5.5-")  # MariaDB 10 puts it there for old replicas
         self.mariadb = "mariadb" in self.version.lower()
 
@@ -89,9 +91,9 @@ class Session:
             self._connection.close()
 
 
-def connect(settings: Settings, endpoint: tuple[str, int]) -> Session:
+def connect(settings: Settings, endpoint: tuple[str, int], stop: Callable[[], bool] = lambda: False) -> Session:
     """Open a connection for questions. Raises `ServerUnreachable`, `LoginRefused`, `SourceError`."""
-    return Session(_open(settings, endpoint), endpoint)
+    return Session(_open(settings, endpoint), endpoint, settings, stop)
 
 
 def _open(settings: Settings, endpoint: tuple[str, int], **more: Any) -> Any:

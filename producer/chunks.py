@@ -33,7 +33,8 @@ from producer.binlog import Session, translate
 from producer.cells import BIG, Cell, compile_rows
 from producer.charsets import python_codec
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
-from producer.server import Server, current_position, gtid_at
+from producer.gtid_position import current_position, gtid_at
+from producer.server import Server
 from producer.tables import Key, SourceTable, quoted
 from shmstore import Column, Position, SourceError
 

@@ -20,9 +20,7 @@ from producer.errors import TransactionBroken
 from producer.events import ARTIFICIAL_FLAG, IGNORABLE_FLAG, EventCode, RawEvent
 from producer.filter import TableFilter
 from producer.gtid import ExecutedSet
-from producer.history import CurrentTables
-from producer.rows import ROWS_EVENTS, RowsDecoder
-from producer.schema import SchemaHistory
+from producer.rows import ROWS_EVENTS, RowsDecoder, Schemas
 from producer.statement import Kind, Statement, classify
 from producer.stream import Stream, feed_payload, known_table
 from producer.transaction import TransactionBuffer
@@ -68,7 +66,7 @@ class EventDecoder:
         log: logging.Logger | None = None,
     ) -> None:
         self.writer, self.filter = EventWriter(buffer), table_filter
-        self._schemas: SchemaHistory | CurrentTables | None = None
+        self._schemas: Schemas | None = None
         compiled = not isinstance(buffer, TransactionBuffer)  # all of it, or nothing
         self.rows_decoder = RowsDecoder(compiled=compiled)
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
@@ -117,7 +115,7 @@ class EventDecoder:
         self._set_executed(executed.copy() if executed is not None else None)
         self._forget_transaction()
 
-    def use(self, schemas: SchemaHistory | CurrentTables | None) -> None:
+    def use(self, schemas: Schemas | None) -> None:
         """From the next `start` on, ask `schemas` for what the log does not say."""
         if schemas is not self._schemas:
             self._schemas, self.rows_decoder = schemas, RowsDecoder(schemas=schemas)

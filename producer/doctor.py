@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from producer.binlog import Session, connect
 from producer.errors import PrivilegeMissing
+from producer.gtid_position import answered
 from producer.places import split_places
 from producer.replicator import replica_id
 from producer.retention import SHORT_HOURS, file_after, kept_seconds
 from producer.scan import file_begins
-from producer.server import Server, binlog_files, read_server
+from producer.server import Server, binlog_files, log_end, read_server
 from producer.settings import Settings, parse_place
 from producer.start import check_place, lowest
 from producer.tables import may_select
@@ -39,6 +40,7 @@ def check_server(settings: Settings) -> list[Finding]:
         findings += _identity(session, server, settings)
         if server.variables.get("log_bin") == "ON":  # without one the server refuses to say what these ask
             findings += _account(session, settings)
+            findings += _large_events(session, server)
             findings += _snapshots(session, server, settings)
             findings += _retention(session, server, settings)
         return findings
@@ -122,7 +124,7 @@ def _account(session: Session, settings: Settings) -> list[Finding]:
         )
     try:
         if files:
-            file_begins(settings, session, files[-1][0])
+            file_begins(session, files[-1][0])
         findings.append(
             Finding("privilege to read the binlog", "ok" if files else "warn", user if files else f"{user}: not tried")
         )
@@ -130,6 +132,21 @@ def _account(session: Session, settings: Settings) -> list[Finding]:
         grant = f"GRANT REPLICATION SLAVE ON *.* TO {account};"
         findings.append(Finding("privilege to read the binlog", "fail", str(error), "REPLICATION SLAVE", grant))
     return findings
+
+
+def _large_events(session: Session, server: Server) -> list[Finding]:
+    """A MariaDB before 11 cannot say the GTIDs of a place behind an event larger than its max_allowed_packet."""
+    if not server.mariadb:
+        return []
+    name, found = "max_allowed_packet", server.variables.get("max_allowed_packet", "unknown")
+    try:
+        end = log_end(session, server)
+        if answered(session, end.file, end.offset) is not None:
+            return [Finding(name, "ok", found)]
+    except SourceError:
+        return []  # a privilege is missing, as said above
+    found = f"{found}, and {end.file} holds a larger event: a start behind that, but for the latest, reads the whole file"
+    return [Finding(name, "warn", found, "as large as the largest event", "SET GLOBAL max_allowed_packet = 1073741824;")]
 
 
 def _snapshots(session: Session, server: Server, settings: Settings) -> list[Finding]:
@@ -182,7 +199,7 @@ def _start(
     after = file_after(position.file, names)
     if after is None:
         return Finding(name, "ok", f"{where} is in the newest file")
-    left = (file_begins(settings, session, after) + seconds - time.time()) / 3600
+    left = (file_begins(session, after) + seconds - time.time()) / 3600
     if left >= SHORT_HOURS / 2:
         return Finding(name, "ok", f"{where} is purged in {left:.1f} hours")
     mend = "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"

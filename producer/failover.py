@@ -27,9 +27,7 @@ def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
     return history.first is None and (fresh or history.path is None or not histories(history.path.parent))
 
 
-def go_to_start(
-    history: SchemaHistory, start: Start, settings: Settings, session: Session, server: Server, *, fresh: bool
-) -> Start:
+def go_to_start(history: SchemaHistory, start: Start, session: Session, server: Server, *, fresh: bool) -> Start:
     """Bring `history` to the tables as they were at `start`; return `start`, as a place on this server. Raises `SchemaUnknown`."""
     if not start.by_gtid or start.executed is None:
         if history.first is None:
@@ -41,7 +39,7 @@ def go_to_start(
     else:
         has = partial(_is_part, start.executed)
         if history.first is None:
-            start = _carry(history, start, settings, session, server, has)
+            start = _carry(history, start, session, server, has)
         history.seek(start.position, has)
     if fresh and start.position.file:
         require_covered(history, start.position)
@@ -75,9 +73,7 @@ def _is_part(executed: ExecutedSet, gtids: str) -> bool:
     return isinstance(executed, MariadbGtids) and isinstance(wanted, MariadbGtids) and executed.covers(wanted)
 
 
-def _carry(
-    history: SchemaHistory, start: Start, settings: Settings, session: Session, server: Server, has: Callable[[str], bool]
-) -> Start:
+def _carry(history: SchemaHistory, start: Start, session: Session, server: Server, has: Callable[[str], bool]) -> Start:
     """Begin the history of a server that took over with what was known of the one before, after the same transactions.
 
     That one's file is put aside, so that the one in use is the only one: what is executed from here on it would miss.
@@ -89,7 +85,7 @@ def _carry(
         raise SchemaUnknown(
             f"which of the schema histories {', '.join(path.name for path in found)} was in use last cannot be told: move the others away"
         )
-    place, executed = scan_to_set(settings, session, server, start.executed)
+    place, executed = scan_to_set(session, server, start.executed)
     there = Position(place.file, place.offset, str(executed or ""))
     history.carry(SchemaHistory(found[0]), there, has)
     found[0].replace(found[0].with_suffix(".old"))

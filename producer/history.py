@@ -9,8 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from producer.binlog import Session, connect
+from producer.gtid import MariadbGtids
+from producer.gtid_position import current_position, gtid_at
 from producer.schema import SchemaHistory
-from producer.server import Server, current_position, gtid_at
+from producer.server import Server
 from producer.settings import Settings, SettingsError
 from shmstore import Column, Position, PositionNotFound, SchemaUnknown, SourceError, TableSchema, state_directory
 
@@ -146,7 +148,7 @@ def _require_same_server(session: Session, server: Server, first: Position, path
     if not server.mariadb:
         return
     try:
-        if gtid_at(session, first.file, first.offset) == first.gtids:
+        if MariadbGtids(gtid_at(session, first.file, first.offset)) == MariadbGtids(first.gtids):
             return
     except PositionNotFound:
         files = {str(row[0]) for row in session.query("SHOW BINARY LOGS")}

@@ -184,7 +184,7 @@ class Replicator:
             try:
                 link = self._connect_to(endpoint)
             except (LinkLost, ServerUnreachable, LoginRefused, ServerBehind) as error:
-                if i == len(self._endpoints) - 1:
+                if i == len(self._endpoints) - 1 or self._stop():
                     if isinstance(error, ServerBehind) and i and self._first is not None:
                         raise ServerUnreachable(str(error)) from error  # a replica that took over may yet catch up
                     raise
@@ -196,7 +196,7 @@ class Replicator:
 
     def _connect_to(self, endpoint: tuple[str, int]) -> Link:
         settings, store = self._settings, self._store
-        session = connect(settings, endpoint)
+        session = connect(settings, endpoint, self._stop)
         try:
             server = read_server(session)
             require_binlog(server, settings)
@@ -214,7 +214,7 @@ class Replicator:
             if self._snapshot is not None and (start.lost is not None or (fresh and settings.snapshot == "initial")):
                 self._snapshot.want(session, server, "initial" if start.lost is None else "purged")
             if isinstance(schemas, SchemaHistory):
-                start = go_to_start(schemas, start, settings, session, server, fresh=fresh)
+                start = go_to_start(schemas, start, session, server, fresh=fresh)
             domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
             self._claim(start, gtids=server.gtids, domain=domain)
             if seat is None and store.newest != newest:  # the former producer was not quite gone

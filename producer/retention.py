@@ -92,7 +92,7 @@ class Retention:
             self.purge_ms = 0
             return
         if self._begins[:2] != (server.endpoint, after):
-            self._begins = (server.endpoint, after, file_begins(self._settings, session, after))
+            self._begins = (server.endpoint, after, file_begins(session, after))
         purge = self._begins[2] + kept
         self.purge_ms = int(purge * 1000)
         left = purge - time.time()

@@ -26,7 +26,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from producer.compression import uncompress
 from producer.image import DECODER_FILE, compile_decoder, write_decoder
@@ -35,7 +35,10 @@ from producer.program import COMPILED, program, rows_of
 from producer.table_map import Layout, TableMap, parse_layout
 from shmstore.codec import Packed
 from shmstore.errors import SourceError, UnsupportedEvent
-from shmstore.event import EventType, TableSchema
+from shmstore.event import EventType, Position, TableSchema
+
+if TYPE_CHECKING:
+    from producer.tokens import SqlMode
 
 __all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder", "decoder_source"]
 
@@ -83,10 +86,13 @@ class DecodedRows(NamedTuple):
 
 
 class Schemas(Protocol):
-    """What the decoder asks of a schema history."""
+    """What the decoder asks of a schema history, and lets it see."""
 
     def find(self, database: str, table: str) -> TableSchema | None:
         """Return the table as it is at the place in the binlog that was reached."""
+
+    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = ...) -> bool:
+        """Take in a DDL that ends at `position`."""
 
 
 class RowsDecoder:

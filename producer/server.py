@@ -8,7 +8,7 @@ from producer.binlog import Session
 from producer.errors import PrivilegeMissing
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from producer.settings import Settings
-from shmstore.errors import BinlogDisabled, PositionNotFound, SourceError
+from shmstore.errors import BinlogDisabled, SourceError
 from shmstore.event import Position
 
 _VARIABLES = (
@@ -26,6 +26,7 @@ _VARIABLES = (
     "server_uuid",
     "binlog_expire_logs_seconds",
     "expire_logs_days",
+    "max_allowed_packet",
     "max_binlog_size",
     "time_zone",
     "system_time_zone",
@@ -98,8 +99,8 @@ def binlog_files(session: Session) -> list[tuple[str, int]]:
     return [(str(row[0]), int(row[1])) for row in session.query("SHOW BINARY LOGS")]
 
 
-def current_position(session: Session, server: Server) -> Position:
-    """Return where the server writes now, with its executed set. Raises `BinlogDisabled`, `PrivilegeMissing`."""
+def log_end(session: Session, server: Server) -> Position:
+    """Return where the server writes now, on MySQL with its executed set. Raises `BinlogDisabled`, `PrivilegeMissing`."""
     try:
         names, rows = session.select("SHOW BINARY LOG STATUS")
     except PrivilegeMissing:
@@ -111,18 +112,5 @@ def current_position(session: Session, server: Server) -> Position:
             f"{server.endpoint[0]}:{server.endpoint[1]} writes no binlog: set log_bin in [mysqld], and restart it"
         )
     row = {name.lower(): value for name, value in zip(names, rows[0], strict=True)}
-    file, offset = str(row["file"]), int(row["position"])
-    if server.mariadb:
-        return Position(file, offset, gtid_at(session, file, offset))
-    text = str(row.get("executed_gtid_set") or "") if server.gtids else ""
-    return Position(file, offset, str(GtidSet(text)))
-
-
-def gtid_at(session: Session, file: str, offset: int) -> str:
-    """Return MariaDB's GTID position at a place in its binlog. Raises `PositionNotFound`."""
-    answer = session.query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
-    if answer is None:
-        raise PositionNotFound(
-            f"{session.endpoint[0]}:{session.endpoint[1]} has no position {file}:{offset}; see SHOW BINARY LOGS"
-        )
-    return answer.decode() if isinstance(answer, bytes) else str(answer)
+    text = str(row.get("executed_gtid_set") or "") if server.gtids and not server.mariadb else ""
+    return Position(str(row["file"]), int(row["position"]), str(GtidSet(text)))

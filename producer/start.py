@@ -15,8 +15,9 @@ from producer import gtid
 from producer.binlog import Session
 from producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind
 from producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from producer.gtid_position import current_position, gtid_at
 from producer.scan import scan_to_offset, scan_to_time
-from producer.server import Server, binlog_files, current_position, gtid_at
+from producer.server import Server, binlog_files
 from producer.settings import Settings, SettingsError, parse_place, parse_time
 from producer.writer import Tail
 from shmstore import BinlogPurged, Checkpoint, EntryType, EventStore, Position, PositionNotFound, checkpoints
@@ -155,7 +156,7 @@ def configured(settings: Settings, session: Session, server: Server, latest: Pos
             raise SettingsError(f"start is {start!r}, but the server has gtid_mode OFF: start from FILE:OFFSET")
         return _at(settings, session, server, Position("", 0, str(executed)))
     if start.startswith("time:"):
-        return _scanned(settings, server, *scan_to_time(settings, session, server, parse_time(start[5:])))
+        return _scanned(settings, server, *scan_to_time(session, server, parse_time(start[5:])))
     return _at(settings, session, server, parse_place(start))
 
 
@@ -192,7 +193,7 @@ def _at(settings: Settings, session: Session, server: Server, position: Position
         return Start(position._replace(gtids=gtids), executed, by_gtid=bool(executed) and settings.gtid == "auto")
     if server.gtids and not position.gtids:
         try:
-            return Start(*scan_to_offset(settings, session, server, position))
+            return Start(*scan_to_offset(session, position))
         except AnonymousTransactions:  # before the position; the next file says what GTIDs there were
             return Start(position, None)
     return Start(position, GtidSet(position.gtids) if server.gtids else None)

@@ -13,7 +13,8 @@ import pytest
 
 import producer
 from producer.binlog import connect
-from producer.server import current_position, read_server
+from producer.gtid_position import current_position
+from producer.server import read_server
 from producer.start import lowest
 from shmstore import (
     BinlogDisabled,
