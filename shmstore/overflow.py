@@ -1,13 +1,14 @@
 """Events larger than the arena: each lies in a segment of its own, freed with its ack.
 
 Such an event is charged the whole limit, so it is alone in flight. Its segment is written before the put cursor moves: a
-crash in between leaves a file that no slot names, which the next producer removes.
+crash in between leaves a file that no slot names, which the next producer removes, or writes anew where it is another user's.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 
 import numpy as np
@@ -15,32 +16,84 @@ import numpy as np
 from shmstore.errors import StoreError
 from shmstore.layout import SlotFlag
 from shmstore.ring import PUT, slowest_ack
-from shmstore.segment import Segment
+from shmstore.segment import Segment, owner_of, take_memory
 
 
 def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
-    """Write the event's segment. Raises `StoreError` where there is no memory for it."""
+    """Write the event's segment. Raises `StoreError` where that cannot be."""
     path = f"{segment.beside}.{sequence}"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if segment.mode != 0o600:
-            os.fchown(fd, -1, segment.gid)
-            os.fchmod(fd, segment.mode)
-        os.posix_fallocate(fd, 0, len(payload))
-        view, at = memoryview(payload), 0
-        while at < len(view):
-            at += os.pwrite(fd, view[at:], at)
+        fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            _give(fd, segment)
+            _fill(fd, segment, payload)
+            if not _named(fd, path):
+                _fill_foreign(path, segment, payload)
+        finally:
+            os.close(fd)
     except OSError as error:
-        os.unlink(path)
-        if error.errno != errno.ENOSPC:
+        if isinstance(error, StoreError):
             raise
+        short = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+        fix = "make room there" if short else f"be its owner, uid {segment.uid}, or a member of its group, gid {segment.gid}"
         raise StoreError(
-            f"an event of {len(payload)} bytes does not fit into {os.path.dirname(path)}: make room there; nothing was stored"
+            f"an event of {len(payload)} bytes cannot have a file of its own beside store {segment.name!r} in {os.path.dirname(path)}: "
+            f"{error.strerror}; {fix}; nothing was stored"
         ) from error
-    finally:
-        os.close(fd)
     if segment.removed:  # who removed the store may have looked before this was there
         _remove(path)
+
+
+def _give(fd: int, segment: Segment) -> None:
+    """Let whoever may use the store read the event, and remove it where the directory lets its owner alone do so."""
+    if os.geteuid() != segment.uid:
+        with suppress(PermissionError):  # not root: the group is enough
+            os.fchown(fd, segment.uid, -1)
+    if segment.mode != 0o600:
+        os.fchown(fd, -1, segment.gid)
+        os.fchmod(fd, segment.mode)
+
+
+def _fill(fd: int, segment: Segment, payload: bytes | memoryview) -> None:
+    take_memory(fd, len(payload), in_memory=segment.path is None)
+    view, at = memoryview(payload), 0
+    while at < len(view):
+        at += os.pwrite(fd, view[at:], at)
+
+
+def _named(fd: int, path: str) -> bool:
+    """Give the file its name; False where an orphan has it that this user may not remove."""
+    while True:
+        with suppress(FileExistsError):
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)  # as in segment.create
+            return True
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            return False
+
+
+def _fill_foreign(path: str, segment: Segment, payload: bytes | memoryview) -> None:
+    """Write the event into the orphan of another member of the store's group. Nobody reads it: no slot ever named it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        raise _in_the_way(path) from None
+    try:
+        found = os.fstat(fd)
+        kind = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if not kind or found.st_gid != segment.gid or stat.S_IMODE(found.st_mode) != segment.mode:
+            raise _in_the_way(path)  # a stranger's, who could read along
+        os.ftruncate(fd, 0)
+        _fill(fd, segment, payload)
+    finally:
+        os.close(fd)
+
+
+def _in_the_way(path: str) -> StoreError:
+    return StoreError(f"{path} is in the way and belongs to uid {owner_of(path)}: remove it as that user; nothing was stored")
 
 
 def free(segment: Segment, after: int) -> None:

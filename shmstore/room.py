@@ -9,6 +9,7 @@ from typing import Final
 
 from shmstore.errors import StoreClosed, StoreFull
 from shmstore.layout import DISARMED, StoreFlag
+from shmstore.overflow import remove_orphans
 from shmstore.ring import ACK_OF, ROOM_WANTED, Writer, armed_readers
 from shmstore.segment import Segment
 from shmstore.sync import WAIT_SLICE, Condition, Deadline, heavy_fence
@@ -72,6 +73,7 @@ class Room:
                 patience = self._stuck_since + self._segment.evict_after - time.monotonic()
                 if patience <= 0:
                     late = self._table.evict(wanted)
+                    remove_orphans(self._segment)
                     self._wake(late)
                     self._tell(late, writer.put)
                     writer.refresh()

@@ -222,7 +222,7 @@ def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
     except OSError as error:
         raise StoreError(
-            f"cannot open store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}: be that user, or create it for a group of both"
+            f"cannot open store {name!r} ({where}): {error.strerror}; it belongs to uid {owner_of(where)}: be that user, or create it for a group of both"
         ) from error
     return Segment(name, path, fd)
 
@@ -247,7 +247,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         found = False
     except OSError as error:
         raise StoreError(
-            f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {_owner(where)}: be that user"
+            f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {owner_of(where)}: be that user"
         ) from error
     epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
     if segment is not None:
@@ -281,7 +281,8 @@ def names() -> list[str]:
     return sorted(entry[len(PREFIX) :] for entry in os.listdir(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
 
 
-def _owner(where: str) -> int:
+def owner_of(where: str) -> int:
+    """Return the uid to which a file belongs; -1 where that cannot be seen."""
     try:
         return os.stat(where).st_uid
     except OSError:

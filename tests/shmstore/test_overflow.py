@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -103,6 +105,109 @@ def test_freed_after_an_eviction(make):
     for _ in range(5):
         store.put(BIG, timeout=5)
         assert len(overflows(store.segment)) == 1
+
+
+def test_freed_by_the_eviction_itself(make):
+    """What only evicted readers wanted is freed when they are evicted, not when the next large event comes."""
+    store = make(capacity=4, memory_unit=16, lag="evict", evict_after=0.0)
+    store.subscribe("slow").close()
+    store.put(BIG)
+    store.put(b"small", timeout=60)
+    assert [each.state for each in store.subscriptions()] == ["lost"]
+    assert overflows(store.segment) == []
+
+
+ORPHAN = """
+import ctypes, os, signal, sys
+import shmstore.overflow
+from shmstore import *
+name, user, group, sequence, size = sys.argv[1], *map(int, sys.argv[2:])
+os.setgroups([]); os.setgid(group); os.setuid(user)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own again
+store = EventStore.attach(name)
+store.claim()
+if sequence >= 0:  # killed before it published that event
+    shmstore.overflow.write(store.segment, sequence, b"o" * size)
+    os.kill(os.getpid(), signal.SIGKILL)
+reader = store.subscribe("member")
+store.put(b"n" * size)
+batch = reader.get(timeout=0)
+assert [bytes(p) for p in batch.payloads()] == [b"n" * size]
+reader.ack(batch)
+assert store.put(b"small") == store.newest
+"""
+
+
+def as_user(name: str, user: int, group: int, sequence: int, size: int) -> int:
+    words = [sys.executable, "-c", ORPHAN, name, *map(str, (user, group, sequence, size))]
+    return subprocess.run(words, timeout=60, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False).returncode
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize("size", [1000, 3000])
+def test_an_orphan_of_another_member_blocks_nobody(name, size):
+    """What one member of a store's group wrote and did not publish, another writes anew, larger or smaller: it may not remove it."""
+    one, two, gid = 54322, 54323, 54321
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
+        os.chown(store.segment.fd, 54324, gid)  # of neither
+        assert as_user(name, one, gid, 0, 2000) == -signal.SIGKILL
+        ((path, _),) = overflows(store.segment)
+        assert as_user(name, two, gid, -1, size) == 0
+        status = os.stat(path)
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (one, gid, 0o660)
+    EventStore.unlink(name)
+    assert leftovers(name) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_what_root_puts_belongs_to_the_owner(name, mode):
+    """The owner of a store reads the large events that root puts into it, and its ack removes them."""
+    owner, gid = 54322, 54321
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=mode, group=gid) as store:
+        os.chown(store.segment.fd, owner, gid)
+        os.fchmod(store.segment.fd, mode)
+        with EventStore.attach(name) as roots:
+            roots.put(BIG)
+        code = f"""
+import ctypes, os
+import shmstore.overflow
+from shmstore import *
+os.setgroups([]); os.setgid({owner}); os.setuid({owner})
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+reader = EventStore.attach({name!r}).subscribe("a")
+batch = reader.get(timeout=0)
+assert [len(p) for p in batch.payloads()] == [{len(BIG)}]
+reader.ack(batch)
+"""
+        assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+        assert overflows(store.segment) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize("kind", ["stranger", "open", "link", "directory"])
+def test_nothing_is_written_into_what_strangers_made(name, tmp_path, kind):
+    """A file of a stranger where a large event should go is refused by name and uid, and is left as it was; nothing is stored."""
+    member, stranger, gid = 54322, 54323, 54321
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
+        path = f"{store.segment.beside}.0"
+        if kind == "directory":
+            os.mkdir(path)
+        else:
+            with open(path, "wb") as file:
+                os.fchmod(file.fileno(), 0o666 if kind == "open" else 0o660)
+            if kind == "link":
+                os.chown(path, stranger, gid)
+                os.link(path, f"/dev/shm/linked.{name}")
+        os.chown(path, stranger, gid if kind == "link" else stranger)
+        try:
+            assert as_user(name, member, gid, 0, 1000) == 1
+            assert os.stat(path).st_size in (0, 40)
+            assert store.newest == -1
+        finally:
+            os.rmdir(path) if kind == "directory" else os.unlink(path)
+            if kind == "link":
+                os.unlink(f"/dev/shm/linked.{name}")
 
 
 def test_removed_with_the_store(make, name):
