@@ -18,7 +18,7 @@ from shmstore.layout import (
 )
 from shmstore.ring import ACK_OF, GET_OF, PLACES, PUT, STATE_OF, slowest_ack
 from shmstore.segment import Segment
-from shmstore.sync import Ownership, is_alive, semaphore_names
+from shmstore.sync import Ownership, is_alive
 
 
 def findings(segment: Segment) -> list[str]:
@@ -103,8 +103,4 @@ def _leftovers(segment: Segment) -> list[str]:
     ]
     if segment.path is None and not segment.linked:
         found.append("the store was removed; its successors do not see it, detach")
-    known = {"lock", "room", *map(str, range(1, segment.words[PLACES]))}
-    for name in semaphore_names(f"{segment.semaphores}."):
-        if name.rpartition(".")[2] not in known:
-            found.append(f"semaphore {name} belongs to nothing")
     return found

@@ -4,6 +4,12 @@ A message holds what was seen, what was allowed, and what to do. On the command 
 code 2; anything else that reaches the user is a bug.
 """
 
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
 
 class ShmStoreError(Exception):
     """Root of all errors raised by shmstore, its producer and its consumers."""
@@ -87,3 +93,19 @@ class SchemaUnknown(SourceError):
 
 class ProtocolError(ShmStoreError, ValueError):
     """A peer of the wire protocol sent something that is not allowed."""
+
+
+# ---------------------------------------------------------------- what the system refused
+
+
+def refused(what: str, error: OSError, fix: str = "") -> StoreError:
+    """Return the error that says `what` did not go, why, and what to do: the `fix`, but where the number has one of its own."""
+    number, where = error.errno or 0, "" if error.filename is None else f" {os.fsdecode(error.filename)!r}"
+    if number == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        fix = f"this process may have {most:,} file descriptors: close some, or allow it more (`ulimit -n`)"
+    elif number == errno.ENFILE:
+        fix = "the host has no more file descriptors: see `sysctl fs.file-nr fs.file-max`"
+    elif where.startswith(" '/proc/") and not os.path.isdir("/proc/self/fd"):
+        fix = "no /proc is mounted, which a store needs: `mount -t proc proc /proc`, or let the container have it"
+    return StoreError(f"{what}: {error.strerror or error} (errno {number}){where}" + (f"; {fix}" if fix else ""))

@@ -389,7 +389,7 @@ def armed_readers(views: Views, *, everyone: bool) -> list[int]:
     fence()  # or a reader that arms itself now could have its flag cleared, and its wish not seen
     put = words[PUT]
     ready = []
-    for place in range(1, words[PLACES]):
+    for place in range(1, min(words[PLACES], SUBSCRIPTIONS)):  # were it damaged: what was put is put
         wanted = words[WANTED_OF[place]]
         if wanted == DISARMED:
             continue

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import grp
-import hashlib
 import os
 import re
 import secrets
@@ -27,7 +26,7 @@ from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, Subscriptio
 from shmstore.mapping import cursors_sane, mapped
 from shmstore.memory import free_memory
 from shmstore.options import Options
-from shmstore.sync import fence, start_time
+from shmstore.sync import semaphore, start_time
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -43,14 +42,10 @@ def check_name(name: str) -> str:
     return name
 
 
-def object_name(name: str, path: str | None) -> str:
-    """Name in /dev/shm of everything that belongs to a store: ``shmstore.NAME``, with its path's hash for a file."""
+def where_is(name: str, path: str | None) -> str:
+    """The file of a store: its path, or ``shmstore.NAME`` in /dev/shm."""
     check_name(name)
-    return (
-        f"{PREFIX}{name}"
-        if path is None
-        else f"{PREFIX}{name}@{hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:12]}"
-    )
+    return path or f"{DIRECTORY}/{PREFIX}{name}"
 
 
 class Segment:
@@ -60,8 +55,7 @@ class Segment:
         self.name = name
         self.path = path
         self.fd = fd
-        self.objects = object_name(name, path)
-        where = path or f"{DIRECTORY}/{self.objects}"
+        self.where = where = where_is(name, path)
         try:
             status = os.fstat(fd)
             if not stat_module.S_ISREG(status.st_mode):
@@ -71,10 +65,9 @@ class Segment:
             self.mode = stat_module.S_IMODE(status.st_mode)
             self.uid, self.gid = status.st_uid, status.st_gid
             self.epoch = int(header["epoch"])
-            #: Overflow segments are called this, a dot and a sequence; semaphores this, a dot and what they are for. With the
-            #: epoch, so that a store that is removed and its successor never share one.
+            #: Overflow segments are called this, a dot and a sequence. With the epoch, so that a store that is removed and its
+            #: successor never share one.
             self.beside = f"{where}@{self.epoch:x}"
-            self.semaphores = f"{self.objects}@{self.epoch:x}"
             self.evict_after = float(header["evict_after"])
             self.memory_unit = int(header["memory_unit"])
             self.batch_mode = BatchMode(int(header["batch_mode"]))
@@ -117,7 +110,7 @@ class Segment:
     def linked(self) -> bool:
         """True while the name leads to this segment."""
         try:
-            there = os.stat(self.path or f"{DIRECTORY}/{self.objects}")
+            there = os.stat(self.where)
         except OSError:
             return False
         here = os.fstat(self.fd)
@@ -144,7 +137,7 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
     path = _file(path)
     if mode not in (0o600, 0o660):
         raise ValueError(f"mode is {mode:#o}: give 0o600, or 0o660 with a group")
-    where = path or f"{DIRECTORY}/{object_name(name, path)}"
+    where = where_is(name, path)
     if os.path.lexists(where):
         raise _exists(name, where)
     sizes = layout.sizes(options.capacity, options.limit)
@@ -172,7 +165,7 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
         os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store
         try:
-            remains = _remains(where, object_name(name, path))  # listed while the name is free: nobody's that lives
+            remains = _remains(where)  # listed while the name is free: nobody's that lives
             # src_dir_fd only makes Python call linkat(2) with AT_SYMLINK_FOLLOW; the path is absolute.
             os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
         except FileExistsError:
@@ -180,7 +173,7 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
     except BaseException:
         os.close(fd)
         raise
-    for left in remains:  # by a process killed while it removed a store, or while it waited for one that was removed
+    for left in remains:  # by a process killed while it removed a store
         with suppress(OSError):
             os.unlink(left)
     return Segment(name, path, fd)
@@ -215,7 +208,7 @@ def _exists(name: str, where: str) -> StoreExists:
 def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
     """Map the segment of that name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
     path = _file(path)
-    where = path or f"{DIRECTORY}/{object_name(name, path)}"
+    where = where_is(name, path)
     try:
         fd = os.open(where, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -228,10 +221,9 @@ def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
 
 
 def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
-    """Remove a store: its name, its semaphores, its overflow segments. Those attached are told. Raises `StoreNotFound`."""
+    """Remove a store: its name and its overflow segments. Those attached are told. Raises `StoreNotFound`."""
     path = _file(path)
-    objects = object_name(name, path)
-    where = path or f"{DIRECTORY}/{objects}"
+    where = where_is(name, path)
     segment = None
     try:
         segment = attach(name, path=path)
@@ -251,12 +243,10 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         ) from error
     epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
     if segment is not None:
-        segment.words[header_word("state")] = StoreState.REMOVED  # before the semaphores go: who waits again sees it
-        fence()
-        segment.words[header_word("armed")] = 1  # the next put looks who waits, and finds out
+        segment.words[header_word("state")] = StoreState.REMOVED  # the next put, and who waits again, sees it
         epoch = f"{segment.epoch:x}"
         segment.close()
-    for left in _remains(where, objects, epoch):
+    for left in _remains(where, epoch):
         with suppress(FileNotFoundError):  # freed by an ack meanwhile
             os.unlink(left)
         found = True
@@ -264,11 +254,11 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
 
 
-def _remains(where: str, objects: str, epoch: str = "[0-9a-f]+") -> list[str]:
-    """Paths of the overflow segments and semaphores of the store of that epoch, or of all that had that name."""
+def _remains(where: str, epoch: str = "[0-9a-f]+") -> list[str]:
+    """Paths of the overflow segments of the store of that epoch, or of all that had that name."""
     directory, base = os.path.split(where)
-    kinds = (directory, rf"{re.escape(base)}@{epoch}\.\d+"), (DIRECTORY, rf"sem\.{re.escape(objects)}@{epoch}\.\w+")
-    return [f"{folder}/{entry}" for folder, pattern in kinds for entry in os.listdir(folder) if re.fullmatch(pattern, entry)]
+    pattern = re.compile(rf"{re.escape(base)}@{epoch}\.\d+")
+    return [f"{directory}/{entry}" for entry in os.listdir(directory) if pattern.fullmatch(entry)]
 
 
 def _begins_like_a_store(path: str) -> bool:
@@ -312,12 +302,14 @@ def _first_header(options: Options, sizes: Sizes) -> bytes:
     header["places"] = 1
     header["put"] = header["floor"] = header["oversized"] = options.first - 1
     header["room_wanted"] = layout.DISARMED
+    header["room"], header["lock"] = semaphore(0), semaphore(1)
     return header.tobytes()
 
 
 def _first_places(options: Options) -> bytes:
     table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
     table["wanted"] = layout.DISARMED
+    table["woken"] = semaphore(0)
     table["get"] = table["ack"] = options.first - 1
     table["state"][0] = SubscriptionState.ACTIVE  # place 0 holds everything until somebody subscribes
     return table.tobytes()

@@ -4,11 +4,15 @@ Plan. Three kinds of agreement, each by what survives a kill -9:
 
 - Ownership is an OFD lock (an "open file description" lock, fcntl(2)) on one byte of the segment. The kernel releases it
   when the process dies, however it dies. It says who the producer is and who owns a subscription.
-- Lock guards the few things that several processes write. A POSIX semaphore is what waiters sleep on, with a time-out;
+- Lock guards the few things that several processes write. A Condition is what waiters sleep on, with a time-out;
   an ownership of the table's byte is what excludes. A holder that dies leaves the byte free: whoever comes next takes it,
   and who waits already looks again within LOCK_SLICE; their release puts the semaphore right again.
-- Condition is a POSIX semaphore that one waiter sleeps on. The waiter writes what it waits for, fences, looks again, and
+- Condition is a POSIX semaphore. The waiter writes what it waits for, fences, looks again, and
   only then sleeps; the other side writes its cursor, fences, and then looks for waiters. One of the two sees the other.
+
+The semaphores lie in the segment itself, initialised at its creation. So whoever may use the segment may wait and wake, whoever
+came first; neither needs a descriptor, a name or memory, so that neither can fail; and they are the same at whatever path a
+store in a file is mounted. What a process killed in a wait or a reboot leaves in one is at worst a wait that returns at once.
 
 Order. What processes tell each other without a lock, they tell by the words of the segment's fixed part. A word is stored after
 everything before it and loaded before everything after it ("release" and "acquire"); the rings, which words lead to, are
@@ -26,12 +30,10 @@ import struct
 import threading
 import time
 import weakref
-from contextlib import suppress
 from typing import Final, Protocol
 
-import posix_ipc
-
-from shmstore.errors import StoreClosed, StoreError
+from shmstore.errors import StoreError, refused
+from shmstore.layout import SEMAPHORE_BYTES
 
 try:
     from shmstore import hot as hot  # for segment, ring and batch, too
@@ -44,7 +46,6 @@ COMPILED: Final = hot is not None and os.environ.get("SHMSTORE_PURE", "") in (""
 LOCK_SLICE: Final = 0.25
 WAIT_SLICE: Final = 1.0
 _FLOCK: Final = struct.Struct("@hhqqi4x")
-_SHM: Final = "/dev/shm"
 
 #: True where the processor may reorder stores, or loads (not x86-64).
 WEAK_ORDER: Final = platform.machine().lower() not in ("x86_64", "amd64", "i686")
@@ -178,8 +179,7 @@ class Ownership:
         """Take the role if it is free; True when it is ours."""
         if self._fd >= 0:
             return True
-        # A description of its own: the lock must not be shared with other holders of the segment's descriptor.
-        fd = os.open(f"/proc/self/fd/{self._segment_fd}", os.O_RDWR | os.O_CLOEXEC)
+        fd = self._description()
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._byte, 1, 0))
         except (BlockingIOError, PermissionError):
@@ -211,12 +211,19 @@ class Ownership:
         """True where somebody, this object included, holds the role now."""
         if self._fd >= 0:
             return True
-        fd = os.open(f"/proc/self/fd/{self._segment_fd}", os.O_RDWR | os.O_CLOEXEC)
+        fd = self._description()
         try:
             answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._byte, 1, 0))
         finally:
             os.close(fd)
         return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
+
+    def _description(self) -> int:
+        """The segment opened again: the lock must not be shared with other holders of its descriptor. Raises `StoreError`."""
+        try:
+            return os.open(f"/proc/self/fd/{self._segment_fd}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise refused("the store cannot ask for a role in it", error) from error
 
     def _forked(self) -> None:
         fd, self._fd = self._fd, -1
@@ -240,132 +247,67 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
 
 
-_libc.sem_open.restype = ctypes.c_void_p
-_libc.sem_open.argtypes = [ctypes.c_char_p, ctypes.c_int]
-_libc.sem_close.argtypes = [ctypes.c_void_p]
-_libc.sem_clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
-
-
-class Semaphore:
-    """A named POSIX semaphore; opened, or made with value `initial`: the first to come decides.
-
-    `segment_fd` is the descriptor of the segment that it belongs to. Where that has lost its name, the semaphore loses its own,
-    too: who removed the store may have looked for semaphores before this one was there.
-
-    The wait is libc's own: posix_ipc drops what a signal's handler raises, unless it is KeyboardInterrupt, and its time-out
-    is on the wall clock, which may jump.
-    """
-
-    __slots__ = ("_semaphore", "address")
-
-    def __init__(self, name: str, initial: int, mode: int = 0o600, gid: int = -1, segment_fd: int = -1) -> None:
-        self._semaphore = _opened(name, initial, mode, gid)
-        self.address: int = _libc.sem_open(name.encode(), 0)
-        if not self.address:
-            self._semaphore.close()
-            raise StoreClosed(f"semaphore {name} was removed: attach again")
-        if segment_fd >= 0 and os.fstat(segment_fd).st_nlink == 0:
-            unlink_semaphore(name[1:])
-
-    @property
-    def value(self) -> int:
-        """How many waits would return at once."""
-        return int(self._semaphore.value)
-
-    def wait(self, timeout: float) -> None:
-        """Take one, or return after `timeout` seconds or a signal. What a signal's handler raises ends the wait."""
-        if COMPILED:
-            hot.sleep(self.address, timeout)
-            return
-        at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(timeout * 1e9)
-        _libc.sem_clockwait(self.address, time.CLOCK_MONOTONIC, _Timespec(*divmod(at, 1_000_000_000)))
-
-    def release(self) -> None:
-        """Give one."""
-        self._semaphore.release()
-
-    def close(self) -> None:
-        """Forget the semaphore; it stays for others."""
-        self._semaphore.close()
-        _libc.sem_close(self.address)
-
-
-def _opened(name: str, initial: int, mode: int, gid: int) -> posix_ipc.Semaphore:
-    for _ in range(50):
-        with suppress(posix_ipc.ExistentialError):
-            return posix_ipc.Semaphore(name)
-        try:
-            semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode, initial)
-        except posix_ipc.ExistentialError:
-            continue
-        except posix_ipc.PermissionsError:
-            time.sleep(0.01)  # another of the group makes it: between sem_open(3) and the lines below it is not yet ours
-            continue
-        if mode != 0o600 or gid >= 0:  # sem_open(3) applies the umask, and knows no group
-            path = f"{_SHM}/sem.{name.lstrip('/')}"
-            os.chown(path, -1, gid)
-            os.chmod(path, mode)
-        return semaphore
+_libc.sem_init.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
+_libc.sem_post.argtypes = [ctypes.c_void_p]
+_libc.sem_getvalue.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+try:
+    _libc.sem_clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
+except AttributeError:
     raise StoreError(
-        f"cannot open semaphore {name}: it belongs to somebody else; be that user, or create the store for a group of both"
-    )
+        f"the C library here ({' '.join(platform.libc_ver()).strip() or 'not glibc'}) has no sem_clockwait(3): shmstore needs glibc 2.30 "
+        "or later (August 2019); use a newer distribution or container image"
+    ) from None
 
 
-def semaphore_names(prefix: str) -> list[str]:
-    """Names of the semaphores on this host that start with `prefix` (no slash)."""
-    return sorted(entry[4:] for entry in os.listdir(_SHM) if entry.startswith(f"sem.{prefix}"))
-
-
-def unlink_semaphore(name: str) -> None:
-    """Remove the named semaphore; no error where it is gone."""
-    with suppress(posix_ipc.ExistentialError):
-        posix_ipc.unlink_semaphore(f"/{name}")
+def semaphore(value: int) -> bytes:
+    """The bytes of a POSIX semaphore of that value, for processes to share."""
+    made = ctypes.create_string_buffer(SEMAPHORE_BYTES)
+    _libc.sem_init(made, 1, value)
+    return made.raw
 
 
 class Condition:
-    """What one waiter sleeps on. Opened at first use, so that attaching costs nothing."""
+    """The POSIX semaphore at word `word` of a segment's fixed part. Holds the mapping.
 
-    __slots__ = ("_name", "_rights", "_semaphore")
+    The wait is libc's own, on the monotonic clock: the wall clock may jump.
+    """
 
-    def __init__(self, name: str, mode: int = 0o600, gid: int = -1, segment_fd: int = -1) -> None:
-        self._name = name
-        self._rights = mode, gid, segment_fd
-        self._semaphore: Semaphore | None = None
+    __slots__ = ("_semaphore",)
+
+    def __init__(self, fixed: memoryview, word: int) -> None:
+        self._semaphore = (ctypes.c_ubyte * SEMAPHORE_BYTES).from_buffer(fixed, word * 8)
 
     def wait(self, timeout: float) -> None:
-        """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case."""
-        (self._semaphore or self._open()).wait(timeout)
+        """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case.
+
+        What a signal's handler raises ends the wait.
+        """
+        if COMPILED:
+            hot.sleep(ctypes.addressof(self._semaphore), timeout)
+            return
+        at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(timeout * 1e9)
+        _libc.sem_clockwait(ctypes.addressof(self._semaphore), time.CLOCK_MONOTONIC, _Timespec(*divmod(at, 1_000_000_000)))
 
     def notify(self) -> None:
-        """Wake the waiter, or let its next wait return at once."""
-        (self._semaphore or self._open()).release()
+        """Wake a waiter, or let the next wait return at once."""
+        _libc.sem_post(ctypes.addressof(self._semaphore))
 
     @property
-    def address(self) -> int:
-        """Where the semaphore lies in this process."""
-        return (self._semaphore or self._open()).address
-
-    def _open(self) -> Semaphore:
-        self._semaphore = Semaphore(self._name, 0, *self._rights)
-        return self._semaphore
-
-    def close(self) -> None:
-        """Forget the semaphore; it stays for others."""
-        if self._semaphore is not None:
-            self._semaphore.close()
-            self._semaphore = None
+    def notified(self) -> bool:
+        """True where the next wait would return at once."""
+        value = ctypes.c_int()
+        _libc.sem_getvalue(ctypes.addressof(self._semaphore), value)
+        return value.value > 0
 
 
 class Lock:
     """Mutual exclusion between processes and threads that a dead holder cannot keep."""
 
-    __slots__ = ("_name", "_owner", "_rights", "_semaphore", "_threads")
+    __slots__ = ("_free", "_owner", "_threads")
 
-    def __init__(self, segment_fd: int, byte: int, name: str, mode: int = 0o600, gid: int = -1) -> None:
+    def __init__(self, segment_fd: int, byte: int, free: Condition) -> None:
         self._owner = Ownership(segment_fd, byte)
-        self._name = name
-        self._rights = mode, gid, segment_fd
-        self._semaphore: Semaphore | None = None
+        self._free = free
         self._threads = threading.Lock()
 
     def acquire(self, timeout: float | None = 30.0) -> None:
@@ -376,14 +318,12 @@ class Lock:
                 f"the store's table is locked by another thread for more than {timeout} s: let each thread attach for itself"
             )
         try:
-            if self._semaphore is None:
-                self._semaphore = Semaphore(self._name, 1, *self._rights)
             while not self._owner.acquire():  # the byte is what counts: a dead holder never releases the semaphore
                 if deadline.passed:
                     raise StoreError(
                         f"the store's table is locked for more than {timeout} s by a living process: see `shmstore stat`"
                     )
-                self._semaphore.wait(deadline.left(LOCK_SLICE))
+                self._free.wait(deadline.left(LOCK_SLICE))
         except BaseException:
             self._owner.release()  # an interrupt may have come after it was acquired
             self._threads.release()
@@ -395,8 +335,8 @@ class Lock:
             self._owner.release()
             # Not above 1, or waiters would all wake for nothing. Two that see 0 at once make it 2; that is harmless,
             # since the byte excludes.
-            if self._semaphore is not None and self._semaphore.value == 0:
-                self._semaphore.release()
+            if not self._free.notified:
+                self._free.notify()
         finally:
             self._threads.release()
 
@@ -406,9 +346,3 @@ class Lock:
 
     def __exit__(self, *exc: object) -> None:
         self.release()
-
-    def close(self) -> None:
-        """Forget the semaphore; it stays for others."""
-        if self._semaphore is not None:
-            self._semaphore.close()
-            self._semaphore = None

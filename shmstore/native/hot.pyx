@@ -32,7 +32,7 @@ from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from shmstore.errors import StoreCorrupt
-from shmstore.layout import ABSURD, DISARMED, FIXED_SIZE, MAX_SEQUENCE, SLOT, SUBSCRIPTIONS, StoreState, SubscriptionState, header_word, subscription_word
+from shmstore.layout import ABSURD, DISARMED, FIXED_SIZE, MAX_SEQUENCE, SEMAPHORE_BYTES, SLOT, SUBSCRIPTIONS, StoreState, SubscriptionState, header_word, subscription_word
 
 cdef extern from *:
     """
@@ -70,7 +70,7 @@ cdef extern from *:
     #endif
     #define store_released(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
     #define publish(word, value) (trace('s', (word), (value)), store_released((word), (value)))
-    #define look(word) __atomic_load_n((word), __ATOMIC_ACQUIRE)
+    #define look(word) (trace('l', (word), 0), __atomic_load_n((word), __ATOMIC_ACQUIRE))
     #define wake_up(semaphore) (trace('p', NULL, 0), sem_post(semaphore))
     #define full_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define settle(asymmetric) \\
@@ -126,13 +126,14 @@ cdef packed struct Slot:
     uint32_t check
     uint64_t rest
 
-if SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size", "rows", "check", "flags")] != [20, 24, 28, 32]:
-    raise ImportError("layout.SLOT is not what this was compiled for")
+if sizeof(sem_t) > SEMAPHORE_BYTES or SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size", "rows", "check", "flags")] != [20, 24, 28, 32]:
+    raise ImportError("layout is not what this was compiled for")
 
 cdef int64_t PUT = header_word("put"), ARMED = header_word("armed"), OVERSIZED = header_word("oversized")
 cdef int64_t ROOM_WANTED = header_word("room_wanted"), PLACES = header_word("places"), STATE = header_word("state")
 cdef int64_t FLOOR = header_word("floor"), LAST_SEQUENCE = MAX_SEQUENCE, FAR = ABSURD
 cdef int64_t FIRST_WANTED = subscription_word(0, "wanted"), NEXT_PLACE = subscription_word(1, "wanted") - FIRST_WANTED
+cdef int64_t FIRST_WOKEN = subscription_word(0, "woken")
 cdef int64_t FIRST_STATE = subscription_word(0, "state"), FIRST_ACK = subscription_word(0, "ack")
 cdef int64_t DISARM = DISARMED, LIVE = StoreState.LIVE, ACTIVE = SubscriptionState.ACTIVE, MOST = SUBSCRIPTIONS
 cdef Py_ssize_t FIXED_WORDS = FIXED_SIZE // 8

@@ -17,7 +17,6 @@ cdef class Puts:
     cdef Mapped mapped
     cdef public int64_t put, end, rows, _limit_sequence, _limit_end, _floor
     cdef int64_t limit
-    cdef sem_t* readers[64]
 
     def __cinit__(self, views):
         self.mapped, self.limit = views.native, min(views.limit, views.arena_size)
@@ -25,7 +24,7 @@ cdef class Puts:
     def put_now(self, events):
         """Publish one payload, or a list of them, of unknown kind with one row each.
 
-        Gives the last sequence; -1 where they must go the long way, nothing was written; -2 where a reader may wait for them.
+        Gives the last sequence; -1 where they must go the long way, nothing was written.
         """
         cdef Mapped at = self.mapped
         cdef int64_t n = 1, total = 0, size, end, i, k
@@ -109,7 +108,12 @@ cdef class Puts:
         return self.published(n, end, rows)
 
     cdef bint fits_now(self, int64_t n, int64_t size) noexcept:
-        """As Writer.fits, after a Writer.refresh where the room known of is too small; then no room is wanted any more."""
+        """As Writer.fits, after a Writer.refresh where the room known of is too small; then no room is wanted any more.
+
+        False, too, where the store was removed.
+        """
+        if look(self.mapped.words + STATE) != LIVE:
+            return False
         if n <= self._limit_sequence - self.put and self.end + size <= self._limit_end:
             return True
         if not self.refresh_now() or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
@@ -161,33 +165,25 @@ cdef class Puts:
         self.put += n
         self.end, self.rows = end, rows
         settle(at.asymmetric)
-        return -2 if look(at.words + ARMED) and not self.wake() else self.put
+        if look(at.words + ARMED):
+            self.wake()
+        return self.put
 
-    def learn(self, int place, size_t semaphore):
-        """Take note of the semaphore of the reader at `place`, which must outlive this object; 0: forget it."""
-        if not 0 <= place < 64:
-            raise ValueError(f"place {place}")
-        self.readers[place] = <sem_t*>semaphore
-
-    cdef bint wake(self) noexcept:
-        """As ring.armed_readers: wake the readers that have what they wait for. False: ask that one."""
+    cdef void wake(self) noexcept:
+        """As ring.armed_readers, in its order: wake the readers that have what they wait for."""
         cdef int64_t* words = self.mapped.words
         cdef int64_t* wanted
-        cdef int64_t places = look(words + PLACES), place
-        if look(words + STATE) != LIVE or places > MOST:
-            return False
+        cdef int64_t places, place, wish
         publish(words + ARMED, 0)
         settle(False)  # a full fence: or a reader that arms itself now could have its flag cleared, and its wish not seen
+        places = min(look(words + PLACES), MOST)  # after the fence, as the wishes: or a reader that came since would not be seen
         for place in range(1, places):
             wanted = words + FIRST_WANTED + place * NEXT_PLACE
-            if look(wanted) == DISARM:
+            wish = look(wanted)
+            if wish == DISARM:
                 continue
-            if look(wanted) > self.put:
+            if wish > self.put:
                 publish(words + ARMED, 1)
-            elif self.readers[place] == NULL:
-                publish(words + ARMED, 1)
-                return False
             else:
                 publish(wanted, DISARM)
-                wake_up(self.readers[place])
-        return True
+                wake_up(<sem_t*>(words + FIRST_WOKEN + place * NEXT_PLACE))

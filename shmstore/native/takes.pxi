@@ -21,20 +21,17 @@ cdef class Takes:
         self.get_word, self.ack_word = subscription_word(place, "get"), subscription_word(place, "ack")
         self.wanted_word, self.state_word = subscription_word(place, "wanted"), subscription_word(place, "state")
         self.heartbeat_word = subscription_word(place, "heartbeat_ms")
+        self.semaphore = <sem_t*>(self.mapped.words + <int64_t>subscription_word(place, "woken"))
 
-    def learn(self, size_t semaphore, double short, double looks):
-        """Take note of the semaphore to sleep on, which must outlive this object (0: forget it).
+    def tune(self, segment, batch, bint gets_now, bint acks_now, double short, double looks):
+        """Say what the batches are, a kind of Run of `segment`, and which of the two have nothing unusual about them.
 
         After a sleep of less than `short` seconds the next wait looks for `looks` seconds before it sleeps.
         """
-        self.semaphore = <sem_t*>semaphore
-        self.short, self.looks = <int64_t>(short * 1e9), <int64_t>(looks * 1e9)
-
-    def tune(self, segment, batch, bint gets_now, bint acks_now):
-        """Say what the batches are, a kind of Run of `segment`, and which of the two have nothing unusual about them."""
         if not issubclass(batch, Run):
             raise TypeError(f"{batch!r} is no Run")
         self.segment, self.batch, self.gets_now, self.acks_now = segment, batch, gets_now, acks_now
+        self.short, self.looks = <int64_t>(short * 1e9), <int64_t>(looks * 1e9)
 
     def take_now(self, limit_events):
         """Move get over up to `limit_events` (None: all) and return the batch; None where it must go the long way."""
@@ -74,7 +71,7 @@ cdef class Takes:
         cdef Mapped at = self.mapped
         cdef int64_t* words = at.words
         cdef int64_t next = self.get + 1, began, until = clock_now() + <int64_t>(seconds * 1e9)
-        if self.semaphore == NULL or not self.gets_now or limit_events is not None and limit_events < 1:
+        if not self.gets_now or limit_events is not None and limit_events < 1:
             return None
         if self.hurried:  # the producer is in full flow
             self.hurried = False
@@ -89,7 +86,7 @@ cdef class Takes:
                     break
                 PyErr_CheckSignals()
                 began = clock_now()
-                if self.interrupted or self.semaphore == NULL or began >= until:
+                if self.interrupted or not self.gets_now or began >= until:
                     break
                 publish(words + self.heartbeat_word, wall_now() // 1000000)
                 with nogil:
@@ -99,7 +96,7 @@ cdef class Takes:
                     break
         finally:
             publish(words + self.wanted_word, DISARM)
-        return None if self.semaphore == NULL else self.take_now(limit_events)
+        return self.take_now(limit_events)
 
     def look_now(self, int64_t n, double seconds):
         """Look at the put cursor for up to `seconds`; True as soon as it seems that `n` events wait."""

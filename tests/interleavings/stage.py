@@ -23,11 +23,15 @@ from shmstore.layout import (
     SubscriptionState,
     header_word,
     sizes,
+    subscription_word,
 )
 from shmstore.mapping import Views
 from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF, Writer
 from tests.interleavings.process import Memory
 
+CONDITIONS = {header_word("room"): "room", header_word("lock"): "lock"} | {
+    subscription_word(place, "woken"): f"/stage.{place}" for place in range(SUBSCRIPTIONS)
+}
 PLAIN_STORES: frozenset[int] = frozenset()  # words that are stored, or loaded, without an order
 PLAIN_LOADS: frozenset[int] = frozenset()
 
@@ -98,8 +102,9 @@ class Semaphore:
     def notify(self) -> None:
         self.memory.post(self.name)
 
-    def close(self) -> None:
-        pass
+    @property
+    def notified(self) -> bool:
+        return self.memory.value(self.name) > 0
 
 
 class TableLock:
@@ -192,7 +197,7 @@ class Stage:
             0,
         )  # type: ignore[arg-type]
         self.words, self.name, self.path = words, "stage", None
-        self.objects = self.beside = self.semaphores = "stage"
+        self.where = self.beside = "stage"
         self.flags = StoreFlag.EVICT if evict else StoreFlag(0)
         self.batch_mode, self.memory_unit, self.evict_after, self.epoch = BatchMode.MEMSIZE, 2, 0.0, 1
         self.fd, self.mode, self.gid = -1, 0o600, -1
@@ -259,7 +264,7 @@ def staged(
         "heavy_fence": lambda: Memory.current.heavy_fence() if asymmetric else Memory.current.fence(),
         "ASYMMETRIC": asymmetric,
         "Lock": TableLock,
-        "Condition": lambda name, *_: Semaphore(Memory.current, name),
+        "Condition": lambda fixed, word: Semaphore(Memory.current, CONDITIONS[word]),
         "Ownership": Role,
         "start_time": lambda pid: 1,
         "SPINS": 0,

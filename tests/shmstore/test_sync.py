@@ -14,15 +14,13 @@ import pytest
 
 from shmstore import EventStore, StoreError
 from shmstore.layout import LOCK_PRODUCER
-from shmstore.sync import Condition, Deadline, Lock, Ownership, Semaphore, fence, is_alive, start_time, unlink_semaphore
+from shmstore.sync import Condition, Deadline, Lock, Ownership, fence, is_alive, semaphore, start_time
 
 
 @pytest.fixture
-def semaphore_name():
-    name = f"proof-sem-{os.getpid()}"
-    yield f"/{name}"
-    unlink_semaphore(name)
-    unlink_semaphore(name)  # no error where it is gone
+def condition() -> Condition:
+    """A condition in this process's own memory."""
+    return Condition(memoryview(bytearray(semaphore(0))), 0)
 
 
 def child(body: str, *arguments: object) -> subprocess.Popen[str]:
@@ -242,26 +240,25 @@ def test_the_lock_times_out_among_threads(make):
     assert len(failed) == 1
 
 
-def test_a_notice_before_the_wait_is_not_lost(semaphore_name):
+def test_a_notice_before_the_wait_is_not_lost(condition):
     """A notify that comes before the wait lets the wait return at once."""
-    condition = Condition(semaphore_name)
+    assert not condition.notified
     condition.notify()
+    assert condition.notified
     began = time.monotonic()
     condition.wait(60)
     assert time.monotonic() - began < 50
+    assert not condition.notified
     condition.wait(0)
-    condition.close()
-    condition.close()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, InterruptedError, ZeroDivisionError])
-def test_a_signal_ends_a_wait(semaphore_name, error):
+def test_a_signal_ends_a_wait(condition, error):
     """What a signal's handler raises ends the wait at once: SIGTERM's SystemExit just as Ctrl-C's KeyboardInterrupt."""
 
     def raising(signum: int, frame: object) -> None:
         raise error
 
-    condition = Condition(semaphore_name)
     before = signal.signal(signal.SIGALRM, raising)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -270,13 +267,11 @@ def test_a_signal_ends_a_wait(semaphore_name, error):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        condition.close()
 
 
-def test_a_signal_whose_handler_returns_lets_the_caller_look(semaphore_name):
+def test_a_signal_whose_handler_returns_lets_the_caller_look(condition):
     """A wait returns after any signal; the caller looks again."""
     seen = []
-    condition = Condition(semaphore_name)
     before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -284,21 +279,15 @@ def test_a_signal_whose_handler_returns_lets_the_caller_look(semaphore_name):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        condition.close()
     assert seen == [1]
 
 
-def test_semaphores_have_the_mode_asked_for(semaphore_name):
-    """A semaphore is its owner's alone by default; the umask takes nothing away from a group's."""
-    path = f"/dev/shm/sem.{semaphore_name[1:]}"
-    Semaphore(semaphore_name, 0, 0o600, -1).close()
-    assert os.stat(path).st_mode & 0o777 == 0o600
-    unlink_semaphore(semaphore_name[1:])
-    umask = os.umask(0o077)
-    try:
-        Semaphore(semaphore_name, 0, 0o660, os.getgid()).close()
-    finally:
-        os.umask(umask)
-    assert os.stat(path).st_mode & 0o777 == 0o660
-    Semaphore(semaphore_name, 5, 0o600, -1).close()  # the first to come decided
-    assert os.stat(path).st_mode & 0o777 == 0o660
+def test_whoever_wakes_does_not_wait_for_a_closed_mapping(make, attach):
+    """A condition holds the memory that it lies in: one that outlives its store's close wakes nobody, and nothing breaks."""
+    store = make()
+    condition = attach()._wakeups.room
+    store.close()
+    gc.collect()
+    condition.notify()
+    condition.wait(60)
+    assert not condition.notified

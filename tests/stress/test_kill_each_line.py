@@ -177,7 +177,7 @@ def removed(name: str, *, first_used_again: bool) -> None:
 
 
 def test_what_a_removal_killed_at_any_line_leaves_goes_with_the_next(name: str) -> None:
-    """Semaphores and overflow segments without a store go when the store is removed again, or one of its name is made."""
+    """Overflow segments without a store go when the store is removed again, or one of its name is made."""
     seen = set()
     killed, k = True, 0
     while killed:
@@ -194,7 +194,7 @@ def test_what_a_removal_killed_at_any_line_leaves_goes_with_the_next(name: str) 
 
 
 def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) -> None:
-    """A semaphore made in a store that is being removed, or was, goes, too."""
+    """Waking and locking in a store that is being removed, or was, makes nothing that stays."""
     for k in range(200):
         store = EventStore.create(name, capacity=8)
         removal = AtLine(k, lambda: EventStore.unlink(name))
@@ -214,9 +214,8 @@ def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) 
     assert k > 10
 
 
-def test_what_one_killed_after_the_removal_leaves_goes_with_the_next(name: str) -> None:
-    """Whoever is killed at any line of taking the lock of a removed store leaves one semaphore at most, and that until then."""
-    seen = set()
+def test_one_killed_after_the_removal_leaves_nothing(name: str) -> None:
+    """Whoever is killed at any line of taking the lock of a removed store leaves nothing."""
     killed, k = True, 0
     while killed:
         EventStore.create(name, capacity=8).close()
@@ -231,8 +230,6 @@ def test_what_one_killed_after_the_removal_leaves_goes_with_the_next(name: str) 
                 pass
 
         killed = killed_at(k, prepare, action)
-        seen.add((len(leftovers(name)), k % 2 == 1))
-        removed(name, first_used_again=k % 2 == 1)
         assert leftovers(name) == [], f"line {k}"
         k += 1
-    assert seen == {(0, False), (0, True), (1, False), (1, True)}
+    assert k > 5
