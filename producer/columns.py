@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from producer.tokens import Token, Tokens, tokenize, unquoted
+from producer.charsets import decoder
+from producer.tokens import Token, Tokens, literal, tokenize
+from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
 
-__all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text"]
+__all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text", "settled"]
 
 _SYNONYMS = {
     "BOOL": "tinyint",
@@ -43,12 +45,16 @@ _NATIONAL = "utf8mb3"
 
 
 class ColumnDefinition(NamedTuple):
-    """A column as a definition gives it. `charset` of `column` is empty where the table's default applies."""
+    """A column as a definition gives it. `charset` of `column` is empty where the table's default applies.
+
+    `members` are those of an ENUM or SET as written: what bytes mean is known when the character set is (`settled`).
+    """
 
     column: Column
     primary: bool  # PRIMARY KEY among its attributes
     place: str | None  # None: at the end, "": first, else the name of the column before it
     ends_period: bool = False  # AS ROW END: the end of a system-versioned row's period
+    members: tuple[str | bytes, ...] = ()
 
 
 def is_text(column: Column) -> bool:
@@ -67,15 +73,18 @@ def _standard(charset: str) -> str:
     return "utf8mb3" if charset == "utf8" else charset
 
 
-def column_of_type(name: str, column_type: str) -> Column:
-    """Return the column that information_schema's COLUMN_TYPE describes."""
-    return define_column(name, Tokens(tokenize(column_type)), mariadb=False).column
+def column_of_type(name: str, column_type: str, charset: str = "") -> Column:
+    """Return the column that information_schema's COLUMN_TYPE and CHARACTER_SET_NAME describe. Raises ValueError where it cannot be read."""
+    definition = define_column(name, Tokens(tokenize(column_type)), mariadb=False)
+    if definition.members:  # MySQL names no character set where it is binary
+        return settled(definition, _standard(charset) or "binary")
+    return definition.column._replace(charset=_standard(charset))
 
 
 def define_column(name: str, tokens: Tokens, *, mariadb: bool) -> ColumnDefinition:
     """Read a column definition behind its name. Raises ValueError where it cannot be read."""
     type_, charset, unsigned = _type(tokens)
-    members: tuple[str, ...] = ()
+    members: tuple[str | bytes, ...] = ()
     scale = 0
     if tokens.peek() == "(":
         arguments = tokens.parenthesized()
@@ -89,14 +98,49 @@ def define_column(name: str, tokens: Tokens, *, mariadb: bool) -> ColumnDefiniti
             scale = int(arguments[1][0].text)
     if type_ == "json" and mariadb:
         type_, charset = "longtext", "utf8mb4"
-    column = Column(name, type_, unsigned, True, 0, scale, charset, members)
-    return _attributes(column, tokens)
+    column = Column(name, type_, unsigned, True, 0, scale, charset)
+    return _attributes(column, tokens)._replace(members=members)
 
 
-def _member(part: list[Token]) -> str:
-    if len(part) != 1 or part[0].kind not in ("string", "hex"):
+def _member(part: list[Token]) -> str | bytes:
+    if len(part) != 1:
         raise ValueError("a member of ENUM or SET that is no literal")
-    return unquoted(part[0]).rstrip(" ")  # as the server stores it
+    return literal(part[0])
+
+
+_WIDTHS = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # bytes that a character takes at least
+
+
+def settled(definition: ColumnDefinition, default: str, *, convert: str = "") -> Column:
+    """Return the column as the server stores it: with its character set, `default` where it names none, and its members.
+
+    `convert`: of CONVERT TO, which all text takes. Raises ValueError for members that are no text: of CHARACTER SET binary,
+    bytes that are not UTF-8.
+    """
+    column = definition.column
+    if not is_text(column):
+        return column._replace(charset="")
+    charset = column.charset or default
+    if charset == "binary":
+        column = column._replace(type=_BINARY_TYPES.get(column.type, column.type), charset="")
+        return column._replace(members=tuple([_text(member, "utf8mb4") for member in definition.members]))
+    charset = convert or charset
+    if charset == "binary":
+        return settled(definition._replace(column=column._replace(charset=charset)), charset)
+    members = tuple([_text(member, charset).rstrip(" ") for member in definition.members])
+    return column._replace(charset=charset, members=members)
+
+
+def _text(member: str | bytes, charset: str) -> str:
+    if isinstance(member, str):
+        return member
+    width = _WIDTHS.get(charset, 1)
+    try:
+        return decoder(charset)(member.rjust(-(-len(member) // width) * width, b"\0"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the member X'{member.hex()}' is no text of {charset}") from error
+    except UnsupportedEvent as error:
+        raise ValueError(str(error)) from error
 
 
 def _type(tokens: Tokens) -> tuple[str, str, bool]:
@@ -145,6 +189,11 @@ def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
             tokens.accept("-")
             if tokens.left and tokens.peek() != "(":
                 tokens.take()
+        elif tokens.accept("CONSTRAINT"):
+            if tokens.peek() != "CHECK":
+                tokens.name()
+        elif tokens.accept("ON", "DELETE", "SET") or tokens.accept("ON", "UPDATE", "SET"):
+            tokens.take()
         elif tokens.accept("REFERENCES"):
             tokens.table_name("")
         elif tokens.accept("AS", "ROW", "END"):
@@ -162,9 +211,7 @@ def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
             primary = True
         else:
             column = _flag(column, tokens.take().upper)
-    if column.charset == "binary":
-        column = column._replace(type=_BINARY_TYPES.get(column.type, column.type))
-    return ColumnDefinition(column if is_text(column) else column._replace(charset=""), primary, place, ends_period)
+    return ColumnDefinition(column, primary, place, ends_period)
 
 
 def _flag(column: Column, word: str) -> Column:

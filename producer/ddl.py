@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from producer.columns import charset_of_collation, define_column
 from producer.draft import Draft, Table
-from producer.tokens import Tokens, tokenize
+from producer.tokens import USUAL, SqlMode, Tokens, tokenize
 from shmstore.event import Column
 
 __all__ = ["Catalog", "Change", "Unreadable"]
@@ -32,6 +32,9 @@ _SEQUENCE = tuple(
 # Words that begin a key or a check in a list of columns; a column of such a name is quoted or follows COLUMN.
 _KEYS = {"PRIMARY", "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK"}
 
+# Words that begin a part of ALTER TABLE which is no list of table options.
+_NO_OPTIONS = {"ADD", "DROP", "MODIFY", "CHANGE", "RENAME", "ALTER", "CONVERT", "PARTITION", "ORDER"}
+
 
 class Catalog:
     """Tables by (database, name). `mariadb` and `charset` are the server's."""
@@ -40,7 +43,7 @@ class Catalog:
         self.charset = charset
         self.mariadb = mariadb
         self.fold_case = fold_case  # lower_case_table_names is not 0
-        self.databases: dict[str, str] = {}
+        self.databases: dict[str, str] = {}  # character sets, by the key of a database without a table
         self.tables: dict[TableName, Table | Unreadable] = {}
 
     def key(self, database: str, table: str) -> TableName:
@@ -60,15 +63,23 @@ class Catalog:
                 else:
                     self.tables.pop(self.key(database, table), None)
             elif isinstance(now, str):
-                self.databases[database] = now
+                self.databases[self.key(database, "")[0]] = now
             else:
-                self.databases.pop(database, None)
-                for key in [key for key in self.tables if key[0] == self.key(database, "")[0]]:
+                self.databases.pop(self.key(database, "")[0], None)
+                for key in self.tables_of(database):
                     del self.tables[key]
 
-    def read(self, sql: str, database: str) -> Change:
+    def tables_of(self, database: str) -> list[TableName]:
+        """The keys of a database's tables."""
+        return [key for key in self.tables if key[0] == self.key(database, "")[0]]
+
+    def charset_of(self, database: str) -> str | None:
+        """The default character set of a database; None where there is no such database."""
+        return self.databases.get(self.key(database, "")[0])
+
+    def read(self, sql: str, database: str, mode: SqlMode = USUAL) -> Change:
         """Return what the statement changes, with `database` as the default one. Nothing where no column is concerned."""
-        return _Statement(self, database, Tokens(tokenize(sql))).read()
+        return _Statement(self, database, Tokens(tokenize(sql, mode))).read()
 
 
 class _Statement:
@@ -92,12 +103,17 @@ class _Statement:
         tokens = self.tokens
         verb = tokens.take().upper
         if verb == "CREATE":
-            tokens.accept("OR", "REPLACE")
+            replaces = tokens.accept("OR", "REPLACE")
             if tokens.peek() in ("DATABASE", "SCHEMA"):
                 tokens.take()
+                exists = tokens.peek() == "IF"
                 self._if_exists()
                 name = tokens.name()
-                return {(name, ""): self._charset_option(tokens, self.catalog.charset)}
+                if exists and self.catalog.charset_of(name) is not None:
+                    return {}
+                emptied = self.catalog.tables_of(name) if replaces else []
+                change: Change = dict.fromkeys(emptied)
+                return change | {(name, ""): self._charset_option(tokens, self.catalog.charset)}
             if tokens.accept("TABLE"):
                 return self._create()
             if tokens.accept("SEQUENCE"):
@@ -146,7 +162,7 @@ class _Statement:
         return default if charset in ("", "default") else "utf8mb3" if charset == "utf8" else charset
 
     def _database_charset(self, database: str) -> str:
-        return self.catalog.databases.get(database, self.catalog.charset)
+        return self.catalog.charset_of(database) or self.catalog.charset
 
     # ------------------------------------------------------------ CREATE TABLE
 
@@ -166,7 +182,7 @@ class _Statement:
         rest = [token.upper for token in tokens.tokens[tokens.at :]]
         if "SELECT" in rest or any(part and part[0].upper == "SELECT" for part in definitions):
             raise ValueError("CREATE TABLE ... SELECT")
-        draft = Draft(Table((), (), self._charset_option(tokens, self._database_charset(name[0]))))
+        draft = Draft(Table(()), charset=self._charset_option(tokens, self._database_charset(name[0])))
         wanted = _has(rest, "WITH", "SYSTEM", "VERSIONING")
         for part in definitions:
             wanted = wanted or _has([token.upper for token in part], "WITH", "SYSTEM", "VERSIONING")
@@ -226,6 +242,8 @@ class _Statement:
         if tokens.peek() in ("DATABASE", "SCHEMA"):
             tokens.take()
             named = tokens.peek() not in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "UPGRADE", "CHAR")
+            if tokens.peek() in ("COMMENT", "ENCRYPTION", "READ"):  # words that may name a database
+                named = tokens.peek(1) not in ("=", "ONLY", "")
             database = tokens.name() if named else self.database
             return {(database, ""): self._charset_option(tokens, self._database_charset(database))}
         while tokens.peek() in ("ONLINE", "IGNORE", "OFFLINE"):
@@ -237,9 +255,9 @@ class _Statement:
         self._wait()
         table = self.catalog.find(*name)
         target = name
-        draft = Draft(table) if isinstance(table, Table) else None
-        for part in tokens.parts():
-            spec = Tokens(part)
+        specs = [Tokens(part) for part in tokens.parts()]
+        draft = self._drafted(table, specs) if isinstance(table, Table) else None
+        for spec in specs:
             new = self._renamed(spec)
             if new is not None:
                 target = new
@@ -250,6 +268,16 @@ class _Statement:
         if now is not None and (now != table or target != name):
             change[target] = now
         return change
+
+    def _drafted(self, table: Table, specs: list[Tokens]) -> Draft:
+        """The table with the character sets that the statement's options say, wherever in it they stand."""
+        charset = convert = ""
+        for spec in specs:
+            if spec.accept("CONVERT", "TO"):
+                convert = self._charset_option(spec, self._database_charset((self.subject or ("", ""))[0]))
+            elif spec.peek() not in _NO_OPTIONS:
+                charset = self._charset_option(Tokens(spec.tokens), charset)
+        return Draft(table, charset=charset, convert=convert)
 
     def _renamed(self, spec: Tokens) -> TableName | None:
         """The table's new name where `spec` is RENAME [TO] name."""
@@ -275,16 +303,11 @@ class _Statement:
             if not self._missing(draft, spec):
                 old = spec.name()
                 draft.replace(old, define_column(spec.name(), spec, mariadb=self.catalog.mariadb))
-        elif spec.accept("RENAME", "COLUMN"):
-            if not self._missing(draft, spec):
-                old = spec.name()
-                if not spec.accept("TO"):
-                    raise ValueError("RENAME COLUMN without TO")
-                draft.rename(old, spec.name())
-        elif spec.accept("CONVERT", "TO"):
-            draft.convert(self._charset_option(spec, self._database_charset((self.subject or ("", ""))[0])))
-        elif spec.peek() not in ("ALTER", "PARTITION", "ORDER", "RENAME"):  # table options, or what changes no column
-            draft.charset = self._charset_option(spec, draft.charset)
+        elif spec.accept("RENAME", "COLUMN") and not self._missing(draft, spec):
+            old = spec.name()
+            if not spec.accept("TO"):
+                raise ValueError("RENAME COLUMN without TO")
+            draft.rename(old, spec.name())
 
     def _missing(self, draft: Draft, spec: Tokens) -> bool:
         """IF EXISTS of a column that is not there: nothing happens."""
@@ -309,10 +332,12 @@ class _Statement:
     def _drop(self, draft: Draft, spec: Tokens) -> None:
         explicit = spec.accept("COLUMN")
         if spec.accept("PRIMARY", "KEY"):
-            draft.set_key([])
+            draft.drop_key()
         elif spec.accept("SYSTEM", "VERSIONING"):
             draft.unversion()
-        elif (explicit or spec.peek() not in _KEYS | {"PARTITION", "PERIOD", "SYSTEM"}) and not self._missing(draft, spec):
+        elif spec.peek() == "PERIOD" and spec.peek(1) in ("FOR", "IF"):
+            pass
+        elif (explicit or spec.peek() not in _KEYS | {"PARTITION"}) and not self._missing(draft, spec):
             draft.drop(spec.name())
 
 

@@ -23,6 +23,7 @@ from producer.gtid import ExecutedSet
 from producer.rows import ROWS_EVENTS, RowsDecoder, Schemas
 from producer.statement import Kind, Statement, classify
 from producer.stream import Stream, feed_payload, known_table
+from producer.tokens import USUAL
 from producer.transaction import TransactionBuffer
 from producer.writer import NO_PROPS, EventWriter, Tail
 from shmstore import EntryType, Position, SchemaUnknown, SlotFlag, UnsupportedEvent
@@ -309,7 +310,7 @@ class EventDecoder:
 
     def _query(self, raw: RawEvent) -> None:
         query = events.query(raw.body)
-        statement = classify(query.sql, query.database)
+        statement = classify(query.sql, query.database, query.mode)
         kind = statement.kind
         if not self.open:
             if kind in (Kind.BEGIN, Kind.XA_START):
@@ -369,7 +370,7 @@ class EventDecoder:
         if statement.kind is Kind.DDL:
             self.altered(statement, query.database)
             if self._schemas is not None:
-                self._schemas.follow(self.position, query.database, query.sql)
+                self._schemas.follow(self.position, query.database, query.sql, query.mode)
 
     def _passes(self, statement: Statement, query: events.Query) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
@@ -389,6 +390,8 @@ class EventDecoder:
         database = query.database
         if query.database:
             props["default_database"] = query.database
+        if query.mode != USUAL:
+            props["sql_mode"] = str(query.mode)
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             props |= {"xa": "commit" if statement.kind is Kind.XA_COMMIT else "rollback", "xa_xid": statement.name}
         elif statement.tables:

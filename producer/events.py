@@ -12,6 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from producer.gtid import GtidSet, MariadbGtids, format_uuid
+from producer.tokens import USUAL, SqlMode
 from shmstore.errors import UnsupportedEvent
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Query(NamedTuple):
     thread_id: int
     microsecond: int  # of the event's second; 0 where the event has none
     error_code: int
+    mode: SqlMode = USUAL  # how its text is to be read
 
 
 class Xid(NamedTuple):
@@ -145,7 +147,7 @@ def _whole(parse: Callable[P, T]) -> Callable[P, T]:
 _QUERY = struct.Struct("<IIBHH")
 # sizes of the status variables of a QUERY event; negative: special
 _STATUS_SIZE = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
-_STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_HRNOW = 4, 13, 128
+_STATUS_SQL_MODE, _STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_HRNOW = 1, 4, 13, 128
 # collation id of character_set_client -> Python codec, where a client can send other than UTF-8
 _CLIENT_CODEC = {
     "cp1252": (5, 8, 15, 31, 47, 48, 49, 94),
@@ -181,18 +183,21 @@ def query(body: bytes) -> Query:
     text = body[at + database_size + 1 :]
     if at + database_size + 1 > len(body):
         raise ValueError("its text is missing")
-    charset, microsecond = _status(body[_QUERY.size : at])
-    return Query(text.decode(_CODEC_OF.get(charset, "utf-8"), "replace"), database, thread_id, microsecond, error_code)
+    charset, microsecond, mode = _status(body[_QUERY.size : at])
+    sql = text.decode(_CODEC_OF.get(charset, "utf-8"), "replace")
+    return Query(sql, database, thread_id, microsecond, error_code, SqlMode.of(mode))
 
 
-def _status(status: bytes) -> tuple[int, int]:
-    """Return (client collation id or 0, microsecond) of the status variables; stops at the first unknown one."""
-    charset = microsecond = at = 0
+def _status(status: bytes) -> tuple[int, int, int]:
+    """Return (client collation id or 0, microsecond, sql_mode) of the status variables; stops at the first unknown one."""
+    charset = microsecond = mode = at = 0
     while at < len(status):
         code = status[at]
         at += 1
         if code == _STATUS_CHARSET:
             charset = int.from_bytes(status[at : at + 2], "little")
+        elif code == _STATUS_SQL_MODE:
+            mode = int.from_bytes(status[at : at + 8], "little")
         elif code in (_STATUS_MICROSECOND, _STATUS_HRNOW):
             microsecond = int.from_bytes(status[at : at + 3], "little")
         size = _STATUS_SIZE.get(code)
@@ -211,7 +216,7 @@ def _status(status: bytes) -> tuple[int, int]:
                 at = status.index(0, at) + 1
         else:
             break
-    return charset, microsecond
+    return charset, microsecond, mode
 
 
 @_whole

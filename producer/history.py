@@ -14,6 +14,7 @@ from producer.gtid_position import current_position, gtid_at
 from producer.schema import SchemaHistory
 from producer.server import Server
 from producer.settings import Settings, SettingsError
+from producer.tokens import USUAL, SqlMode
 from shmstore import Column, Position, PositionNotFound, SchemaUnknown, SourceError, TableSchema, state_directory
 
 ATTEMPTS = 20
@@ -39,7 +40,7 @@ class CurrentTables:
             self._tables[key] = self._ask(database, table)
         return self._tables[key]
 
-    def follow(self, position: Position, database: str, sql: str) -> bool:
+    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
         """Forget what was asked: a DDL may have changed it."""
         self._tables.clear()
         return True

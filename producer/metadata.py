@@ -8,6 +8,7 @@ from enum import IntEnum
 from producer.packed import packed
 
 __all__ = [
+    "BEGIN_BEHIND",
     "Tag",
     "read_bits",
     "read_collations",
@@ -18,6 +19,11 @@ __all__ = [
     "read_text",
     "read_texts",
 ]
+
+# What to do where neither the log nor a schema history says enough of a table.
+BEGIN_BEHIND = (
+    "begin behind it: `shmstore rm STORE --forget`, then `shmstore produce --start latest` takes a new snapshot of the schema"
+)
 
 
 class Tag(IntEnum):

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 from producer.columns import charset_of_collation, column_of_type
 from producer.ddl import Catalog, Change, Unreadable
 from producer.draft import Draft, Table
+from producer.metadata import BEGIN_BEHIND
+from producer.tokens import USUAL, SqlMode
 from shmstore.durable import refused, sync
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
@@ -103,7 +105,7 @@ class SchemaHistory:
             return None
         if isinstance(found, Unreadable):
             raise SchemaUnknown(
-                f"table {database}.{table}: {found.reason}; take a new snapshot of the schema behind that statement"
+                f"table {database}.{table}: {found.reason}; leave it out with --exclude '{database}.{table}', or {BEGIN_BEHIND}"
             )
         cached = self._schemas.get(key)
         if cached is not None and cached[0] is found:
@@ -172,17 +174,24 @@ class SchemaHistory:
             if database is None or name == database:
                 change[(name, "")] = _standard(default)
         columns: dict[tuple[str, str], list[Column]] = {}
+        unreadable: dict[tuple[str, str], Unreadable] = {}
         ends: dict[tuple[str, str], str] = {}  # the column that ends the period of a system-versioned row, where it has a name
         for schema, table, name, type_, charset, nullable, generated in query(_MARIADB_COLUMNS if mariadb else _MYSQL_COLUMNS):
             if generated == "ROW END":
                 ends[(schema, table)] = name
-            column = column_of_type(name, type_)._replace(charset=_standard(charset or ""), nullable=nullable == "YES")
+            try:
+                column = column_of_type(name, type_, charset or "")._replace(nullable=nullable == "YES")
+            except ValueError as error:
+                unreadable[(schema, table)] = Unreadable(f"column {name} of the snapshot could not be read ({error})")
+                continue
             columns.setdefault((schema, table), []).append(column)
         keys: dict[tuple[str, str], list[str]] = {}
         for schema, table, name in query(_KEYS):
             keys.setdefault((schema, table), []).append(name)
         for schema, table, collation, kind in query(_TABLES):
-            if database is None or schema == database:
+            if (schema, table) in unreadable and database in (None, schema):
+                change[(schema, table)] = unreadable[(schema, table)]
+            elif database is None or schema == database:
                 own = columns.get((schema, table), [])
                 charset = charset_of_collation(collation or "") or server[0]
                 draft = Draft(Table(tuple(own), tuple(keys.get((schema, table), [])), charset))
@@ -192,8 +201,8 @@ class SchemaHistory:
                 change[(schema, table)] = draft.table
         self._add(_Record(position, "snapshot", change, "", database, server))
 
-    def follow(self, position: Position, database: str, sql: str) -> bool:
-        """Take in a DDL that ends at `position`; `database` is its default one. True when it changed a table or database.
+    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
+        """Take in a DDL that ends at `position`; `database` and `mode` are its session's. True when it changed a table or database.
 
         Call it for every DDL, in the order of the log. One that is known already is taken from the history.
         """
@@ -207,7 +216,7 @@ class SchemaHistory:
         if self._records[0].position.order >= position.order:
             return False  # the first snapshot has it
         self._replay(at)
-        change = self._catalog.read(sql, database)
+        change = self._catalog.read(sql, database, mode)
         if change:
             self._add(_Record(position, "ddl", change, sql, database))
             self._replay(self._index(position))
@@ -307,7 +316,13 @@ def _packed_value(now: Table | Unreadable | str | None) -> Any:
     if isinstance(now, Unreadable):
         return {"unreadable": now.reason}
     if isinstance(now, Table):
-        return {"columns": now.columns, "key": now.key, "charset": now.charset, "versioned": now.versioned}
+        return {
+            "columns": now.columns,
+            "key": now.key,
+            "charset": now.charset,
+            "versioned": now.versioned,
+            "period_end": now.period_end,
+        }
     return now
 
 
@@ -325,4 +340,4 @@ def _unpacked_value(now: Any) -> Table | Unreadable | str | None:
     if "unreadable" in now:
         return Unreadable(now["unreadable"])
     columns = tuple([Column(*column[:7])._replace(members=tuple(column[7])) for column in now["columns"]])
-    return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]))
+    return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), now.get("period_end", ""))

@@ -7,12 +7,12 @@ only adds or drops an index is CINDEX or DINDEX, one that renames the table is R
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
 
+from producer.tokens import USUAL, SqlMode, scan
 from shmstore.event import EventType
 
 TableName = tuple[str, str]  # database, table
@@ -47,29 +47,14 @@ class Statement(NamedTuple):
     name: str = ""  # of a savepoint; of a database where a DDL names no table
 
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|\#[^\n]*|--(?=[\s\x00]|$)[^\n]*|/\*(?!!|M!).*?(?:\*/|$))
-      | (?P<open>/\*M?!\d*)|(?P<close>\*/)
-      | `(?P<name>(?:[^`]|``)*)`|(?P<text>[xXbBnN]?'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-      | (?P<word>[0-9A-Za-z_$@\u0080-\uffff]+)|(?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
 class _Token(NamedTuple):
-    word: str  # in upper case; of a quoted name "`", of a string "'"
+    word: str  # in upper case; of what is quoted a sign that no keyword is
     text: str  # as written, unquoted
 
 
-def _tokens(sql: str) -> Iterator[_Token]:
-    for match in _TOKEN.finditer(sql):
-        group = match.lastgroup
-        if group == "word" or group == "other":
-            yield _Token(match[0].upper(), match[0])
-        elif group == "name":
-            yield _Token("`", match["name"].replace("``", "`"))
-        elif group == "text":
-            yield _Token("'", match[0][1:-1].replace('""', '"') if match[0][0] == '"' else match[0])
+def _tokens(sql: str, mode: SqlMode) -> Iterator[_Token]:
+    for token in scan(sql, mode):
+        yield _Token(token.upper or "`", token.text)
 
 
 class _Reader:
@@ -77,8 +62,8 @@ class _Reader:
 
     END = _Token("", "")
 
-    def __init__(self, sql: str) -> None:
-        self._rest = _tokens(sql)
+    def __init__(self, sql: str, mode: SqlMode) -> None:
+        self._rest = _tokens(sql, mode)
         self.token = next(self._rest, self.END)
 
     def step(self) -> _Token:
@@ -119,14 +104,14 @@ _DML = frozenset(("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL
 _PLAIN = {"BEGIN": Statement(Kind.BEGIN), "COMMIT": Statement(Kind.COMMIT), "ROLLBACK": Statement(Kind.ROLLBACK)}
 
 
-def classify(sql: str, database: str) -> Statement:
-    """Return what `sql` is; `database` is the session's, for names without one."""
-    return _PLAIN.get(sql) or _classify(sql, database)
+def classify(sql: str, database: str, mode: SqlMode = USUAL) -> Statement:
+    """Return what `sql` is; `database` and `mode` are the session's, for names without one and for its quotes."""
+    return _PLAIN.get(sql) or _classify(sql, database, mode)
 
 
 @lru_cache(maxsize=256)
-def _classify(sql: str, database: str) -> Statement:
-    reader = _Reader(sql)
+def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
+    reader = _Reader(sql, mode)
     head = reader.step().word
     if head in ("BEGIN", "COMMIT") and reader.token.word in ("", "WORK", ";"):
         return _PLAIN[head]

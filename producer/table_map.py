@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from producer.charsets import charset_of, decoder
 from producer.metadata import (
+    BEGIN_BEHIND,
     Tag,
     read_bits,
     read_collations,
@@ -322,7 +323,7 @@ def _fields(
 ) -> list[Field]:
     """Combine the types with the optional metadata, and with the history where the log is silent."""
     # a schema without a table name is today's: it tells types apart, but not the names of columns of another time
-    names = _names(wires, tags, history if history is not None and history.table else None)
+    names = _names(wires, tags, history if history is not None and history.table else None, mariadb is True)
     visible = len(names)
     while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
         visible -= 1
@@ -373,7 +374,7 @@ def _collations(wires: list[tuple[int, int]], tags: dict[int, bytes], mariadb: b
     return read_collations(tags, sorted(texts + shapes) if mariadb else texts, *forms)
 
 
-def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableSchema | None) -> list[bytes]:
+def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableSchema | None, hides: bool) -> list[bytes]:
     names = read_texts(tags.get(Tag.COLUMN_NAME, b""))
     if not names and wires:
         if history is None:
@@ -382,10 +383,10 @@ def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableS
                 "history covers it; SET GLOBAL binlog_row_metadata=FULL and start behind that, or keep a schema history"
             )
         hidden = wires[len(history.columns) :]
-        if len(history.columns) > len(wires) or any(code != Wire.LONGLONG for code, _ in hidden):
+        if len(history.columns) > len(wires) or any(not hides or code != Wire.LONGLONG for code, _ in hidden):
             raise SchemaUnknown(
-                f"the schema history has {len(history.columns)} columns, the event {len(wires)}: they are of different times; "
-                "take a new snapshot of the schema at the start position"
+                f"the schema history has {len(history.columns)} columns, the event {len(wires)}: a DDL is missing or was misread; "
+                f"leave the table out with --exclude, or {BEGIN_BEHIND}"
             )
         names = [column.name.encode() for column in history.columns] + [_HASH] * len(hidden)
     if len(names) != len(wires):

@@ -94,7 +94,7 @@ def read_table(session: Session, database: str, table: str, *, history: str = "a
     for column, type_, charset, collation, nullable, octets, precision, expression in session.query(
         _COLUMNS.format(generated), name
     ):
-        made = column_of_type(str(column), str(type_))
+        made = column_of_type(str(column), str(type_), str(charset or ""))
         made = made._replace(charset=_standard(charset or ""), nullable=nullable == "YES")
         if made.type in _SIZED:
             made = made._replace(size=int(octets or precision or 0))

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-__all__ = ["Token", "Tokens", "tokenize", "unquoted"]
+__all__ = ["SqlMode", "Token", "Tokens", "literal", "scan", "tokenize"]
 
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!!|M!)(?:.*?\*/|.*$) | /\*M?!\d* | \*/)
-      | `(?P<name>(?:[^`]|``)*)`
-      | (?P<string>(?:_\w+\s*)?[nN]?'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
-      | (?P<hex>[xX]'[0-9a-fA-F]*' | 0[xX][0-9a-fA-F]+)
-      | (?P<word>[0-9A-Za-z_$@\u0080-\U0010ffff]+)
-      | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+
+class SqlMode(NamedTuple):
+    """What of a session's sql_mode decides where its names and strings end. It comes with each statement in the binlog."""
+
+    ansi_quotes: bool = False  # ANSI_QUOTES: "x" is a name
+    plain_backslash: bool = False  # NO_BACKSLASH_ESCAPES: a backslash in a string is a character like others
+
+    @classmethod
+    def of(cls, bits: int) -> SqlMode:
+        """Read the number that sql_mode is to the servers, the same for these two in all versions."""
+        return cls(bool(bits & 1 << 2), bool(bits & 1 << 20))
+
+    def __str__(self) -> str:
+        """The names as in SET sql_mode; nothing for the usual mode."""
+        return ",".join([name for name, on in zip(("ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"), self, strict=True) if on])
+
+
+USUAL: Final = SqlMode()
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 
 
 class Token(NamedTuple):
-    """`kind` is "word", "name", "string", "hex" or "other"; `text` as written, but quoted names unquoted."""
+    """`kind` is "word", "name", "string", "hex", "bits" or "other"; `text` as written, but names and strings without quotes."""
 
     kind: str
     text: str
@@ -32,27 +43,48 @@ class Token(NamedTuple):
         return self.text.upper() if self.kind in ("word", "other") else ""
 
 
-def tokenize(sql: str) -> list[Token]:
-    """Cut `sql` into tokens."""
-    tokens = []
-    for match in _TOKEN.finditer(sql):
+@lru_cache(maxsize=4)
+def _pattern(mode: SqlMode) -> re.Pattern[str]:
+    stop, escape = ("", "") if mode.plain_backslash else (r"\\", r"|\\.")
+    single, double = [f"{quote}(?:[^{quote}{stop}]|{quote}{quote}{escape})*{quote}" for quote in "'\""]
+    name, string = "`(?:[^`]|``)*`", single
+    if mode.ansi_quotes:
+        name += r'|"(?:[^"]|"")*"'
+    else:
+        string += "|" + double
+    return re.compile(
+        rf"""(?P<skip>[ \t-\r]+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!!|M!)(?:.*?\*/|.*$) | /\*M?!(?:\d{{5,6}})? | \*/)
+          | (?P<name>{name})
+          | (?P<string>{string})
+          | (?P<hex>[xX]'[0-9a-fA-F]*' | 0x[0-9a-fA-F]+(?![0-9A-Za-z_$\u0080-\U0010ffff]))
+          | (?P<bits>[bB]'[01]*' | 0b[01]+(?![0-9A-Za-z_$\u0080-\U0010ffff]))
+          | (?P<word>[0-9A-Za-z_$@\u0080-\U0010ffff]+)
+          | (?P<other>.)""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+def scan(sql: str, mode: SqlMode = USUAL) -> Iterator[Token]:
+    """Cut `sql` into tokens, one after the other as they are asked for."""
+    for match in _pattern(mode).finditer(sql):
         kind = match.lastgroup or ""
-        if kind == "skip":
-            continue
-        text = match[kind]
-        tokens.append(Token(kind, text.replace("``", "`") if kind == "name" else text))
-    return tokens
+        if kind == "name":
+            yield Token(kind, match[0][1:-1].replace(match[0][0] * 2, match[0][0]))
+        elif kind == "string":
+            yield Token(kind, _unquoted(match[0], mode))
+        elif kind != "skip":
+            yield Token(kind, match[0])
 
 
-def unquoted(token: Token) -> str:
-    """Return the value of a string or hexadecimal literal, or the name that a quoted or bare word is."""
-    if token.kind == "hex":
-        digits = token.text[2:].rstrip("'")
-        return bytes.fromhex(digits.rjust(len(digits) + len(digits) % 2, "0")).decode("utf-8", "replace")
-    if token.kind != "string":
-        return token.text
-    start = min(i for i in (token.text.find("'"), token.text.find('"')) if i >= 0)
-    quote, body = token.text[start], token.text[start + 1 : -1]
+def tokenize(sql: str, mode: SqlMode = USUAL) -> list[Token]:
+    """Cut `sql` into tokens."""
+    return list(scan(sql, mode))
+
+
+def _unquoted(text: str, mode: SqlMode) -> str:
+    quote, body = text[0], text[1:-1]
+    if mode.plain_backslash:
+        return body.replace(quote * 2, quote)
 
     def plain(match: re.Match[str]) -> str:
         if match[1] is not None:
@@ -60,6 +92,16 @@ def unquoted(token: Token) -> str:
         return quote if match[0] == quote * 2 else match[0]
 
     return _ESCAPE.sub(plain, body)
+
+
+def literal(token: Token) -> str | bytes:
+    """Return the text of a string, or the bytes of a hexadecimal or bit literal. Raises ValueError for another token."""
+    if token.kind == "string":
+        return token.text
+    if token.kind not in ("hex", "bits"):
+        raise ValueError(f"{token.text!r} where a literal belongs")
+    digits, base, each = token.text[2:].rstrip("'"), *((16, 2) if token.kind == "hex" else (2, 8))
+    return int(digits or "0", base).to_bytes(-(-len(digits) // each), "big")
 
 
 class Tokens:
@@ -98,9 +140,9 @@ class Tokens:
     def name(self) -> str:
         """The next name, quoted or bare. Raises ValueError where something else stands."""
         token = self.take()
-        if token.kind == "other" or token.kind == "hex":
+        if token.kind in ("other", "hex", "bits"):
             raise ValueError(f"{token.text!r} where a name belongs")
-        return unquoted(token)
+        return token.text
 
     def table_name(self, database: str) -> tuple[str, str]:
         """The next [database.]table."""

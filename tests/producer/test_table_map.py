@@ -156,11 +156,19 @@ def test_a_history_of_another_time_is_refused(types: bytes, meta: bytes, match: 
 
 
 def test_hidden_hash_columns_need_no_history() -> None:
-    """A bigint behind the history's columns is MariaDB's hash of a UNIQUE over BLOBs: read, but not shown."""
-    layout = parse_layout(table_map(bytes([3, 254, 8]), b"\xf7\x01"), lambda database, table: KNOWN)
+    """On MariaDB, a bigint behind the history's columns is the hash of a UNIQUE over BLOBs: read, but not shown."""
+    layout = parse_layout(table_map(bytes([3, 254, 8]), b"\xf7\x01"), lambda database, table: KNOWN, mariadb=True)
     assert len(layout.fields) == 3
     assert layout.fields[2].hidden
     assert layout.schema.names == ("id", "e")
+
+
+@pytest.mark.parametrize("mariadb", [False, None])
+def test_a_column_too_many_is_no_hidden_one_on_mysql(mariadb: bool | None) -> None:
+    """MySQL hides no column: a bigint that the history does not know is a column it missed, and names would stand over others' values."""
+    layout = parse_layout(table_map(bytes([3, 254, 8]), b"\xf7\x01"), lambda database, table: KNOWN, mariadb=mariadb)
+    with pytest.raises(SchemaUnknown, match=r"2 columns, the event 3: .*shmstore produce --start latest"):
+        _ = layout.fields
 
 
 GOOD = table_map(bytes([3, 15]), b"\x64\x00", optional=names("a", "b") + tag(1, b"\0") + tag(2, b"\x2d"))
