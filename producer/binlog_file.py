@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from producer.errors import ChecksumMismatch
+from producer.errors import ChecksumMismatch, LinkLost
 from producer.events import HEADER_SIZE, EventCode, RawEvent
 from producer.gtid import ExecutedSet
 from producer.packets import EventSplitter
-from producer.scan import boundaries
+from producer.scan import STOPPED, boundaries
 from producer.settings import SettingsError
 from shmstore import Position, PositionNotFound, UnsupportedEvent
 
@@ -21,6 +22,7 @@ MAGIC = b"\xfebin"
 ENCRYPTED = b"\xfdbin"
 CHUNK = 1 << 20
 _SIZE = struct.Struct("<I")
+Stop = Callable[[], bool]
 
 
 def list_files(path: str) -> list[Path]:
@@ -64,6 +66,7 @@ class BinlogFiles:
         self._file: BinaryIO | None = None
         self._path = files[0]
         self._rest = b""
+        self._missing = 0  # bytes of the event that `_rest` begins: a large one is joined once, not at every chunk
         self._splitter = EventSplitter()
 
     def read(self) -> list[RawEvent] | None:
@@ -73,7 +76,8 @@ class BinlogFiles:
                 if not self._files:
                     return None
                 return self._open(self._files.pop(0))
-            chunk = self._file.read(CHUNK)
+            missing = min(self._missing, os.fstat(self._file.fileno()).st_size)  # a damaged event may say anything
+            chunk = self._file.read(max(CHUNK, missing))
             if chunk:
                 try:
                     events = self._split(self._rest + chunk)
@@ -84,7 +88,7 @@ class BinlogFiles:
                 continue
             if self._rest:  # as a crash leaves it
                 self._log.warning("%s ends inside an event; its last %d bytes are passed over", self._path, len(self._rest))
-                self._rest = b""
+                self._rest, self._missing = b"", 0
             self._file.close()
             self._file = None
 
@@ -113,7 +117,7 @@ class BinlogFiles:
         return events
 
     def _split(self, data: bytes) -> list[RawEvent]:
-        events, at, end, view = [], 0, len(data), memoryview(data)
+        events, at, end, view, self._missing = [], 0, len(data), memoryview(data), 0
         while end - at >= HEADER_SIZE:
             (size,) = _SIZE.unpack_from(data, at + 9)
             if size < HEADER_SIZE:
@@ -121,6 +125,7 @@ class BinlogFiles:
                     f"{self._path} holds an event of {size} bytes; is the file damaged, or the start offset wrong?"
                 )
             if at + size > end:
+                self._missing = at + size - end
                 break
             events.append(self._splitter.take(view, at, at + size))
             at += size
@@ -140,8 +145,10 @@ class BinlogFiles:
         self._file, self._files = None, []
 
 
-def find_place(files: list[Path], wanted: Position) -> tuple[list[Path], Position, ExecutedSet | None]:
-    """Return (files from `wanted` on, place, GTID set executed there). Raises `PositionNotFound`."""
+def find_place(
+    files: list[Path], wanted: Position, stop: Stop = lambda: False
+) -> tuple[list[Path], Position, ExecutedSet | None]:
+    """Return (files from `wanted` on, place, GTID set executed there). Raises `PositionNotFound`; `LinkLost` when told to stop."""
     names = [file.name for file in files]
     if wanted.file not in names:
         raise PositionNotFound(
@@ -150,27 +157,29 @@ def find_place(files: list[Path], wanted: Position) -> tuple[list[Path], Positio
     rest = files[names.index(wanted.file) :]
     if wanted.offset <= 4:
         return rest, Position(wanted.file, 4), None
-    for position, executed, _ in boundaries(_events(rest[:1]), wanted.file):
+    for position, executed, _ in boundaries(_events(rest[0], stop), wanted.file):
         if position.offset == wanted.offset:
             return rest, position, executed
     raise PositionNotFound(f"no transaction ends at {wanted.file}:{wanted.offset} of {rest[0]}")
 
 
-def find_time(files: list[Path], when: float) -> tuple[list[Path], Position, ExecutedSet | None]:
+def find_time(files: list[Path], when: float, stop: Stop = lambda: False) -> tuple[list[Path], Position, ExecutedSet | None]:
     """Return the place before the first transaction at or after `when` (seconds since 1970), as `find_place`."""
     found: tuple[list[Path], Position, ExecutedSet | None] = (files, Position(files[0].name, 4), None)
     for i, file in enumerate(files):
-        for position, executed, time in boundaries(_events([file]), file.name):
+        for position, executed, time in boundaries(_events(file, stop), file.name):
             if time >= when:
                 return found
             found = (files[i:], position, executed)
     return found
 
 
-def _events(files: list[Path]) -> Iterator[RawEvent]:
-    source = BinlogFiles(files)
+def _events(file: Path, stop: Stop) -> Iterator[RawEvent]:
+    source = BinlogFiles([file])
     try:
         while (events := source.read()) is not None:
             yield from events
+            if stop():
+                raise LinkLost(STOPPED)
     finally:
         source.close()

@@ -272,12 +272,12 @@ class Replicator:
         files = list_files(settings.binlog)
         resume = self._resume()
         if resume is not None:
-            files, position, executed = find_place(files, resume.position)
+            files, position, executed = find_place(files, resume.position, self._stop)
         elif start.startswith("time:"):
-            files, position, executed = find_time(files, parse_time(start[5:]))
+            files, position, executed = find_time(files, parse_time(start[5:]), self._stop)
         else:
             first = Position(files[0].name, 4) if start in ("latest", "earliest") else parse_place(start)
-            files, position, executed = find_place(files, first)
+            files, position, executed = find_place(files, first, self._stop)
         self._claim(Start(position, executed))
         self._first = self._first or Start(position, executed)
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"

@@ -23,6 +23,7 @@ from shmstore import BinlogPurged, Position, PositionNotFound
 
 Place = tuple[Position, ExecutedSet | None]
 Boundary = tuple[Position, ExecutedSet | None, float]
+STOPPED = "told to stop while the binlog was read for the place to start from"
 
 
 def scan_to_offset(session: Session, wanted: Position) -> Place:
@@ -155,4 +156,4 @@ def _events(reader: BinlogReader, stop: Callable[[], bool]) -> Iterator[RawEvent
                 if raw.code in (EventCode.HEARTBEAT, EventCode.HEARTBEAT_V2):
                     return
                 yield raw
-    raise LinkLost("told to stop while the binlog was read for the place to start from")
+    raise LinkLost(STOPPED)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from producer import binlog_file
 from producer.binlog_file import ENCRYPTED, MAGIC, BinlogFiles, find_place, list_files
+from producer.events import RawEvent
 from producer.settings import SettingsError
 from shmstore import Position, PositionNotFound, UnsupportedEvent
+from tests.producer.test_packets import event, format_event
 
 
 def fill(folder: Path, **contents: bytes) -> None:
@@ -60,3 +63,32 @@ def test_an_encrypted_log(tmp_path: Path) -> None:
     fill(tmp_path, binlog_000001=ENCRYPTED + b"\1", aria_log_00000001=b"\xfe\xfe\xf8")
     with pytest.raises(UnsupportedEvent, match=r"binlog\.000001 is encrypted; read it through its server"):
         BinlogFiles(list_files(str(tmp_path))).read()
+
+
+def test_a_large_event_is_joined_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of an event of many chunks are handled a few times each, not once for every chunk that follows them; nor is
+    the size that a damaged event says taken for memory."""
+    body = bytes(range(256)) * 4096
+    monkeypatch.setattr(binlog_file, "CHUNK", 4096)
+    fill(tmp_path, binlog_000001=MAGIC + format_event(True) + event(30, body) + event(16, b"after"))
+    handled: list[int] = []
+    split = BinlogFiles._split
+
+    def counted(self: BinlogFiles, data: bytes) -> list[RawEvent]:
+        handled.append(len(data))
+        return split(self, data)
+
+    monkeypatch.setattr(BinlogFiles, "_split", counted)
+    found = read_all(BinlogFiles(list_files(str(tmp_path))))
+    assert [raw.body for raw in found[-2:]] == [body, b"after"]
+    assert sum(handled) < 3 * len(body)
+    whole = (tmp_path / "binlog.000001").read_bytes()
+    (tmp_path / "binlog.000001").write_bytes(whole + b"\0" * 9 + b"\xff\xff\xff\xff" + bytes(6))
+    assert read_all(BinlogFiles(list_files(str(tmp_path)))) == found
+
+
+def read_all(source: BinlogFiles) -> list[RawEvent]:
+    found = []
+    while (events := source.read()) is not None:
+        found += events
+    return found
