@@ -1,6 +1,7 @@
 """Events as lines of JSON, in the shapes that other tools' consumers already read.
 
-    json      our own: typed, one document for a row, DDL, begin or end
+    json      our own: typed, one document for a row, DDL, begin or end. ``op`` is written out: insert, update, delete, and read for a row
+              of a snapshot (c, u, d and r in Debezium's form, and in Spark and Arrow); else ddl, statement, begin, end or heartbeat
     canal     Canal's flat message: one document for a rows event, all values text
     debezium  Debezium's MySQL envelope (3.x); see `debezium`
     maxwell   Maxwell's, with ``output_ddl``, ``output_server_id``, ``output_thread_id``, ``output_binlog_position``,

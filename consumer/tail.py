@@ -9,14 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from typing import BinaryIO
 
 from consumer.canal import ddl_target
 from consumer.formats import Formatter
 from consumer.local import Consumer
-from shmstore import Batch, EventStore, Position, PositionNotFound, ShmStoreError
+from consumer.patterns import Patterns
+from shmstore import Batch, EventStore, PositionNotFound, ShmStoreError
 from shmstore.event import EntryType, Event
+from shmstore.start import Start
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
 PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no trace in the store that could wake it
@@ -28,18 +29,12 @@ class Peek:
     Where the ring moves on faster than it reads, it goes on at the oldest event there is and tells `missed` how many went by.
     """
 
-    def __init__(self, store: EventStore, start: str | int | Position, *, follow: bool, missed: Callable[[int], None]) -> None:
+    def __init__(self, store: EventStore, start: Start, *, follow: bool, missed: Callable[[int], None]) -> None:
         self._store = store
         self._follow = follow
         self._missed = missed
         self._stopped = False
-        if isinstance(start, Position):
-            self._next = store.find(start)
-        elif isinstance(start, int):
-            self._next = start
-            store.peek(start, limit_events=1)  # raises where it is not there: the caller named it
-        else:
-            self._next = store.oldest if start == "earliest" else store.newest + 1
+        self._next = store.find(start)
 
     def __enter__(self) -> Peek:
         return self
@@ -67,6 +62,9 @@ class Peek:
                 return
 
     def ack(self, sequence: int | None = None) -> None:
+        """Do nothing: nothing was taken."""
+
+    def rollback(self) -> None:
         """Do nothing: nothing was taken."""
 
     def stop(self) -> None:
@@ -134,6 +132,7 @@ def _write(
                 if count == 0:
                     out.flush()
                     reader.ack(sequence)
+                    reader.rollback()  # or leaving in order would ack the rest of the batch, too
                     return
         out.flush()
         if last is not None and batch.last >= last:
@@ -142,18 +141,9 @@ def _write(
 
 
 def tables(patterns: str) -> Callable[[Event], bool]:
-    """Return what tells the rows and DDLs of the tables that `patterns` names: ``shop.orders,log.*``, * and ? stand for any."""
-    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
-    for pattern in wanted:
-        if "." not in pattern:
-            raise ValueError(f"table pattern {pattern!r}: write DATABASE.TABLE, where * stands for any, as in '*.{pattern}'")
-    if not wanted:
-        raise ValueError("no table pattern given: write DATABASE.TABLE, as in 'shop.*'")
-
-    def chosen(event: Event) -> bool:
-        return any(fnmatchcase(name, pattern) for name in _tables_of(event) for pattern in wanted)
-
-    return chosen
+    """Return what tells the rows and DDLs of the tables that `patterns` names, as `Patterns` reads them. Raises `ValueError`."""
+    fit = Patterns.parse(patterns).fit
+    return lambda event: any(map(fit, _tables_of(event)))
 
 
 def _tables_of(event: Event) -> list[str]:
@@ -163,4 +153,4 @@ def _tables_of(event: Event) -> list[str]:
     if event.entry not in (EntryType.DDL, EntryType.ROWS):  # rows without a table: logged as a statement
         return []
     named = event.props.get("tables") or ".".join(ddl_target(event.sql, event.database, event.props))
-    return [*named.split(","), *event.props.get("to_table", "").split(",")]
+    return [name for name in (*named.split(","), *event.props.get("to_table", "").split(",")) if name]

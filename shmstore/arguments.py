@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from shmstore.event import Position
+from shmstore.start import Start, parse_start
 
 FORMATS = ("json", "canal", "debezium", "maxwell")
 
@@ -98,9 +98,10 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "ask a store's producer for the rows of tables, read while streaming goes on",
             "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch\n\n"
             "The producer takes the request up within a second or so; where none runs, the next one does. The rows come as events\n"
-            "with op r (READ), between the changes, at a place where they are as the server has them: put each in place of the row\n"
-            "with its key. It goes on where it was after a restart. Rows deleted before the first change that the store has seen are\n"
-            "not told. `shmstore produce --snapshot initial` begins a new store with all tables.",
+            "of their own kind (op read in tail's json, r in Spark, Arrow and Debezium's form), between the changes, at a place where\n"
+            "they are as the server has them: put each in place of the row with its key. It goes on where it was after a restart.\n"
+            "Rows deleted before the first change that the store has seen are not told. `shmstore produce --snapshot initial` begins\n"
+            "a new store with all tables.",
         )
     )
     _tail(
@@ -112,7 +113,8 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "Without --subscription it looks without taking: nobody is held up, and what the ring lets go before it was printed\n"
             "is counted on stderr. With it, each batch is acked once it is flushed, and the next run goes on there.\n\n"
             "formats:\n"
-            "  json      a document for each row, DDL, begin and end; DECIMAL, times and JSON as text, bytes as base64\n"
+            "  json      a document for each row, DDL, begin and end: op is insert, update, delete or read (of a snapshot: r elsewhere),\n"
+            "            ddl, statement, begin or end; DECIMAL, times and JSON as text, bytes as base64\n"
             "  canal     Canal's flat message: a document for a rows event, all values text; ENUM and SET as numbers\n"
             "  debezium  the MySQL connector's envelope, decimals as text, else its defaults; the store is its topic prefix. --schemas\n"
             "            adds the schema part, --transactions the transaction block and the documents of BEGIN and END. Of a DDL the\n"
@@ -204,9 +206,14 @@ def _tail(sub: Parser) -> None:
         type=place,
         default="earliest",
         metavar="WHERE",
-        help="earliest (default), latest, a sequence, FILE:OFFSET or gtid:SET; a subscription that is known goes on at its ack",
+        help="earliest (default), latest, a sequence, FILE:OFFSET, a GTID set (or gtid:SET) or an ISO time (or time:TIME); a subscription "
+        "that is known goes on at its ack",
     )
-    sub.add_argument("--tables", metavar="PATTERNS", help="only these, comma separated: shop.orders, shop.*, *.orders")
+    sub.add_argument(
+        "--tables",
+        metavar="PATTERNS",
+        help="only these, comma separated: shop.orders, shop.*, *.orders; with ! before it what is left out: !shop.log",
+    )
     sub.add_argument("--count", type=whole, metavar="N", help="stop after N printed events")
     sub.add_argument("--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for more at the end (default)")
 
@@ -329,15 +336,9 @@ def address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def place(text: str) -> str | int | Position:
-    """Return the start that `text` names: earliest, latest, a sequence, FILE:OFFSET in the binlog, or gtid:SET."""
-    if text in ("earliest", "latest"):
-        return text
-    if text.startswith("gtid:") and len(text) > 5:
-        return Position("", 0, text[5:])
-    file, colon, offset = text.rpartition(":")
-    if offset.isascii() and offset.isdigit() and bool(file) == bool(colon):
-        return Position(file, int(offset)) if colon else int(offset)
-    raise argparse.ArgumentTypeError(
-        f"{text} is not earliest, latest, a sequence such as 4711, a binlog position such as binlog.000003:1520, or gtid:SET"
-    )
+def place(text: str) -> Start:
+    """Return the start that `text` names, in the forms of `shmstore.start`."""
+    try:
+        return parse_start(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

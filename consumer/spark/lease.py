@@ -38,6 +38,7 @@ from shmstore import (
 )
 from shmstore.codec import decode_stored
 from shmstore.layout import SlotFlag
+from shmstore.start import Start as Place
 
 _STALL = 3.0
 _HANDOVER = 5.0
@@ -133,21 +134,14 @@ class Lease:
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, end)
 
-    def _own(self, start: str | int | Position, checkpoint: CheckpointFile | None) -> Subscription:
+    def _own(self, start: Place, checkpoint: CheckpointFile | None) -> Subscription:
         name = self._options.subscription
         return handover(lambda: self.store.subscribe(name, start=start, checkpoint=checkpoint))
 
-    def _first_event(self, start: Start) -> str | int | Position:
-        store = self.store
+    def _first_event(self, start: Start) -> Place:
         if start.kind == "committed":
             return "earliest"
-        if start.kind in ("position", "gtid"):
-            return start.position
-        if start.kind == "time":
-            return first_at(store, start.value)
-        if start.kind == "offset":
-            return self._after(Offset.of(start.value))
-        return start.kind
+        return self._after(Offset.of(start.value)) if start.kind == "offset" else start.place
 
     def _after(self, offset: Offset) -> str | int | Position:
         if offset.epoch == self.store.epoch:
@@ -425,14 +419,3 @@ def start_of(store: EventStore, sequence: int) -> Position | None:
         if header[4] and not group.is_group(store):
             return Position(header[2], header[3] - header[4])
     return None
-
-
-def first_at(store: EventStore, time_ms: int) -> int:
-    """Return the first event of the first transaction that ends at or after `time_ms`."""
-    batch = store.peek(store.oldest)
-    slots = batch.slots
-    later = np.flatnonzero(slots["time"] >= time_ms)
-    if not len(later):
-        return store.newest + 1
-    points = np.flatnonzero(slots["flags"][: later[0]] & SlotFlag.ACK_POINT)
-    return batch.first + (int(points[-1]) + 1 if len(points) else 0)

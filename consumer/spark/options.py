@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal
 
+from consumer.patterns import Patterns
 from shmstore import CheckpointFile, Position
+from shmstore.start import FORMS, parse_start
+from shmstore.start import Start as Place
 
 PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")
@@ -27,7 +28,7 @@ HELP = {
     "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
     "tables": "comma-separated database.table patterns with * and ?; with ! before it, what is left out (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
-    "startingOffsets": "committed | earliest | latest | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
+    "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
     "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring always holds)",
     "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (none; half the ring always holds)",
@@ -45,8 +46,6 @@ HELP = {
 }
 _NAMES = {name.lower(): name for name in HELP}
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
-_FILE_OFFSET = re.compile(r"(?P<file>[^\s:]+\.\d+):(?P<offset>\d+)")
-_GTID = re.compile(r"\d+-\d+-\d+(,\d+-\d+-\d+)*|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}(:[\w:,\s-]+)+")
 
 
 class OptionError(ValueError):
@@ -55,40 +54,47 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: `kind` is committed, earliest, latest, position, gtid, time or offset; `value` what goes with it."""
+    """Where to begin: `kind` is committed, earliest, latest, sequence, position, gtid, time or offset; `value` what goes with it."""
 
-    kind: Literal["committed", "earliest", "latest", "position", "gtid", "time", "offset"]
+    kind: Literal["committed", "earliest", "latest", "sequence", "position", "gtid", "time", "offset"]
     value: Any = None
 
     @property
-    def position(self) -> Position:
-        """The binlog position of kind position or gtid."""
-        return Position("", 0, self.value) if self.kind == "gtid" else Position(*self.value)
+    def place(self) -> Place:
+        """What `EventStore.find` takes, of any kind but committed and offset."""
+        match self.kind:
+            case "gtid":
+                return Position("", 0, self.value)
+            case "position":
+                return Position(*self.value)
+            case "time":
+                return datetime.fromtimestamp(self.value / 1000, UTC)
+            case "sequence":
+                return int(self.value)
+        return self.kind
 
     @classmethod
     def parse(cls, text: str) -> Start:
         """Return the start that `text` names. Raises `OptionError`."""
         text = text.strip()
-        if text in ("committed", "earliest", "latest"):
-            return cls(text)  # type: ignore[arg-type]
+        if text == "committed":
+            return cls("committed")
         if text.startswith("{"):
             try:
                 return cls("offset", json.loads(text))
             except json.JSONDecodeError as error:
                 raise OptionError(f"startingOffsets is not valid JSON: {error}") from error
-        if match := _FILE_OFFSET.fullmatch(text):
-            return cls("position", (match["file"], int(match["offset"])))
         try:
-            moment = datetime.fromisoformat(text)  # before GTIDs: 2026-01-31 has the form of both
+            place = parse_start(text)
         except ValueError:
-            if _GTID.fullmatch(text):
-                return cls("gtid", text)
             raise OptionError(
-                f"startingOffsets={text!r} is not understood: committed, earliest, latest, file:offset (binlog.000003:1234), "
-                "a GTID, a time (2026-01-31T12:00:00Z) or the JSON of an offset"
+                f"startingOffsets={text!r} is not understood: committed, {FORMS}, or the JSON of an offset"
             ) from None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return cls("time", int(moment.timestamp() * 1000))
+        if isinstance(place, Position):
+            return cls("position", (place.file, place.offset)) if place.file else cls("gtid", place.gtids)
+        if isinstance(place, datetime):
+            return cls("time", round(place.timestamp() * 1000))
+        return cls("sequence", place) if isinstance(place, int) else cls(place)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,10 @@ class Options:
         store = given.get("store", given.get("path", ""))
         if not store:
             raise OptionError(f"option store is missing: name the store to read. {_listing()}")
-        tables, left_out = _patterns(given.get("tables", "*"))
+        try:
+            tables, left_out = Patterns.parse(given.get("tables", "*"))
+        except ValueError as error:
+            raise OptionError(f"option tables: {error}") from error
         one = len(tables) == 1 and not set(tables[0]) & set("*?[")
         payload = _choice(given, "payload", PAYLOADS, "typed" if one else "json")
         if payload == "typed" and not one:
@@ -169,25 +178,7 @@ class Options:
 
     def wants(self, database: str, table: str) -> bool:
         """True when rows of this table are asked for."""
-        name = f"{database}.{table}"
-        return any(map(partial(_fits, name), self.tables)) and not any(map(partial(_fits, name), self.left_out))
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return pattern == "*" or fnmatch.fnmatchcase(name, pattern)
-
-
-def _patterns(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The patterns of what is wanted, and of what is left out of it."""
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    for pattern in found:
-        bare = pattern.removeprefix("!").strip()
-        if bare != "*" and not (bare.strip(".") and "." in bare.strip(".")):
-            raise OptionError(
-                f"option tables: {pattern!r} is not database.table (as shop.orders, shop.*, *.orders, * or !shop.log)"
-            )
-    wanted = tuple(pattern for pattern in found if not pattern.startswith("!"))
-    return wanted or ("*",), tuple(pattern[1:].strip() for pattern in found if pattern.startswith("!"))
+        return Patterns(self.tables, self.left_out).fit(f"{database}.{table}")
 
 
 def _subscription(given: Mapping[str, str], store: str) -> str:

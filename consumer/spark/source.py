@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from consumer.spark.batches import Decoder
 from consumer.spark.group import Sources, base_of, is_group, reach_of
-from consumer.spark.lease import attach, first_at, window
+from consumer.spark.lease import attach, window
 from consumer.spark.offset import Offset
 from consumer.spark.options import Options
 from consumer.spark.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
@@ -73,14 +73,10 @@ class BatchReader(DataSourceReader):
         with attach(options, 0.0) as store:
             first, last = store.oldest, store.newest
             start, end = options.start, options.end
-            if start.kind == "latest":
-                first = last + 1
-            elif start.kind == "time":
-                first = first_at(store, start.value)
-            elif start.kind in ("position", "gtid"):
-                first = store.find(start.position)
-            elif start.kind == "offset":
+            if start.kind == "offset":
                 first = _located(store, Offset.of(start.value)) + 1
+            elif start.kind != "committed":
+                first = store.find(start.place)
             if end.kind == "offset":
                 last = _located(store, Offset.of(end.value), end=True)
             if last < first:

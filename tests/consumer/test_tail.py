@@ -17,6 +17,7 @@ from consumer.formats import Formatter
 from consumer.tail import Peek, tables, tail
 from shmstore import EventStore
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
+from shmstore.start import Start
 
 _numbers = itertools.count(1)
 
@@ -133,6 +134,16 @@ def test_text_that_is_no_unicode(store: EventStore) -> None:
     assert "é".encode() in out.getvalue()
 
 
+@pytest.mark.parametrize("start", ["2", 2, Position("binlog.000001", 20), "binlog.000001:20", "time:1970-01-01T00:00:00.002Z"])
+def test_peek_begins_where_a_subscription_would(store: EventStore, start: Start) -> None:
+    """A look begins at the same event as a subscription of the same start, whatever form that has."""
+    store.put([change(number)._replace(entry=EntryType.END) for number in range(4)])
+    batches = iter(Peek(store, start, follow=False, missed=lambda count: None))
+    assert next(batches).first == 2
+    with store.subscribe("new", start=start) as new:
+        assert new.get(timeout=0).first == 2
+
+
 def test_peek_follows_and_stops(store: EventStore) -> None:
     """A peek that follows sees what is put later, and ends when it is told to."""
     store.put([change(0)])
@@ -155,6 +166,11 @@ def test_peek_follows_and_stops(store: EventStore) -> None:
         ("other.*", ["ddl other"]),
         ("SHOP.ORDERS", []),
         ("attic.*", ["rename", "move"]),
+        ("shop.*,!shop.log", ["orders", "ddl orders", "statement", "rename", "move"]),
+        ("!*.log , shop.*, !shop.a", ["orders", "ddl orders", "statement", "rename"]),
+        ("!shop.*", ["ddl other", "rename", "move"]),
+        ("*", ["orders", "log", "ddl orders", "ddl other", "statement", "rename", "move"]),
+        ("*,!*.*", []),
     ],
 )
 def test_patterns(patterns: str, wanted: list[str]) -> None:
@@ -173,7 +189,7 @@ def test_patterns(patterns: str, wanted: list[str]) -> None:
     assert [name for name, event in events.items() if chosen(event)] == wanted
 
 
-@pytest.mark.parametrize("patterns", ["orders", "shop.orders,log", "", " , "])
+@pytest.mark.parametrize("patterns", ["orders", "shop.orders,log", "shop.*,!log", "!", "", " , "])
 def test_bad_patterns(patterns: str) -> None:
     """A pattern without a database is refused with what it should be."""
     with pytest.raises(ValueError, match=r"DATABASE\.TABLE"):

@@ -7,6 +7,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ README = Path(__file__).resolve().parents[2] / "README.md"
         (place, "binlog.000003:1520", Position("binlog.000003", 1520)),
         (place, "with:colon.000003:4", Position("with:colon.000003", 4)),
         (place, "gtid:0-1-7,1-1-4", Position("", 0, "0-1-7,1-1-4")),
+        (place, "0-1-7,1-1-4", Position("", 0, "0-1-7,1-1-4")),
+        (place, "2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
         (address, "0.0.0.0:11111", ("0.0.0.0", 11111)),
         (address, "[::1]:0", ("::1", 0)),
         (mode, "0660", 0o660),
@@ -44,7 +47,7 @@ def test_values(read: Callable[[str], Any], text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("read", "texts"),
     [
-        (place, ["", "gtid:", ":4", "file:", "file:x", "-1", "binlog.000003:-4", "٤"]),
+        (place, ["", "gtid:", "time:x", ":4", "file:", "file:x", "-1", "binlog.000003:-4", "٤"]),
         (address, ["", "11111", ":11111", "host:", "host:x", "host:65536", "host:-1"]),
         (mode, ["rw", "9"]),
         (seconds, ["0", "-1", "inf", "nan", "x"]),
