@@ -37,7 +37,10 @@ HURRIED = 0.002
 GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
 _LOST = {1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 3169, 4031}
-_LOGIN = {1044, 1045, 1130, 1156, 1251, 1275, 1449, 1524, 1698, 1820, 1862, 2026, 2049, 2059, 2061, 3118, 3159, 4151}
+_LOGIN = {1045, 1130, 1156, 1251, 1275, 1449, 1524, 1698, 1820, 1862, 2026, 2049, 2059, 2061, 3118, 3159, 4151}
+_OF_CLIENT = range(2000, 3000)
+_SELECT = "GRANT SELECT ON it, or ON *.*, TO your account"
+_DENIED = {1227: GRANT, 1370: GRANT, 1044: _SELECT, 1142: _SELECT, 1143: _SELECT}
 _NO_CLIENT_PLUGIN, _NO_SERVER_PLUGIN = 2059, 1524
 _PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'dialog''
 
@@ -143,24 +146,27 @@ def _tls(settings: Settings) -> dict[str, Any]:
 def translate(error: Exception, endpoint: tuple[str, int], *, user: str = "") -> SourceError:
     """Return the `SourceError` that says what `error` means and what mends it."""
     where = f"{endpoint[0]}:{endpoint[1]}"
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    coded = error.args and isinstance(error.args[0], int) and not isinstance(error, OSError)  # whose number is the system's
+    code = error.args[0] if coded else 0
     text = str(error.args[1] if code and len(error.args) > 1 else error).replace("\n", " ").strip()
+    cause = getattr(error, "original_exception", None) or error.__context__ or error  # what PyMySQL made an error of its own of
+    if code == 1236:
+        return _dump_error(text, where)
+    if code == 4052:
+        return ServerIdInUse(f"another replica of {where} has our server id and took the stream over: {text}; set server_id")
+    if code in _DENIED:
+        return PrivilegeMissing(f"{where}: {text}; {_DENIED[code]}")
+    if not code or code in _OF_CLIENT:  # otherwise the server's code says what it is, whatever names are in its text
+        if isinstance(cause, (ssl.SSLEOFError, ConnectionResetError)):  # in mid-handshake too
+            return LinkLost(f"the link to {where} broke: {text}")
+        if isinstance(cause, ssl.SSLError) or code == 2026:
+            return LoginRefused(f"no TLS to {where}: {text}; check the server's certificate and tls, tls_ca, tls_cert, tls_key")
     if wanting := _wants_plugin(code, text):
         return LoginRefused(f"{where} wants {user or 'the account'} to log in with {wanting}")
-    if "EOF occurred" in text or "reset by peer" in text:  # in mid-handshake, which PyMySQL calls an error of TLS
-        return LinkLost(f"the link to {where} broke: {text}")
-    if isinstance(error, ssl.SSLError) or code == 2026 or "TLS" in text or "SSL" in text or "certificate" in text:
-        return LoginRefused(f"no TLS to {where}: {text}; check the server's certificate and tls, tls_ca, tls_cert, tls_key")
     if code in _LOST:
         return LinkLost(f"the link to {where} broke: {text}")
     if code in _LOGIN:
         return LoginRefused(f"{where} refused {user or 'the account'}: {text}; check user, password and the account's host")
-    if code == 1236:
-        return _dump_error(text, where)
-    if code == 4052 or "same server_uuid/server_id" in text or "same server_id" in text:
-        return ServerIdInUse(f"another replica of {where} has our server id and took the stream over: {text}; set server_id")
-    if code in (1227, 1142, 1143, 1370):
-        return PrivilegeMissing(f"{where}: {text}; {GRANT}")
     if code in _UNREACHABLE or isinstance(error, OSError):
         return ServerUnreachable(f"no connection to {where}: {text}; is the server running, are host and port right?")
     return SourceError(f"{where}: error {code}: {text}" if code else f"{where}: {text}")
@@ -171,9 +177,9 @@ def _wants_plugin(code: int, text: str) -> str:
     other = (
         "ALTER USER ... IDENTIFIED VIA mysql_native_password USING PASSWORD('...') (MySQL: WITH caching_sha2_password BY '...')"
     )
-    if "pynacl" in text:
+    if not code and "pynacl" in text:
         return f"plugin client_ed25519, which needs PyNaCl: pip install PyMySQL[ed25519], or {other}"
-    if "cryptography" in text:
+    if not code and "cryptography" in text:
         return "plugin caching_sha2_password or sha256_password, which without TLS needs cryptography: pip install cryptography, or set tls"
     if code == _NO_CLIENT_PLUGIN and (named := _PLUGIN.search(text)):
         return f"plugin {named[1]}, which is not supported here: {other}"
