@@ -10,12 +10,13 @@ the tests compare it again.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
 from shmstore.errors import UnsupportedEvent
 
-__all__ = ["charset_of", "decoder", "python_codec"]
+__all__ = ["charset_of", "decoder", "member_text", "python_codec"]
 
 # information_schema.COLLATIONS of MySQL 9.7, MariaDB 10.11 and 11.8, which agree; 1024 + id is MariaDB's NOPAD variant.
 _COLLATIONS = {
@@ -171,6 +172,8 @@ _SINGLE_BYTE = {"ascii", "latin2", "cp850", "hp8", "koi8r", "cp1251", "latin7", 
     "macroman",
     "cp852",
 }
+# Codes of big5 that are second ones of their characters: to the servers they are U+FFFD.
+_BIG5_SECOND = tuple(bytes.fromhex(code) for code in ("a15a", "a1c3", "a1c5", "a1fe", "a240", "a2cc", "a2ce"))
 _BIG5_EXTRA = dict(zip(range(0xF9D6, 0xF9DD), "碁銹裏墻恒粧嫺", strict=True))
 
 _EUCJPMS_IBM = (
@@ -229,6 +232,17 @@ def python_codec(charset: str) -> str | None:
     return _PYTHON.get(charset)
 
 
+_CHARACTERS = re.compile(rb"[\x80-\xff].|.", re.DOTALL)
+
+
+def _decode_big5(raw: bytes) -> str:
+    text = raw.decode("big5", "shmstore-big5")
+    if not any(code in raw for code in _BIG5_SECOND):
+        return text
+    # the two bytes may be the end of one character and the beginning of another
+    return "".join(["\ufffd" if c in _BIG5_SECOND else c.decode("big5", "shmstore-big5") for c in _CHARACTERS.findall(raw)])
+
+
 @lru_cache(maxsize=64)
 def decoder(charset: str) -> Callable[[bytes], str]:
     """Return the function that turns stored bytes of `charset` into str, as the server would.
@@ -244,9 +258,29 @@ def decoder(charset: str) -> Callable[[bytes], str]:
     if not codec:
         raise UnsupportedEvent(f"character set {charset!r} is unknown to this version; convert the column to utf8mb4")
     errors = f"shmstore-{charset}" if charset in _EXTRA else "shmstore-undefined" if charset in _SINGLE_BYTE else "strict"
+    if charset == "big5":
+        return _decode_big5
     if charset in _EXCHANGED:
         exchanged = str.maketrans(_EXCHANGED[charset])
         if charset == "eucjpms":  # JIS X 0212's tilde is the full-width one of row 1; 8F begins no other character's tail
             return lambda raw: raw.replace(b"\x8f\xa2\xb7", b"\xa1\xc1").decode(codec, errors).translate(exchanged)
         return lambda raw: raw.decode(codec, errors).translate(exchanged)
     return lambda raw: raw.decode(codec, errors)
+
+
+_WIDTHS = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # bytes that a character takes at least
+
+
+def member_text(member: bytes, charset: str) -> str:
+    """Return the text of an ENUM's or SET's member; with CHARACTER SET binary its bytes are taken for UTF-8.
+
+    Raises `UnsupportedEvent` for bytes that are no text, which a member gets that was given as a hexadecimal literal.
+    """
+    width = _WIDTHS.get(charset, 1)
+    try:  # the server fills the first character up from the left
+        return decoder("utf8mb4" if charset == "binary" else charset)(member.rjust(-(-len(member) // width) * width, b"\0"))
+    except UnicodeDecodeError as error:
+        raise UnsupportedEvent(
+            f"the member X'{member.hex()}' of an ENUM or SET is no text of {charset}: leave its table out with --exclude, or give "
+            "the column other members and begin behind that: `shmstore rm STORE --forget`, then `shmstore produce --start latest`"
+        ) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from producer.charsets import decoder
+from producer.charsets import member_text
 from producer.tokens import Token, Tokens, literal, tokenize
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
@@ -108,9 +108,6 @@ def _member(part: list[Token]) -> str | bytes:
     return literal(part[0])
 
 
-_WIDTHS = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # bytes that a character takes at least
-
-
 def settled(definition: ColumnDefinition, default: str, *, convert: str = "") -> Column:
     """Return the column as the server stores it: with its character set, `default` where it names none, and its members.
 
@@ -123,7 +120,7 @@ def settled(definition: ColumnDefinition, default: str, *, convert: str = "") ->
     charset = column.charset or default
     if charset == "binary":
         column = column._replace(type=_BINARY_TYPES.get(column.type, column.type), charset="")
-        return column._replace(members=tuple([_text(member, "utf8mb4") for member in definition.members]))
+        return column._replace(members=tuple([_text(member, charset) for member in definition.members]))
     charset = convert or charset
     if charset == "binary":
         return settled(definition._replace(column=column._replace(charset=charset)), charset)
@@ -132,15 +129,10 @@ def settled(definition: ColumnDefinition, default: str, *, convert: str = "") ->
 
 
 def _text(member: str | bytes, charset: str) -> str:
-    if isinstance(member, str):
-        return member
-    width = _WIDTHS.get(charset, 1)
     try:
-        return decoder(charset)(member.rjust(-(-len(member) // width) * width, b"\0"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the member X'{member.hex()}' is no text of {charset}") from error
+        return member if isinstance(member, str) else member_text(member, charset)
     except UnsupportedEvent as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(str(error).partition(": ")[0]) from error
 
 
 def _type(tokens: Tokens) -> tuple[str, str, bool]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from producer.charsets import charset_of, decoder
+from producer.charsets import charset_of, member_text
 from producer.metadata import (
     BEGIN_BEHIND,
     Tag,
@@ -396,7 +396,7 @@ def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableS
 
 def _members(code: int, charset: str, raw: list[bytes] | None, name: str, before: Column | None) -> tuple[str, ...]:
     if raw is not None:
-        return tuple([decoder(charset)(member) for member in raw])
+        return tuple([member_text(member, charset) for member in raw])
     if before is None or before.type != _PLAIN[code]:
         raise SchemaUnknown(f"column {name}: the binlog holds no members of this {Wire(code).name} and no history does")
     return before.members

@@ -94,6 +94,7 @@ class Log:
         """The rows events written since the last call, decoded."""
         found = []
         compiled = RowsDecoder(schemas=self.decoder._schemas, compiled=True)
+        compiled.mariadb = self.decoder.mariadb
         for type_, body in self.events():
             if type_ == TABLE_MAP:
                 self.decoder.table_map(body)

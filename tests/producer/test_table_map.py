@@ -98,6 +98,14 @@ def test_members_are_decoded_by_their_character_set() -> None:
     ]
 
 
+def test_members_that_are_no_text_concern_their_table_alone() -> None:
+    """A hexadecimal literal makes a member of any bytes: who asks for the table is told what to do, and nobody else."""
+    optional = names("e") + tag(11, b"\x2d") + tag(6, b"\x01" + text(b"\xff\xff"))
+    layout = parse_layout(table_map(b"\xfe", b"\xf7\x01", optional=optional))
+    with pytest.raises(UnsupportedEvent, match=r"table shop\.bücher: the member X'ffff' .* no text of utf8mb4: .*--exclude"):
+        _ = layout.fields
+
+
 def test_sizes_scales_and_shapes() -> None:
     """Long CHAR, DECIMAL, BIT, fractional seconds, blobs of all widths and geometry types."""
     types = bytes([254, 246, 16, 18, 19, 17, 252, 252, 252, 252, 255, 255])
