@@ -6,7 +6,6 @@ server's history, at the place of its binlog that holds no other transaction.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -52,10 +51,10 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
 
 
 def after_loss(
-    start: Start, settings: Settings, session: Session, server: Server, log: logging.Logger
+    start: Start, settings: Settings, session: Session, server: Server
 ) -> tuple[SchemaHistory | CurrentTables | None, Start]:
     """Begin a new history at the present place, which replaces `start`: the old one has not seen the DDLs that were lost."""
-    schemas = open_history(settings, session, server, log, anew=True)
+    schemas = open_history(settings, session, server, anew=True)
     assert isinstance(schemas, SchemaHistory)
     now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
     return schemas, now._replace(lost=start.lost)

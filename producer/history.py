@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from producer.binlog import Session, connect
+from producer.errors import LinkLost, LoginRefused, ServerUnreachable
 from producer.gtid import MariadbGtids
 from producer.gtid_position import current_position, gtid_at
 from producer.schema import SchemaHistory
@@ -24,21 +24,33 @@ _LIKE_BINARY = "('uuid', 'inet4', 'inet6')"
 class CurrentTables:
     """A MariaDB's UUID, INET4 and INET6 columns as they are now: in the binlog they look like BINARY.
 
-    Asked once a table, and again after a DDL. Where nothing can be asked, they stay BINARY.
+    Asked once a table, and again after a DDL. Where nothing can be asked, nobody knows: whoever needs the table gets the error,
+    and a new link asks again.
     """
 
     settled = True  # a DDL gives a table a new id, so what was said of one id stays true
 
-    def __init__(self, settings: Settings, endpoint: tuple[str, int], log: logging.Logger) -> None:
-        self._settings, self._endpoint, self._log = settings, endpoint, log
-        self._tables: dict[tuple[str, str], TableSchema | None] = {}
+    def __init__(self, settings: Settings, endpoint: tuple[str, int]) -> None:
+        self._settings, self._endpoint = settings, endpoint
+        self._tables: dict[tuple[str, str], TableSchema | SourceError | None] = {}
 
     def find(self, database: str, table: str) -> TableSchema | None:
-        """Return a schema of only those columns, without a table name; None where there are none."""
+        """Return a schema of only those columns, without a table name; None where there are none. Raises `SourceError`,
+        `LinkLost` where it may be known later."""
         key = (database, table)
         if key not in self._tables:
-            self._tables[key] = self._ask(database, table)
-        return self._tables[key]
+            try:
+                self._tables[key] = self._ask(database, table)
+            except SourceError as error:
+                again = isinstance(error, LinkLost | ServerUnreachable | LoginRefused)
+                reason = (
+                    f"which of its columns are UUID or INET cannot be asked: {error}; with schema_history = off they are bytes"
+                )
+                self._tables[key] = LinkLost(reason) if again else SourceError(reason)
+        found = self._tables[key]
+        if isinstance(found, SourceError):
+            raise type(found)(*found.args)  # a new one: each raise of the same makes its traceback longer
+        return found
 
     def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
         """Forget what was asked: a DDL may have changed it."""
@@ -49,24 +61,20 @@ class CurrentTables:
         """Now is now."""
 
     def _ask(self, database: str, table: str) -> TableSchema | None:
+        session = connect(self._settings, self._endpoint)
         try:
-            session = connect(self._settings, self._endpoint)
-            try:
-                rows = session.query(
-                    "SELECT column_name, data_type FROM information_schema.columns "
-                    f"WHERE table_schema = %s AND table_name = %s AND data_type IN {_LIKE_BINARY}",
-                    (database, table),
-                )
-            finally:
-                session.close()
-        except SourceError as error:
-            self._log.warning("types of %s.%s were not told: %s", database, table, error)
-            return None
+            rows = session.query(
+                "SELECT column_name, data_type FROM information_schema.columns "
+                f"WHERE table_schema = %s AND table_name = %s AND data_type IN {_LIKE_BINARY}",
+                (database, table),
+            )
+        finally:
+            session.close()
         return TableSchema(database, "", tuple(Column(str(name), str(type_)) for name, type_ in rows)) if rows else None
 
 
 def open_history(
-    settings: Settings, session: Session, server: Server, log: logging.Logger, *, anew: bool, source: str = ""
+    settings: Settings, session: Session, server: Server, *, anew: bool, source: str = ""
 ) -> SchemaHistory | CurrentTables | None:
     """Return the history that the options and the server ask for; `anew`: an empty one, old files are put aside.
 
@@ -92,7 +100,7 @@ def open_history(
             _require_same_server(session, server, history.first, path)
         return history
     if settings.schema_history == "auto" and server.mariadb:
-        return CurrentTables(settings, session.endpoint, log)
+        return CurrentTables(settings, session.endpoint)
     return None
 
 

@@ -203,14 +203,14 @@ class Replicator:
             newest, resume, seat = store.newest, self._resume(), self._seat
             fresh = resume is None if seat is not None else not has_resume(settings, resume)
             anew, source = fresh and settings.start == "latest", seat.name if seat is not None else ""
-            schemas = open_history(settings, session, server, self._log, anew=anew, source=source)
+            schemas = open_history(settings, session, server, anew=anew, source=source)
             latest = None
             if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
                 latest = take_snapshot(schemas, session, server)
             saved: dict[str, Checkpoint] | None = {} if seat is not None else None
             start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
             if start.lost is not None and isinstance(schemas, SchemaHistory):
-                schemas, start = after_loss(start, settings, session, server, self._log)
+                schemas, start = after_loss(start, settings, session, server)
             if self._snapshot is not None and (start.lost is not None or (fresh and settings.snapshot == "initial")):
                 self._snapshot.want(session, server, "initial" if start.lost is None else "purged")
             if isinstance(schemas, SchemaHistory):

@@ -9,7 +9,9 @@ from uuid import UUID
 import pytest
 
 import producer
-from shmstore import BinlogDisabled, EventStore, SchemaUnknown
+from producer import history
+from producer.binlog import Session
+from shmstore import BinlogDisabled, EventStore, SchemaUnknown, SourceError
 from tests.producer.running import Running, events_of, execute, remove, running
 from tests.servers.server import Server, start_server
 
@@ -106,6 +108,54 @@ def test_mariadb_types_that_look_like_binary(mariadb: Server, database: str) -> 
     assert events[0].rows[0].after == (1, value, b"x" + bytes(15))
     assert events[1].rows[0].after == (2, value, b"x" + bytes(15), "::1")
     assert UUID(value)
+
+
+@pytest.mark.parametrize("kind", [producer.ServerUnreachable, producer.LoginRefused, producer.LinkLost])
+def test_types_that_cannot_be_asked_now(
+    mariadb: Server, database: str, kind: type[SourceError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row goes out with bytes for a UUID because the one connection that asks failed: the link begins again, until it is known."""
+    asked: list[str] = []
+
+    def connect(settings: producer.Settings, endpoint: tuple[str, int]) -> Session:
+        asked.append(settings.store)
+        if len(asked) <= 2:
+            raise kind("not now")
+        return ask(settings, endpoint)
+
+    ask = history.connect
+    monkeypatch.setattr(history, "connect", connect)
+    value = "123e4567-e89b-12d3-a456-426655440000"
+    with running(mariadb, retry_first=0.01, retry_longest=0.1) as run:
+        execute(
+            mariadb,
+            database,
+            "CREATE TABLE t (id INT PRIMARY KEY, u UUID)",
+            *[f"INSERT INTO t VALUES ({i}, '{value}')" for i in (1, 2)],
+        )
+        events = [event for event in events_of(run, mariadb) if event.table]
+        assert [event.rows[0].after for event in events] == [(1, value), (2, value)]
+        assert run.stop().reconnects == 2
+    assert len(asked) == 3
+
+
+def test_types_that_nobody_needs(mariadb: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is left out may stay unknown, and is not asked for again and again; what can never be asked ends the producer."""
+    asked: list[str] = []
+
+    def connect(settings: producer.Settings, endpoint: tuple[str, int]) -> Session:
+        asked.append(settings.store)
+        raise SourceError("never")
+
+    monkeypatch.setattr(history, "connect", connect)
+    execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY, u UUID)", "CREATE TABLE v LIKE t")
+    with running(mariadb, exclude=(f"{database}.t",)) as run:
+        execute(mariadb, database, *[f"INSERT INTO t VALUES ({i}, UUID())" for i in range(5)])
+        assert not [event for event in events_of(run, mariadb) if event.table]
+        assert len(asked) == 1
+        execute(mariadb, database, "INSERT INTO v VALUES (1, UUID())")
+        with pytest.raises(SourceError, match=rf"table {database}\.v: which of its columns .* never; with schema_history = off"):
+            run.wait()
 
 
 def test_history_off(mariadb: Server, database: str) -> None:
