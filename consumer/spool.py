@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from shmstore import SLOT, Batch, CheckpointFile, EventStore, Position, PositionNotFound, ShmStoreError, SlotFlag, StoreCorrupt
 from shmstore.codec import decode_stored, position_of
 from shmstore.durable import replace
+from shmstore.event import EventType
 
 FILE_BYTES = 64 << 20
 _META = b"shmstore.spool"
@@ -91,10 +92,14 @@ def read_payloads(piece: Piece) -> tuple[memoryview, np.ndarray[Any, np.dtype[np
     return memoryview(values)[int(ends[0]) : int(ends[-1])] if len(array) else memoryview(b""), ends[1:] - ends[0]
 
 
-def order_of(payload: memoryview) -> tuple[int, int, int]:
-    """Return where an event stands in the binlog, as `Position.order` has it."""
+def is_after(payload: memoryview, position: Position) -> bool:
+    """Whether an event of another life of the store comes after `position`.
+
+    A snapshot's rows do that stand there: the stream had reached it, and what was read there in one life is not what is in another.
+    """
     header = decode_stored(payload)[0]
-    return (Position(header[2], 0).file_number, header[3], header[11])
+    there = position_of(header).order
+    return there > position.order or (header[1] == EventType.READ and there[:2] == position.order[:2])
 
 
 @contextmanager
@@ -230,7 +235,9 @@ class Spool:
             return 0
         start = 0
         for lead, end in enumerate(run.ends.tolist()):
-            if order_of(run.raw[start:end]) > self._written.order:
+            if is_after(
+                run.raw[start:end], self._written
+            ):  # and nothing that follows is known: a snapshot reads behind all that was put
                 self._store.find(self._written)
                 self._written = None
                 return lead

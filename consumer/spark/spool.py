@@ -26,7 +26,7 @@ from consumer.spark.network import Chunk
 from consumer.spark.offset import Offset
 from consumer.spark.options import OptionError, Options
 from consumer.spark.partition import record_batches
-from consumer.spool import Ends, Piece, ends_of, locked, order_of, pieces, read_payloads, read_slots
+from consumer.spool import Ends, Piece, ends_of, is_after, locked, pieces, read_payloads, read_slots
 from shmstore import Position, PositionNotFound, SlotFlag, SubscriptionInUse
 from shmstore.codec import decode_schema, decode_stored, position_of
 from shmstore.durable import replace
@@ -134,9 +134,10 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = offset.position
         if position is None:  # before the first event of its store
             return Place(there[0].number, there[0].first - 1) if there else None
+        place = None
         for piece in there:
             ends = _ends(piece)
-            if position.order >= ends.end.order:
+            if position.order > ends.end.order:
                 continue
             if piece is there[0] and position.order < ends.start.order:
                 if not self._options.fail_on_data_loss:
@@ -145,16 +146,17 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"spool {self._folder} no longer has the events after {offset}: it begins at {ends.start.file}:{ends.start.offset}. "
                     "Take a snapshot of the query's tables, or set failOnDataLoss=false to go on without them"
                 )
-            return Place(piece.number, piece.first - 1 + self._count(piece, position))
-        if there and position.order == _ends(there[-1]).end.order:
-            return Place(there[-1].number, there[-1].last)
-        return None
+            place = Place(piece.number, piece.first - 1 + self._count(piece, position))
+            if place.sequence < piece.last:
+                return place
+        return place  # the end of the last file, where that is the position
 
     @staticmethod
     def _count(piece: Piece, position: Position) -> int:
-        """How many events of the file are at or before `position`."""
+        """How many events of the file come before what is after `position`."""
         raw, ends = read_payloads(piece)
-        return sum(order_of(raw[start:end]) <= position.order for start, end in pairwise([0, *ends.tolist()]))
+        spans = enumerate(pairwise([0, *ends.tolist()]))
+        return next((before for before, (start, end) in spans if is_after(raw[start:end], position)), len(ends))
 
     def _offset(self, place: Place, there: list[Piece]) -> Offset:
         piece = next(piece for piece in there if piece.number == place.number)

@@ -172,6 +172,38 @@ def test_a_store_that_was_made_again(name: str, tmp_path: Path) -> None:
         spool.close()
 
 
+@pytest.mark.parametrize("chunks_before", [0, 1, 2])
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_store_lost_in_a_snapshot(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks_before: int, saved: bool
+) -> None:
+    """The rows that a snapshot reads after its store was lost stand at the place where the spool ends: they are written, not taken
+    for known; and the transactions there are not written twice, whether the checkpoint is as far as the files or not."""
+    binlog, folder = Binlog(), tmp_path / "spool"
+    first = binlog.insert(order_row(1)) + binlog.insert(order_row(2))
+    chunks = [binlog.snapshot(order_row(10 * n), order_row(10 * n + 1)) for n in range(1, 4)]
+    before = [event for chunk in chunks[:chunks_before] for event in chunk]
+    with EventStore.create(name, capacity=64) as store:
+        with Spool(store, folder) as spool:
+            store.put(first[:3])
+            spool.step(0)
+        with Spool(store, folder) as spool:
+            if not saved:
+                monkeypatch.setattr(spool._reader, "_checkpoint", None)
+            store.put(first[3:] + before)
+            spool.step(0)
+    EventStore.unlink(name)
+    after = [event for chunk in chunks[chunks_before:] for event in chunk] + binlog.insert(order_row(3))
+    with EventStore.create(name, capacity=64) as store, Spool(store, folder) as spool:
+        store.put(first[3:] if saved else first)
+        spool.step(0)
+        for at in range(0, len(after), 3):
+            store.put(after[at : at + 3])
+            spool.step(0)
+        assert store.subscriptions()[0].lag_events == 0
+    assert events_in(folder) == first + before + after
+
+
 def test_files_go_when_all_readers_are_done(name: str, tmp_path: Path) -> None:
     """Files that the slowest reader is done with are removed, the newest never; without a reader none is."""
     binlog, folder = Binlog(), tmp_path / "spool"

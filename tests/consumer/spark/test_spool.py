@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,49 @@ def test_offsets_are_found_by_position(store: EventStore, store_name: str, binlo
     pieces(tmp_path / "spool")[0].path.unlink()
     with pytest.raises(PositionNotFound, match="no longer has the events after"):
         reader.latestOffset({**start, "epoch": 5}, reader.getDefaultReadLimit())
+    reader.stop()
+
+
+@pytest.mark.parametrize("cuts", [(), (0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_a_snapshot_comes_after_its_place(
+    store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    """A query that stands where a snapshot of another life read finds all its rows, however they lie in the files, and then the changes.
+
+    Put are a transaction (0), two chunks of rows where it ends (1, 2) and a transaction (3); a file ends behind those in `cuts`.
+    """
+    store.subscribe("holder")
+    spool = Spool(store, tmp_path / "spool")
+    for number in range(4):
+        store.put(binlog.snapshot(order_row(number)) if number in (1, 2) else binlog.insert(order_row(number)))
+        if number == 0:
+            at = binlog.offset
+        if number in cuts:
+            spool.step(0)
+    (tmp_path / "spool").mkdir(exist_ok=True)
+    source = ShmStoreSource({"store": store_name, "tables": "shop.orders", "payload": "json", "spool": str(tmp_path / "spool")})
+    reader = source.streamReader(source.schema())
+    start = {
+        "version": 1,
+        "store": store_name,
+        "epoch": 5,
+        "seq": 99,
+        "file": "binlog.000001",
+        "offset": at,
+        "gtids": "",
+        "row": 0,
+    }
+
+    def ids() -> list[int]:
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        found = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+        return [json.loads(row["after"])["id"] for row in found]
+
+    if cuts:
+        assert ids() == [1, 2][: max(cuts)]  # before more has come
+    spool.step(0)
+    spool.close()
+    assert ids() == [1, 2, 3]
     reader.stop()
 
 
