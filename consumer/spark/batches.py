@@ -114,7 +114,7 @@ class Decoder:
         if entry == EntryType.ROWS:
             return _Item(header, "statement", None, _NO_IMAGES, 1)
         if entry == EntryType.DDL and self.options.ddl:
-            touched = actions(header[13], header[12])
+            touched = actions(header[13], header[14].get("default_database", header[12]), header[14].get("sql_mode", ""))
             if touched and not self.options.all_tables and not any(self._touches(a.database, a.table) for a in touched):
                 return None
             truncates = len(touched) == 1 and touched[0].kind == "truncate"

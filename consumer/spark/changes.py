@@ -284,7 +284,7 @@ def collect(
                 "and take a new snapshot"
             )
         elif header[0] == EntryType.DDL:
-            for action in actions(header[13], header[12]):
+            for action in actions(header[13], header[14].get("default_database", header[12]), header[14].get("sql_mode", "")):
                 _act(action, header, options, lambda name: {*copies(name), *(t for d, t in found if d == name)}, changes)
     return found
 

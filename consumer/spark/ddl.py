@@ -12,16 +12,31 @@ from typing import NamedTuple
 
 from shmstore.event import Column
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|--\s[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
-    |(?P<hint>/\*M?!\d*|\*/)
-    |(?P<name>`(?:[^`]|``)+`)
-    |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    |(?P<number>\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+|\d+(?:[eE][-+]?\d+)?(?![\w$]))
-    |(?P<word>[\w$\u0080-\uffff]+)
-    |(?P<sign>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+
+def _quoted(quote: str, plain_backslash: bool) -> str:
+    stop, escape = ("", "") if plain_backslash else (r"\\", r"|\\.")
+    return f"{quote}(?:[^{quote}{stop}]|{quote}{quote}{escape})*{quote}"
+
+
+@lru_cache(maxsize=4)
+def _pattern(ansi_quotes: bool, plain_backslash: bool) -> re.Pattern[str]:
+    name, text = ["`(?:[^`]|``)+`"], [_quoted("'", plain_backslash)]
+    if ansi_quotes:
+        name.append(_quoted('"', True))
+    else:
+        text.append(_quoted('"', plain_backslash))
+    return re.compile(
+        rf"""(?P<space>[ \t-\r]+|--(?=[\s\x00]|$)[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
+        |(?P<hint>/\*M?!(?:\d{{5,6}})?|\*/)
+        |(?P<name>{"|".join(name)})
+        |(?P<text>{"|".join(text)})
+        |(?P<number>\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+|\d+(?:[eE][-+]?\d+)?(?![\w$]))
+        |(?P<word>[\w$\u0080-\U0010ffff]+)
+        |(?P<sign>.)""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
 _NOT_A_COLUMN = frozenset(
     [
         "INDEX",
@@ -34,9 +49,6 @@ _NOT_A_COLUMN = frozenset(
         "FOREIGN",
         "CHECK",
         "PARTITION",
-        "PERIOD",
-        "SYSTEM",
-        "VECTOR",
     ]
 )
 _SYNONYMS = {
@@ -57,7 +69,10 @@ _SYNONYMS = {
     "float8": "double",
 }
 _NUMBERS = frozenset(["tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "decimal", "float", "double"])
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
+# Words that may name a column too: these come next where they do not.
+_EITHER = {"PERIOD": ("FOR", "IF"), "SYSTEM": ("VERSIONING",), "VECTOR": ("INDEX", "KEY", "(")}
 
 
 class Clause(NamedTuple):
@@ -98,27 +113,36 @@ class _Token(NamedTuple):
         return self.text.upper() if self.kind in ("word", "sign") else ""
 
 
-def _tokens(sql: str) -> list[_Token]:
+def _tokens(sql: str, mode: str) -> list[_Token]:
+    plain_backslash = "NO_BACKSLASH_ESCAPES" in mode
     found = []
-    for match in _TOKEN.finditer(sql):
+    for match in _pattern("ANSI_QUOTES" in mode, plain_backslash).finditer(sql):
         kind = match.lastgroup or ""
         if kind in ("space", "hint"):
             continue
         text = match[0]
-        if kind == "name":
-            text = text[1:-1].replace("``", "`")
+        if kind == "name" or (kind == "text" and plain_backslash):
+            text = text[1:-1].replace(text[0] * 2, text[0])
         elif kind == "text":
-            quote = text[0]
-            text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), text[1:-1].replace(quote * 2, quote), flags=re.DOTALL)
+            text = _unescaped(text[0], text[1:-1])
         found.append(_Token(kind, text))
     return found
+
+
+def _unescaped(quote: str, body: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return _ESCAPES.get(match[1], match[1])
+        return quote if match[0] == quote * 2 else match[0]
+
+    return _ESCAPE.sub(plain, body)
 
 
 class _Reader:
     """A cursor over the tokens of one statement."""
 
-    def __init__(self, sql: str) -> None:
-        self.tokens = _tokens(sql)
+    def __init__(self, tokens: list[_Token]) -> None:
+        self.tokens = tokens
         self.at = 0
 
     def peek(self, ahead: int = 0) -> _Token:
@@ -150,9 +174,13 @@ class _Reader:
 
 
 @lru_cache(maxsize=1024)
-def actions(sql: str, database: str) -> tuple[Action, ...]:
-    """Return what `sql`, run with `database` as the current one, does to tables."""
-    reader = _Reader(sql)
+def actions(sql: str, database: str, mode: str = "") -> tuple[Action, ...]:
+    """Return what `sql`, run with `database` as the current one, does to tables.
+
+    `mode` is the property ``sql_mode`` of its event: with ANSI_QUOTES a name stands in double quotes, with NO_BACKSLASH_ESCAPES a
+    backslash ends no string later.
+    """
+    reader = _Reader(_tokens(sql, mode))
     if reader.skip("TRUNCATE"):
         reader.skip("TABLE")
         return _one("truncate", reader.table(database))
@@ -227,8 +255,7 @@ def _alter(reader: _Reader, database: str) -> tuple[Action, ...]:
     found: list[Action] = []
     clauses: list[Clause] = []
     for tokens in _split(reader.tokens[reader.at :]):
-        clause = _Reader("")
-        clause.tokens = tokens
+        clause = _Reader(tokens)
         word, following = clause.peek().word, clause.peek(1).word
         if word == "RENAME" and following not in ("COLUMN", "INDEX", "KEY"):
             clause.next()
@@ -260,7 +287,7 @@ def _clauses(reader: _Reader) -> list[Clause]:
     verb = reader.next().word
     if verb not in ("ADD", "DROP", "CHANGE", "MODIFY", "RENAME"):
         return []
-    if not reader.skip("COLUMN") and reader.peek().word in _NOT_A_COLUMN:
+    if not reader.skip("COLUMN") and _is_no_column(reader):
         return []
     _ = reader.skip("IF", "NOT", "EXISTS") or reader.skip("IF", "EXISTS")
     if verb == "ADD" and reader.skip("("):
@@ -281,21 +308,26 @@ def _clauses(reader: _Reader) -> list[Clause]:
     return [Clause("rename", name, clause.name), clause] if name != clause.name else [clause]
 
 
+def _is_no_column(reader: _Reader) -> bool:
+    """Whether a key, a check or a partition comes next."""
+    word = reader.peek().word
+    return word in _NOT_A_COLUMN or reader.peek(1).word in _EITHER.get(word, ())
+
+
 def _definition(kind: str, tokens: list[_Token]) -> Clause | None:
-    reader = _Reader("")
-    reader.tokens = tokens
-    if reader.peek().kind == "word" and reader.peek().word in _NOT_A_COLUMN:
+    reader = _Reader(tokens)
+    if kind == "add" and _is_no_column(reader):
         return None
     name, type_ = reader.next().text, reader.next().text.lower()
-    arguments: list[str] = []
+    arguments: list[_Token] = []
     if reader.skip("("):
         while (token := reader.next()).kind != "end" and token.word != ")":
             if token.word != ",":
-                arguments.append(token.text)
-    words = [token.word for token in reader.tokens[reader.at :]]
+                arguments.append(token)
+    words = _outside(reader.tokens[reader.at :])
     unsigned = "UNSIGNED" in words or "ZEROFILL" in words or type_ == "serial"
     type_ = _SYNONYMS.get(type_, type_)
-    numbers = [int(argument) for argument in arguments if argument.isdigit()]
+    numbers = [int(argument.text) for argument in arguments if argument.text.isdigit()]
     size, scale = (10, 0) if type_ == "decimal" else (1 if type_ == "bit" else 0, 0)
     if type_ in ("datetime", "timestamp", "time"):
         scale = numbers[0] if numbers else 0
@@ -305,7 +337,17 @@ def _definition(kind: str, tokens: list[_Token]) -> Clause | None:
     return Clause(kind, name, "", column, *_default(reader, column, arguments))
 
 
-def _default(reader: _Reader, column: Column, members: list[str]) -> tuple[str | None, bool]:
+def _outside(tokens: list[_Token]) -> list[str]:
+    """The words that stand in no brackets: not those of an expression."""
+    words, depth = [], 0
+    for token in tokens:
+        depth += {"(": 1, ")": -1}.get(token.word, 0)
+        if depth == 0:
+            words.append(token.word)
+    return words
+
+
+def _default(reader: _Reader, column: Column, members: list[_Token]) -> tuple[str | None, bool]:
     """What rows that were there before get: (literal text or None for NULL, whether it could be read)."""
     while (token := reader.next()).kind != "end":
         if token.word in ("GENERATED", "AS", "AUTO_INCREMENT"):
@@ -320,11 +362,12 @@ def _default(reader: _Reader, column: Column, members: list[str]) -> tuple[str |
             if value.word in ("TRUE", "FALSE"):
                 return str(int(value.word == "TRUE")), True
             clear = value.kind in ("text", "number") and column.type not in ("timestamp", "bit")
+            clear = clear and reader.peek().kind not in ("text", "sign")  # 'a' 'b' is one string, 1 + 1 is computed
             return (sign + value.text, True) if clear else (None, False)
     if column.nullable:
         return None, True
     if column.type == "enum":
-        return (members[0], True) if members else (None, False)
+        return (members[0].text, True) if members and members[0].kind == "text" else (None, False)
     if column.type in ("date", "datetime", "timestamp"):
         return None, False
     return ("0" if column.type in _NUMBERS else "00:00:00" if column.type == "time" else ""), True

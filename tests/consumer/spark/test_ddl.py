@@ -69,9 +69,33 @@ def clauses(sql: str) -> list[tuple[object, ...]]:
         ("RENAME COLUMN a TO b, RENAME INDEX x TO y", [("rename", "a", "b")]),
         ("CHANGE a b bigint", [("rename", "a", "b"), ("modify", "b", "bigint", 0, 0, False, None, True)]),
         ("MODIFY COLUMN a double", [("modify", "a", "double", 0, 0, False, None, True)]),
+        (
+            "ADD period int, ADD `system` int, ADD PERIOD FOR p (a, b)",
+            [(*("add", name, "int", 0, 0, False), None, True) for name in ("period", "system")],
+        ),
+        ("DROP period, DROP SYSTEM VERSIONING, DROP PERIOD FOR p, DROP COLUMN system", [("drop", "period"), ("drop", "system")]),
+        ("ADD a int check (a is not null)", [("add", "a", "int", 0, 0, False, None, True)]),
+        ("ADD a int not null as (cast(b as unsigned))", [("add", "a", "int", 0, 0, False, None, False)]),
+        ("ADD a enum(0x61, 'b') not null", [("add", "a", "enum", 0, 0, False, None, False)]),
+        ("ADD a varchar(9) default 'x' 'y'", [("add", "a", "varchar", 9, 0, False, None, False)]),
         ("ALTER COLUMN a SET DEFAULT 5, COMMENT 'add x int', AUTO_INCREMENT=7", []),
     ],
 )
 def test_clauses(sql: str, wanted: list[tuple[object, ...]]) -> None:
     """Column changes are read with their types and the value that rows get which are there already."""
     assert clauses(sql) == wanted
+
+
+MODED = [
+    ("NO_BACKSLASH_ESCAPES", r"ADD a int COMMENT 'it\', ADD b char(3) DEFAULT '\', COMMENT 'x, ADD c int'", [("a", None), ("b", "\\")]),
+    ("", r"ADD a int COMMENT 'it\', ADD b int COMMENT \'', ADD c char(3) DEFAULT 'd\'\n'", [("a", None), ("c", "d'\n")]),
+    ("ANSI_QUOTES", r"""ADD "a"",\" int, ADD b char(3) DEFAULT '\'"'""", [('a",\\', None), ("b", "'\"")]),
+    ("ANSI_QUOTES,NO_BACKSLASH_ESCAPES", r"""ADD "\" char(3) DEFAULT '"\' """, [("\\", '"\\')]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "sql", "wanted"), MODED)
+def test_text_is_read_in_the_mode_it_was_written_in(mode: str, sql: str, wanted: list[tuple[str, str | None]]) -> None:
+    """The event says its session's sql_mode; strings and names end where they end in it."""
+    (action,) = actions(f"ALTER TABLE t {sql}", "d", mode)
+    assert [(clause.name, clause.default) for clause in action.clauses] == wanted
