@@ -210,15 +210,18 @@ class ProgressFile:
         self._write(self.folder / f"snapshot-{request.id}.request", {"shmstore_snapshot": FORMAT, **request._asdict()})
 
     def asked(self) -> list[tuple[Path, Request]]:
-        """Return the requests that wait, oldest first. Raises `StoreError`."""
+        """Return the requests that wait, oldest first. One that cannot be read says so itself, as its `problem`: the others are sound."""
         found = []
         for path in sorted(self.folder.glob("snapshot-*.request")):
             try:
-                found.append((path, _request(_read(path))))
+                request = _request(_read(path))
+                Patterns(request.tables)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise StoreError(f"snapshot request {path} cannot be read ({error}): remove it and ask again") from error
+                name = path.stem.removeprefix("snapshot-")
+                request = Request(name, asked_ms=now_ms(), problem=f"its file {path.name} cannot be read ({error}): ask again")
+            found.append((path, request))
         return sorted(found, key=lambda one: one[1].asked_ms)
 
     def acked(self, epoch: int) -> int | None:
@@ -257,7 +260,7 @@ def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) 
 
 
 def snapshot_waits(store: str, *, state: str | os.PathLike[str] | None = None) -> int:
-    """Return how many requests no producer has taken up yet. Raises `StoreError`."""
+    """Return how many requests no producer has taken up yet."""
     return len(ProgressFile(store, state).asked())
 
 

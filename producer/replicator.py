@@ -133,34 +133,41 @@ class Replicator:
         failures = 0
         damaged: list[str] = []
         while not self._stop():
-            linked = time.monotonic()
             try:
                 link = self._connect()
             except (LinkLost, ServerUnreachable, LoginRefused) as error:
                 is_known = self._first is not None or (self._seat is not None and self._seat.resume is not None)
                 if not is_known and not isinstance(error, LinkLost):
                     raise  # never had a connection: somebody is waiting to hear why
+                if self._stop():
+                    break
                 failures += 1
                 self._pause(failures, error)
                 continue
+            linked = time.monotonic()  # not before: what was slow to come has not stood yet
             self._vitals.connected = True
             self._vitals.hear()
-            self._heartbeat(at_once=True)
             try:
+                self._heartbeat(at_once=True)
                 self._stream(link)
-                return self.summary()
+                break
             except LinkLost as error:
-                if isinstance(error, ChecksumMismatch):
-                    damaged.append(str(error))
-                    if damaged.count(str(error)) >= 3:  # not on the way: in the server's own file
-                        raise UnsupportedEvent(
-                            f"{error}, time and again; the server's binlog is damaged: take a snapshot and start after it"
-                        ) from error
-                self._vitals.reconnects += 1
-                failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
-                self._pause(failures, error)
+                lost = error
             finally:
                 link.close()
+                if self._snapshot is not None:
+                    self._snapshot.close()
+            if self._stop():
+                break  # the link was left for that, inside a compressed transaction, or broke meanwhile: no other follows
+            if isinstance(lost, ChecksumMismatch):
+                damaged.append(str(lost))
+                if damaged.count(str(lost)) >= 3:  # not on the way: in the server's own file
+                    raise UnsupportedEvent(
+                        f"{lost}, time and again; the server's binlog is damaged: take a snapshot and start after it"
+                    ) from lost
+            self._vitals.reconnects += 1
+            failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
+            self._pause(failures, lost)
         return self.summary()
 
     def _pause(self, failures: int, error: Exception) -> None:

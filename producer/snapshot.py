@@ -37,7 +37,7 @@ from producer.settings import Settings
 from producer.statement import Statement
 from producer.tables import list_tables, may_select, read_table
 from producer.window import Window
-from shmstore import EventStore, EventType, Position, SourceError, StoreError, checkpoints
+from shmstore import EventStore, EventType, Position, SourceError, checkpoints
 from shmstore.codec import decode_schema, encode_schema
 
 SLICE = 0.02  # seconds of reading between two looks at the stream
@@ -87,7 +87,9 @@ class Snapshot:
         self._shape: tuple[Task, _Shape] | None = None
         self._chunk: _Chunk | None = None
         self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
-        self._failures, self._pause, self._heard, self._average = 0, 0.0, False, 0
+        self._losses = 0  # of its own link, one after the other
+        self._disturbed = 0  # how often the chunk that is due was begun in vain
+        self._pause, self._heard, self._average = 0.0, False, 0
         self._ahead: list[Position] = []
         self._saved = 0.0
         self.holds = False  # True while the stream must not be read
@@ -109,7 +111,7 @@ class Snapshot:
     def begin(self, server: Server) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
-        self._server, self._heard, self._failures, self._pause = server, False, 0, 0.0
+        self._server, self._heard, self._losses, self._disturbed, self._pause = server, False, 0, 0, 0.0
         self._placing = Placing(self._decoder.writer, self._store.limit_bytes, int(server.variables.get("server_id") or 0))
         last = self._store.latest_event
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
@@ -131,12 +133,13 @@ class Snapshot:
 
     def look(self) -> None:
         """Take in what was asked for. Call it about once a second."""
-        if self._server is None or not (asked := self._requests()):
+        if self._server is None or not (asked := self._file.asked()):
             return
         known = {request.id for request in self.progress.requests}
         for path, request in asked:
             if request.cancel:
                 self.progress.cancel()
+                self._disturbed = 0
                 self._drop()
             elif request.id not in known:
                 try:
@@ -148,17 +151,8 @@ class Snapshot:
             path.unlink(missing_ok=True)
         self.active = self.progress.open
 
-    def _requests(self) -> list[Any]:
-        try:
-            return self._file.asked()
-        except StoreError as error:
-            self._log.error("%s", error)
-            for path in self._file.folder.glob("snapshot-*.request"):
-                path.rename(path.with_suffix(".refused"))
-            return []
-
     def _take(self, server: Server, request: Request) -> None:
-        problem, tables = self._refusal(server), list[tuple[str, str]]()
+        problem, tables = request.problem or self._refusal(server), list[tuple[str, str]]()
         if not problem:
             session = connect(self._settings, server.endpoint)
             try:
@@ -221,8 +215,8 @@ class Snapshot:
             chunk = self._chunk
             self.waits = self._misses > MISSES and (chunk is None or chunk.rows is None or chunk.whole)
         except (LinkLost, ServerUnreachable, LoginRefused) as error:
-            self._failures += 1
-            wait = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(self._failures, 30))
+            self._losses += 1
+            wait = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(self._losses, 30))
             self._log.warning("snapshot: %s; trying again in %.1f s", error, wait)
             self._drop(wait)
         except SourceError as error:
@@ -358,7 +352,7 @@ class Snapshot:
         count = self._put(chunk, rows, chunk.rows.size)
         state = "done" if not chunk.cut and len(rows) < chunk.limit else "reading"
         self._written = task, Place(state, after, task.place.rows + count, task.place.chunks + 1)
-        self._chunk, self._failures = None, 0
+        self._chunk, self._losses, self._disturbed = None, 0, 0
 
     def _read_whole(self, chunk: _Chunk) -> None:
         """Put the rows of a table without key as they come: the stream stands still."""
@@ -373,7 +367,7 @@ class Snapshot:
         if done:
             self._connected().query("COMMIT")
             self._written = chunk.task, chunk.task.place._replace(state="done", chunks=1)
-            self._chunk, self._failures, self.holds = None, 0, False
+            self._chunk, self._losses, self._disturbed, self.holds = None, 0, 0, False
 
     def _put(self, chunk: _Chunk, rows: list[Any], size: int) -> int:
         """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many."""
@@ -412,21 +406,20 @@ class Snapshot:
     def _stumble(self, problem: str, *, final: bool = False) -> None:
         """Begin the chunk anew; after many times, or where that is no use, give the table up."""
         task = next(task for task in self.progress.tasks if task.open)
-        self._failures += 1
+        self._disturbed += 1
         self._shape = None
-        if final or self._failures > ATTEMPTS:
+        if final or self._disturbed > ATTEMPTS:
             if final:
                 name = f"{task.database}.{task.table}"
                 problem = f"{problem.partition(';')[0]}; GRANT SELECT ON {name} TO the producer's account"
             self._settle(task, "failed", problem)
-            self._failures = 0
         else:
             self._log.info("snapshot: %s.%s: a chunk is read again: %s", task.database, task.table, problem)
-        self._drop(0.01 * self._failures)
+        self._drop(0.01 * self._disturbed)
 
     def _settle(self, task: Task, state: str, problem: str = "", *, save: bool = True) -> None:
         self.progress.settle(task, state, problem)
-        self._shape = None
+        self._shape, self._disturbed = None, 0
         if problem:
             log = self._log.warning if state == "gone" else self._log.error
             log("snapshot: %s.%s is left out: %s", task.database, task.table, problem)
@@ -446,4 +439,6 @@ class Snapshot:
             self._session.close()
             self._session = None
 
-    close = _hang_up
+    def close(self) -> None:
+        """The stream is read no further on this link: end the read under way, which the server keeps old rows for."""
+        self._drop()

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import producer
-from producer.snapshot import Snapshot
+from producer.binlog import BinlogReader, Session, connect
+from producer.errors import LinkLost
+from producer.snapshot import ATTEMPTS, Snapshot
 from producer.window import Window
 from shmstore import Event, EventStore, EventType
 from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
@@ -174,6 +176,60 @@ def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(
     assert [(event.table.names, [row.after for row in event.rows]) for event in events if event.table] == [
         (("id", "t", "more"), [(1, None, 7)])
     ]
+
+
+def test_lost_links_and_disturbed_chunks_are_counted_apart(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that is disturbed once does not fail its table, however often the snapshot's own link was lost before."""
+    fill(any_server, database, 20)
+    connected, losses = Snapshot._connected, iter(range(ATTEMPTS + 1))
+
+    def lost_at_first(self: Snapshot) -> Session:
+        if next(losses, None) is not None:
+            raise LinkLost("the link broke")
+        return connected(self)
+
+    monkeypatch.setattr(Snapshot, "_connected", lost_at_first)
+    lately(monkeypatch, any_server, lambda: execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7"))
+    with running(any_server, **options, retry_first=0.0) as run:
+        assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
+        assert states(run) == {"t": "done"}
+
+
+@pytest.mark.parametrize("ending", ["stop", "loss"])
+def test_no_read_stays_open_when_the_stream_ends(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A consistent read makes the server keep old rows: it ends with the stream, told to stop or lost, not at the next link."""
+    fill(any_server, database, 20)
+    sessions, begun = list[Session](), list[Any]()
+
+    def recorded(*arguments: Any, **more: Any) -> Session:
+        sessions.append(connect(*arguments, **more))
+        return sessions[-1]
+
+    def read(self: BinlogReader) -> Any:
+        if begun and ending == "loss":
+            raise LinkLost("the link broke")
+        return taken(self)
+
+    taken = BinlogReader.read
+    monkeypatch.setattr(BinlogReader, "read", read)
+    monkeypatch.setattr("producer.snapshot.connect", recorded)
+    monkeypatch.setattr(Snapshot, "_place", lambda self, chunk: begun.append(chunk))
+    with (
+        running(any_server, **options, retry_first=600.0, retry_longest=600.0) as run,
+        EventStore.attach(run.settings.store) as store,
+    ):
+        wait_for(lambda: begun, "a chunk")
+        if ending == "stop":
+            run.stop()
+        else:
+            wait_for(lambda: not store.stat().stream.connected, "the loss")
+            wait_for(lambda: not any(session._connection.open for session in sessions), "the reads to end")
+        assert sessions
+        assert not any(session._connection.open for session in sessions)
 
 
 @pytest.mark.long

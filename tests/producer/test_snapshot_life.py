@@ -145,6 +145,28 @@ def test_tables_are_asked_for_while_streaming_goes_on(
         assert f"no table matches {database}.none, {database}.nobody" in progress.page()
 
 
+def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """A request that cannot be read, or whose pattern cannot, is told and is out of the way of those before and behind it."""
+    for table in ("t", "u"):
+        fill(any_server, database, 20, table)
+    store = store_name()
+    file = ProgressFile(store, options["state"])
+    producer.request_snapshot(store, f"{database}.t", state=options["state"])
+    file.ask(Request("pattern", (f"{database}.[",), "asked", 5))
+    for name, text in (("cut", '{"shmstore_snapshot": 1, "id": "c'), ("foreign", '{"shmstore_snapshot": 9}')):
+        (file.folder / f"snapshot-{name}.request").write_text(text)
+    producer.request_snapshot(store, f"{database}.u", state=options["state"])
+    assert producer.snapshot_waits(store, state=options["state"]) == 5
+    with running(any_server, store=store, **options) as run:
+        copy = copied(run, any_server)
+        assert states(run) == {"t": "done", "u": "done"}
+        assert copy.tables == {table: select(any_server, database, table) for table in ("t", "u")}
+        progress = producer.snapshot_status(store, state=options["state"])
+        assert progress is not None
+        for name in ("pattern", "cut", "foreign"):
+            assert f"request {name}: its file snapshot-{name}.request cannot be read" in progress.page()
+
+
 @pytest.mark.long
 def test_cancel_leaves_out_what_is_not_read_yet(any_server: Server, database: str, options: dict[str, Any]) -> None:
     """What is in the store stays; the stream goes on, and a later request begins at the beginning."""
