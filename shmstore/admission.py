@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shmstore import codec
 from shmstore.errors import BatchTooLarge
 from shmstore.event import Event
 from shmstore.layout import MAX_SEQUENCE, SLOT, SlotFlag
@@ -46,6 +47,8 @@ def listed(events: object) -> tuple[list[Event], list[bytes]]:
     if all(isinstance(event, Event) for event in events):
         return list(events), []
     if all(isinstance(event, Payload) for event in events):
+        for event in events:
+            codec.check_size(event.nbytes if isinstance(event, memoryview) else len(event))
         return [], [bytes(event) for event in events]
     kinds = sorted({type(event).__name__ for event in events})
     raise TypeError(f"a list of {', '.join(kinds)} cannot be put: give one of Event, or one of bytes")
@@ -59,6 +62,8 @@ def admit(segment: Segment, blob: bytes | memoryview, slots: NDArray[np.void], p
     views, n = segment.views, len(slots)
     if slots.dtype != SLOT:
         raise ValueError(f"slots have dtype {slots.dtype}, wanted layout.SLOT")
+    if n == 1:
+        codec.check_size(len(blob))
     slots = np.ascontiguousarray(slots)
     sizes = slots["size"].astype(np.int64)
     total = int(sizes.sum())

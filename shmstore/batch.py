@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -10,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import checksum, codec
-from shmstore.errors import StoreCorrupt
+from shmstore.errors import StoreCorrupt, refused
 from shmstore.event import Event, Position, TableSchema
 from shmstore.layout import SLOT, SlotFlag, header_word
 from shmstore.segment import Segment
 from shmstore.sync import COMPILED, hot
 
+LACKING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # what says nothing about the event
 LAST_OVERSIZED: Final = header_word("oversized")
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
 
@@ -188,7 +190,7 @@ class Batch(_Run):
 
         `table` is ``database.table``, or a `TableSchema` whose columns are wanted; None: the only one in the batch. Columns: op
         (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the
-        change has no such image), ts_ms, server_id, file, offset, row, transaction. Columns are those of the table's newest
+        change has no such image), ts_ms, server_id, file, offset, seq, row, transaction. Columns are those of the table's newest
         event in the batch, and older rows have NULL in columns that they lack; without a row of the table there are none.
         ``.flatten()`` makes columns of the structs' fields, for pandas.
 
@@ -198,7 +200,7 @@ class Batch(_Run):
         """
         from shmstore import frame  # pyarrow is not everybody's
 
-        return frame.read_table(self.raw, self.ends, table, frame.Options(zero_dates, partial))
+        return frame.read_table(self.raw, self.ends, table, frame.Options(zero_dates, partial), self.first)
 
     def copy(self) -> Batch:
         """The same batch with its bytes and slots copied out of shared memory."""
@@ -215,6 +217,10 @@ class Batch(_Run):
             with open(path, "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in LACKING:
+                raise refused(
+                    f"event {self.first} lies in {path}, which cannot be read now", error, "see who may read it"
+                ) from error
             raise StoreCorrupt(
                 f"event {self.first} lies in {path}, which cannot be read: {error}; `shmstore check` tells more"
             ) from error

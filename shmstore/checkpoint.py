@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from shmstore.durable import replace
-from shmstore.errors import StoreError
+from shmstore.errors import StoreError, refused
 from shmstore.event import Position
 from shmstore.segment import check_name
 
@@ -48,6 +49,8 @@ class CheckpointFile:
             return Checkpoint(position, int(value["epoch"]), int(value["sequence"]))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it to start anew"
@@ -60,15 +63,15 @@ class CheckpointFile:
         replace(self.path, lambda at: at.write_text(text), "checkpoint", "name another folder with SHMSTORE_STATE")
 
     def remove(self) -> None:
-        """Forget the checkpoint."""
-        self.path.unlink(missing_ok=True)
+        """Forget the checkpoint. Raises `StoreError` where it cannot be removed."""
+        _remove([self.path])
 
 
 def checkpoints(store: str, directory: str | os.PathLike[str] | None = None) -> dict[str, Checkpoint]:
     """Return the checkpoints of all subscriptions of `store`, by subscription name."""
     folder = Path(directory or state_directory()) / check_name(store)
     found = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in _files(folder, "*.json"):
         checkpoint = CheckpointFile(directory, store, path.stem).load()
         if checkpoint is not None:
             found[path.stem] = checkpoint
@@ -77,8 +80,29 @@ def checkpoints(store: str, directory: str | os.PathLike[str] | None = None) -> 
 
 def forget(store: str) -> bool:
     """Forget the checkpoints of `store` and how far its snapshots are; return whether there was anything."""
-    folder = state_directory() / check_name(store)
-    files = [*folder.glob("*.json"), *folder.glob("snapshot*")]
-    for file in files:
-        file.unlink(missing_ok=True)
+    files = _files(state_directory() / check_name(store), "*.json", "snapshot*")
+    _remove(files)
     return bool(files)
+
+
+def _files(folder: Path, *patterns: str) -> list[Path]:
+    """The files there that match, sorted; none where no such folder is. Path.glob takes one that cannot be read for empty."""
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if any(fnmatchcase(name, each) for each in patterns))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    fix = "let this user read and write there, or name another folder with SHMSTORE_STATE"
+    return refused(f"the state in {path} cannot be reached", error, fix)

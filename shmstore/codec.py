@@ -38,9 +38,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.errors import StoreCorrupt
+from shmstore.errors import BatchTooLarge, StoreCorrupt
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.layout import SLOT, SlotFlag
+from shmstore.layout import MAX_PAYLOAD, SLOT, SlotFlag
 
 try:
     from shmstore import columns as compiled
@@ -359,9 +359,18 @@ def encode_batch(events: Iterable[Event]) -> tuple[bytes, NDArray[np.void]]:
     records: list[tuple[int, ...]] = []
     for event in events:
         payload = encode(event)
+        check_size(len(payload))
         payloads.append(payload)
         records.append(slot_of(event, len(payload)))
     return b"".join(payloads), np.array(records, dtype=SLOT)
+
+
+def check_size(size: int) -> None:
+    """Raise `BatchTooLarge` where no slot can say the size of an event of `size` bytes."""
+    if size > MAX_PAYLOAD:
+        raise BatchTooLarge(
+            f"an event of {size:,} bytes cannot be stored: it may have {MAX_PAYLOAD:,} at most; write fewer rows at once"
+        )
 
 
 def slot_of(event: Event, size: int) -> tuple[int, ...]:

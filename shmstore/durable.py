@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from shmstore.errors import StoreError
+from shmstore import errors
 
 
 def replace(path: Path, write: Callable[[Path], object], what: str, mend: str) -> None:
@@ -28,9 +28,9 @@ def replace(path: Path, write: Callable[[Path], object], what: str, mend: str) -
         raise refused(path, error, what, mend) from error
 
 
-def refused(path: Path, error: OSError, what: str, mend: str) -> StoreError:
+def refused(path: Path, error: OSError, what: str, mend: str) -> errors.StoreError:
     """Return the error that says which file the disk refused, why, and what to do."""
-    return StoreError(f"{what} {path} cannot be written: {error.strerror or error}; make room there, or {mend}")
+    return errors.refused(f"{what} {path} cannot be written", error, f"make room there, or {mend}")
 
 
 def sync(path: Path) -> None:

@@ -100,12 +100,13 @@ class ProtocolError(ShmStoreError, ValueError):
 
 def refused(what: str, error: OSError, fix: str = "") -> StoreError:
     """Return the error that says `what` did not go, why, and what to do: the `fix`, but where the number has one of its own."""
-    number, where = error.errno or 0, "" if error.filename is None else f" {os.fsdecode(error.filename)!r}"
+    number, file = error.errno or 0, "" if error.filename is None else os.fsdecode(error.filename)
     if number == errno.EMFILE:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         fix = f"this process may have {most:,} file descriptors: close some, or allow it more (`ulimit -n`)"
     elif number == errno.ENFILE:
         fix = "the host has no more file descriptors: see `sysctl fs.file-nr fs.file-max`"
-    elif where.startswith(" '/proc/") and not os.path.isdir("/proc/self/fd"):
+    elif file.startswith("/proc/") and not os.path.isdir("/proc/self/fd"):
         fix = "no /proc is mounted, which a store needs: `mount -t proc proc /proc`, or let the container have it"
-    return StoreError(f"{what}: {error.strerror or error} (errno {number}){where}" + (f"; {fix}" if fix else ""))
+    seen = f"{what}: {error.strerror or error}" + (f" (errno {number})" if number else "")
+    return StoreError(seen + (f", {file}" if file and file not in what else "") + (f"; {fix}" if fix else ""))

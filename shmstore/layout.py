@@ -40,6 +40,7 @@ DISARMED: Final = 2**63 - 1
 MAX_SEQUENCE: Final = 2**63 - 1 - 2**32
 MAX_CAPACITY: Final = 2**26
 MAX_ARENA: Final = 2**42
+MAX_PAYLOAD: Final = 2**32 - 1  # bytes of one event: what a slot can say
 ABSURD: Final = 2**40  # events that no store can have in flight, and none can pass while two words are read
 
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from shmstore.errors import StoreError
+from shmstore.errors import StoreError, refused
 from shmstore.layout import SlotFlag
 from shmstore.ring import PUT, slowest_ack
-from shmstore.segment import Segment, owner_of, take_memory
+from shmstore.segment import Segment, entries, owner_of, take_memory
 
 
 def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
@@ -36,10 +36,9 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
             raise
         short = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
         fix = "make room there" if short else f"be its owner, uid {segment.uid}, or a member of its group, gid {segment.gid}"
-        raise StoreError(
-            f"an event of {len(payload)} bytes cannot have a file of its own beside store {segment.name!r} in {os.path.dirname(path)}: "
-            f"{error.strerror}; {fix}; nothing was stored"
-        ) from error
+        folder = os.path.dirname(path)
+        what = f"nothing was stored: an event of {len(payload):,} bytes cannot have a file of its own beside store {segment.name!r} in {folder}"
+        raise refused(what, error, fix) from error
     if segment.removed:  # who removed the store may have looked before this was there
         _remove(path)
 
@@ -119,7 +118,7 @@ def remove_orphans(segment: Segment) -> None:
 def overflows(segment: Segment) -> list[tuple[str, int]]:
     """Return (path, sequence) of every overflow segment of this life of the store."""
     directory, base = os.path.split(segment.beside)
-    numbers = [entry[len(base) + 1 :] for entry in os.listdir(directory) if entry.startswith(f"{base}.")]
+    numbers = [entry[len(base) + 1 :] for entry in entries(directory) if entry.startswith(f"{base}.")]
     return sorted((f"{segment.beside}.{number}", int(number)) for number in numbers if number.isdecimal())
 
 

@@ -25,6 +25,7 @@ from shmstore.errors import StoreCorrupt
 from shmstore.layout import (
     ABSURD,
     DISARMED,
+    MAX_PAYLOAD,
     MAX_SEQUENCE,
     SLOT,
     SUBSCRIPTIONS,
@@ -168,12 +169,12 @@ class Writer:
         self._limit_sequence = self._limit_end = -2
 
     def put_one(self, payload: bytes) -> bool:
-        """Publish one event of unknown kind with one row. False when the room known of is too small; nothing was written."""
+        """Publish one event of unknown kind with one row. False when the room known of is too small, or no slot can say its size; nothing was written."""
         size = len(payload)
         start = self.end
         end = start + size
         put = self.put + 1
-        if put > self._limit_sequence or end > self._limit_end:
+        if put > self._limit_sequence or end > self._limit_end or size > MAX_PAYLOAD:
             return False
         at = start % self._arena_size
         self._arena[at : at + size] = payload
@@ -192,10 +193,12 @@ class Writer:
     def put_many(self, payloads: list[bytes]) -> bool:
         """Publish events of unknown kind with one row each, all or none. False as in `put_one`, and for views of wide items."""
         n = len(payloads)
+        sizes = np.fromiter(map(len, payloads), np.int64, n)
+        if sizes.max() > MAX_PAYLOAD:
+            return False
         blob = b"".join(payloads)
         if not self.fits(n, len(blob)):
             return False
-        sizes = np.fromiter(map(len, payloads), np.int64, n)
         if np.add.reduce(sizes) != len(blob):
             return False
         if np.count_nonzero(sizes) < n:

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from shmstore import layout
-from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound
+from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound, refused
 from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.mapping import cursors_sane, mapped
 from shmstore.memory import free_memory
@@ -146,9 +146,9 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
     try:
         fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
     except OSError as error:
-        raise StoreError(
-            f"cannot create store {name!r} in {directory}: {error.strerror}; the directory must exist, be writable, and be on a local file system"
-        ) from error
+        short = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "make room there" if short else "the directory must exist, be writable, and be on a local file system"
+        raise refused(f"cannot create store {name!r} in {directory}", error, fix) from error
     try:
         try:
             os.fchown(fd, -1, gid)
@@ -170,6 +170,8 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
             os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
         except FileExistsError:
             raise _exists(name, where) from None
+        except OSError as error:
+            raise refused(f"store {name!r} cannot be given its name, {where}", error, "make room there") from error
     except BaseException:
         os.close(fd)
         raise
@@ -214,9 +216,8 @@ def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
     except FileNotFoundError:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
     except OSError as error:
-        raise StoreError(
-            f"cannot open store {name!r} ({where}): {error.strerror}; it belongs to uid {owner_of(where)}: be that user, or create it for a group of both"
-        ) from error
+        fix = f"it belongs to uid {owner_of(where)}: be that user, or create it for a group of both"
+        raise refused(f"cannot open store {name!r} ({where})", error, fix) from error
     return Segment(name, path, fd)
 
 
@@ -230,7 +231,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
     except LayoutMismatch:
         if path is not None and not _begins_like_a_store(path):
             raise  # a mistyped path must not cost a file; below /dev/shm the name says enough
-    except StoreError:
+    except StoreNotFound:
         pass
     found = True
     try:
@@ -238,8 +239,8 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
     except FileNotFoundError:
         found = False
     except OSError as error:
-        raise StoreError(
-            f"cannot remove store {name!r} ({where}): {error.strerror}; it belongs to uid {owner_of(where)}: be that user"
+        raise refused(
+            f"cannot remove store {name!r} ({where})", error, f"it belongs to uid {owner_of(where)}: be that user"
         ) from error
     epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
     if segment is not None:
@@ -258,7 +259,7 @@ def _remains(where: str, epoch: str = "[0-9a-f]+") -> list[str]:
     """Paths of the overflow segments of the store of that epoch, or of all that had that name."""
     directory, base = os.path.split(where)
     pattern = re.compile(rf"{re.escape(base)}@{epoch}\.\d+")
-    return [f"{directory}/{entry}" for entry in os.listdir(directory) if pattern.fullmatch(entry)]
+    return [f"{directory}/{entry}" for entry in entries(directory) if pattern.fullmatch(entry)]
 
 
 def _begins_like_a_store(path: str) -> bool:
@@ -266,9 +267,17 @@ def _begins_like_a_store(path: str) -> bool:
         return file.read(len(layout.MAGIC)) == layout.MAGIC
 
 
+def entries(directory: str) -> list[str]:
+    """What is in a directory. Raises `StoreError` where it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise refused(f"{directory} cannot be listed", error, "it must be there, for this user to read and write") from error
+
+
 def names() -> list[str]:
     """Names of the stores in this host's shared memory, sorted."""
-    return sorted(entry[len(PREFIX) :] for entry in os.listdir(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
+    return sorted(entry[len(PREFIX) :] for entry in entries(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
 
 
 def owner_of(where: str) -> int:

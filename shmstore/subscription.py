@@ -310,6 +310,7 @@ class Subscription:
                 sequence = self._passed.behind(sequence, reader.get)
         before = reader.ack
         reached = self._checkpoint_at(before, sequence) if self._checkpoint is not None else None
+        oversized = self._words[OVERSIZED] > before  # said before the event could be got: nothing that is acked here comes later
         reader.ack_to(sequence)
         if reached is not None:
             self._unsaved = reached  # after the ack: what close() saves is never ahead of it
@@ -317,7 +318,7 @@ class Subscription:
             fence()  # the ack, before the look at who waits for room: see Room.wait
         if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
             self.store.wake_producer()
-        if self._words[OVERSIZED] > before:
+        if oversized:
             fence()  # our ack, before the look at the others': of two at once, one must see both
             self.store.free_oversized(before)
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
@@ -437,7 +438,8 @@ class Subscription:
     def _retire(self) -> None:
         """Make every later call raise `StoreClosed`; the role is gone already."""
         if self._wait_now is not None:
-            self._reader.gets_now = False  # type: ignore[attr-defined]  a handler may close while compiled code waits
+            reader: Any = self._reader
+            reader.gets_now = False  # a signal's handler may close while compiled code waits
         self._take_now = self._wait_now = self._ack_now = None
         self._reader = _Closed()  # type: ignore[assignment]
 
