@@ -41,11 +41,10 @@ cdef class Takes:
         if not self.gets_now:
             return None
         if last <= get:
-            last = look(at.words + PUT)
-            # Unsigned: a forged put may be anything.
-            if last <= get or <uint64_t>last - <uint64_t>self.ack > <uint64_t>at.capacity:
+            self.look_at_put()
+            last = self._seen
+            if last <= get:
                 return None
-            self._seen = last
         if limit_events is not None:
             try:
                 limit = limit_events
@@ -61,6 +60,14 @@ cdef class Takes:
         publish(at.words + self.get_word, last)
         self.get = last
         return run
+
+    cdef int64_t look_at_put(self) noexcept:
+        """The put cursor; what is behind it may be taken, but where it is out of bounds: then the long way must say so."""
+        cdef int64_t put = look(self.mapped.words + PUT)
+        # Unsigned: a forged put may be anything.
+        if put > self.get and <uint64_t>put - <uint64_t>self.ack <= <uint64_t>self.mapped.capacity:
+            self._seen = put
+        return put
 
     def wait_now(self, limit_events, double seconds, double slice):
         """Sleep until something is there, and take it as `take_now` does; None where it must go the long way, or there is nothing.
@@ -82,7 +89,7 @@ cdef class Takes:
                 publish(words + self.wanted_word, next)
                 publish(words + ARMED, 1)
                 settle_heavily(at.asymmetric)
-                if look(words + PUT) >= next or look(words + self.state_word) != ACTIVE or look(words + STATE) != LIVE:
+                if self.look_at_put() >= next or look(words + self.state_word) != ACTIVE or look(words + STATE) != LIVE:
                     break
                 PyErr_CheckSignals()
                 began = clock_now()
@@ -91,7 +98,7 @@ cdef class Takes:
                 publish(words + self.heartbeat_word, wall_now() // 1000000)
                 with nogil:
                     sleep_on(self.semaphore, min(until, began + <int64_t>(slice * 1e9)))
-                if look(words + PUT) >= next:  # the usual end of a wait: nothing to arm again
+                if self.look_at_put() >= next:  # the usual end of a wait: nothing to arm again
                     self.hurried = clock_now() - began < self.short
                     break
         finally:

@@ -1,4 +1,4 @@
-"""The compiled hot path stores, fences and wakes in the order of the Python, whose every schedule the other tests here try.
+"""The compiled hot path stores, loads, fences and wakes in the order of the Python, whose every schedule the other tests here try.
 
 A build of it of its own says each step before it does it. The same calls are made of both, and the steps compared.
 """
@@ -31,14 +31,18 @@ if library:
 
 import numpy as np
 import shmstore.ring, shmstore.room, shmstore.segment, shmstore.store, shmstore.subscription
-from shmstore.layout import DISARMED, FIXED_SIZE, SLOT, subscription_word
-from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, PUT, ROOM_WANTED, WANTED_OF
+from shmstore.layout import DISARMED, FIXED_SIZE, SLOT, header_word, subscription_word
+from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
 from shmstore.sync import ASYMMETRIC, COMPILED, Condition
 
 assert COMPILED == bool(library)
 HEARTBEAT = subscription_word(1, "heartbeat_ms")
 WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ROOM_WANTED: "room", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
          HEARTBEAT: "heartbeat"}
+# What a side reads that another may write meanwhile. The producer alone writes put and floor, a reader its get and ack.
+LOADS = {ARMED: "armed", ROOM_WANTED: "room", PLACES: "places", OVERSIZED: "oversized", WANTED_OF[1]: "wanted", STATE_OF[0]: "state 0",
+         STATE_OF[1]: "state", ACK_OF[0]: "ack 0", header_word("state"): "life"}
+OF_PRODUCER, OF_READER = {**LOADS, ACK_OF[1]: "ack"}, {**LOADS, PUT: "put"}
 steps, wholes, events = [], {}, []
 asleep = lambda: None
 
@@ -63,14 +67,20 @@ def stored(i, value):
         asleep()
 
 
+def loaded(i, side):
+    if i in side and steps[-1:] != [("load", side[i])]:  # looking twice, with nothing between, is looking once
+        step("load", side[i])
+
+
 class Words:
-    def __init__(self, words):
-        self.words = words
+    def __init__(self, words, side):
+        self.words, self.side = words, side
 
     def __getattr__(self, name):
         return getattr(self.words, name)
 
     def __getitem__(self, i):
+        loaded(i, self.side)
         return self.words[i]
 
     def __setitem__(self, i, value):
@@ -83,9 +93,9 @@ mapped = shmstore.segment.mapped
 
 def watched(*arguments):
     views = mapped(*arguments)
-    global base
-    base[ctypes.addressof(ctypes.c_char.from_buffer(views.fixed))] = True
-    return views._replace(words=Words(views.words))
+    side = OF_READER if base else OF_PRODUCER  # who creates the store, puts
+    base[ctypes.addressof(ctypes.c_char.from_buffer(views.fixed))] = side
+    return views._replace(words=Words(views.words, side))
 
 
 base = {}
@@ -102,9 +112,10 @@ if library:
 
     def hear(kind, word, value):
         try:
-            if kind == ord("s"):
-                start = next(start for start in base if start <= word < start + FIXED_SIZE)
-                stored((word - start) // 8, value)
+            if kind in (ord("s"), ord("l")):
+                start = next((start for start in base if start <= word < start + FIXED_SIZE), None)
+                at = None if start is None else (word - start) // 8
+                stored(at, value) if kind == ord("s") else loaded(at, base[start]) if start else None
             else:
                 step({ord("f"): "fence", ord("h"): "heavy", ord("p"): "wake"}[kind])
         except BaseException as error:
@@ -165,19 +176,29 @@ print(json.dumps(steps))
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A build of the compiled hot path that says what it does."""
+def built(folder: Path, *changes: tuple[str, str, str]) -> str:
+    """A build of the compiled hot path that says what it does, with `changes` (file, old text, new text) made to it."""
     pytest.importorskip("Cython")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler is None or not (NATIVE / "hot.pyx").exists():
         pytest.skip("nothing to build it from, or with")
-    folder = tmp_path_factory.mktemp("traced")
-    source, built = folder / "hot.c", folder / f"hot{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run([sys.executable, "-m", "cython", "-3", NATIVE / "hot.pyx", "-o", source], check=True)
+    for file in (NATIVE / "hot.pyx", *NATIVE.glob("*.pxi")):
+        shutil.copy(file, folder)
+    for name, old, new in changes:
+        text = (folder / name).read_text()
+        assert text.count(old) == 1, f"{name} has {text.count(old)} of {old!r}"
+        (folder / name).write_text(text.replace(old, new))
+    source, library = folder / "hot.c", folder / f"hot{sysconfig.get_config_var('EXT_SUFFIX')}"
+    subprocess.run([sys.executable, "-m", "cython", "-3", folder / "hot.pyx", "-o", source], check=True)
     options = ["-shared", "-fPIC", "-O0", "-w", "-DSHMSTORE_TRACED", f"-I{sysconfig.get_path('include')}"]
-    subprocess.run([compiler, *options, source, "-o", built], check=True)
-    return str(built)
+    subprocess.run([compiler, *options, source, "-o", library], check=True)
+    return str(library)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hot path as it is."""
+    return built(tmp_path_factory.mktemp("traced"))
 
 
 def steps_of(library: str) -> Any:
@@ -191,7 +212,7 @@ def steps_of(library: str) -> Any:
 
 
 def test_compiled_code_goes_the_steps_of_the_python(library):
-    """Stores of cursors and wishes, fences and wake-ups come in the same order with the same values, and a cursor after all that it shows."""
+    """Stores and loads of cursors, wishes and places, fences and wake-ups come in the same order, and a cursor after all that it shows."""
     compiled, pure = steps_of(library), steps_of("")
     for i, (one, other) in enumerate(zip(compiled, pure, strict=False)):
         assert one == other, f"step {i}: {compiled[max(0, i - 12) : i + 8]} instead of {pure[max(0, i - 12) : i + 8]}"
@@ -208,4 +229,31 @@ def test_compiled_code_goes_the_steps_of_the_python(library):
         "heavy",
         "wake",
         "heartbeat",
+        "load",
     }
+
+
+CLEARED = "        publish(words + ARMED, 0)\n"
+PLACES = "        places = min(look(words + PLACES), MOST)"
+ACKED = "        publish(at.words + self.ack_word, last)\n"
+ROOM = "look(at.words + ROOM_WANTED)"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(
+            [("puts.pxi", PLACES, "        pass"), ("puts.pxi", CLEARED, f"{PLACES}\n{CLEARED}")], id="places before the flag"
+        ),
+        pytest.param(
+            [
+                ("takes.pxi", ACKED, f"        cdef int64_t room = {ROOM}\n{ACKED}"),
+                ("takes.pxi", f"return 2 if {ROOM}", "return 2 if room"),
+            ],
+            id="room before the ack",
+        ),
+    ],
+)
+def test_a_load_out_of_order_is_seen(changes, tmp_path):
+    """Compiled code that loads a word where the Python does not is told by its steps: nothing else shows it but a wait of a second."""
+    assert steps_of(built(tmp_path, *changes)) != steps_of("")
