@@ -8,7 +8,8 @@ before, after struct of the table's columns           the row's images; NULL whe
 ts_ms         int64                                   event time, milliseconds since 1970 UTC
 server_id     int64
 file, offset  string, int64                           the event's end in the binlog
-row           int32                                   number of the row in its event
+seq           int64                                   number of the event in its store, as `shmstore tail` prints it
+row           int32                                   number of the row in its event; seq and row order the rows
 transaction   string                                  GTID, or file:offset of the transaction's first event
 
 `Table.flatten()` makes columns of the structs' fields: ``after.id``, ``before.id``.
@@ -64,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class _Run:
-    """Events of one table version: numbers of them in `events`, or their stored forms."""
+    """Events of one table version: which of the batch, in `events` or in their stored forms."""
 
     schema: bytes
     events: Events | None
@@ -72,8 +73,13 @@ class _Run:
     stored: Sequence[tuple[list[Any], Any]] = ()
 
 
-def read_table(raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: Options) -> pa.Table:
-    """Return the rows of the events in `raw`, which end at `ends`, as this module's table. `Batch.to_arrow` says the rest."""
+def read_table(
+    raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: Options, first: int = 0
+) -> pa.Table:
+    """Return the rows of the events in `raw`, which end at `ends`, as this module's table; `first` is the sequence of the first.
+
+    `Batch.to_arrow` says the rest.
+    """
     events = read_events(raw, ends)
     runs = list(_stored_runs(_payloads(raw, ends)) if events is None else _runs(events))
     wanted = table if isinstance(table, str) else None if table is None else f"{table.database}.{table.table}"
@@ -86,7 +92,7 @@ def read_table(raw: memoryview, ends: NDArray[np.int64], table: str | TableSchem
     if chosen and not isinstance(table, TableSchema):
         plan = schemas[chosen[-1].schema]
     layout = image_type(plan)
-    pieces = [_piece(run, schemas[run.schema], _mapping(schemas[run.schema], plan), layout, options) for run in chosen]
+    pieces = [_piece(run, schemas[run.schema], _mapping(schemas[run.schema], plan), layout, options, first) for run in chosen]
     return pa.Table.from_batches(pieces, _schema(layout))
 
 
@@ -115,6 +121,7 @@ def _schema(layout: pa.StructType) -> pa.Schema:
             ("server_id", pa.int64()),
             ("file", pa.string()),
             ("offset", pa.int64()),
+            ("seq", pa.int64()),
             ("row", pa.int32()),
             ("transaction", pa.string()),
         ]
@@ -145,21 +152,23 @@ def _runs(events: Events) -> Iterator[_Run]:
 
 def _stored_runs(payloads: Iterator[memoryview]) -> Iterator[_Run]:
     """The same by the reference."""
-    stored = (event for event in map(decode_stored, payloads) if event[1] is not None)
-    for schema, group in groupby(stored, key=lambda event: event[1]):
+    stored = ((number, event) for number, event in enumerate(map(decode_stored, payloads)) if event[1] is not None)
+    for schema, group in groupby(stored, key=lambda event: event[1][1]):
         if type(schema) is not bytes:
             raise StoreCorrupt(f"a table schema is {type(schema).__name__}, not bytes")
         run: list[tuple[list[Any], Any]] = []
+        numbers: list[int] = []
         rows = 0
-        for header, _, body in group:
+        for number, (header, _, body) in group:
             if body is not None:
                 run.append((header, body))
+                numbers.append(number)
                 rows += _count(body)
             if rows >= ROWS_PER_CHUNK:
-                yield _Run(schema, None, np.arange(0), run)
-                run, rows = [], 0
+                yield _Run(schema, None, np.array(numbers, np.int64), run)
+                run, numbers, rows = [], [], 0
         if rows:
-            yield _Run(schema, None, np.arange(0), run)
+            yield _Run(schema, None, np.array(numbers, np.int64), run)
 
 
 def _count(body: Any) -> int:
@@ -190,8 +199,9 @@ def _mapping(found: TableSchema, plan: TableSchema) -> list[int | None]:
 
 
 def _piece(
-    run: _Run, table: TableSchema, mapping: Sequence[int | None], layout: pa.StructType, options: Options
+    run: _Run, table: TableSchema, mapping: Sequence[int | None], layout: pa.StructType, options: Options, first: int
 ) -> pa.RecordBatch:
+    seqs = run.numbers + first
     types: list[Any] = [None] * len(table.columns)
     for i, field in zip(mapping, layout, strict=True):
         if i is not None:
@@ -201,12 +211,12 @@ def _piece(
         images = run.events.images(run.numbers, table, types, options.zero_dates)
         transactions = None if images is None else run.events.transactions(run.numbers, counts)
         if images is not None and transactions is not None:
-            return _batch(run.events.records[run.numbers], run.events.files, transactions, images, table, mapping, layout)
+            return _batch(run.events.records[run.numbers], seqs, run.events.files, transactions, images, table, mapping, layout)
     stored = run.stored
     if run.events is not None:
         stored = [(header, body) for header, _, body in map(decode_stored, map(run.events.payload, run.numbers.tolist()))]
     try:
-        return _stored_batch(stored, table, types, mapping, layout, options)
+        return _stored_batch(stored, seqs, table, types, mapping, layout, options)
     except (ZeroDate, PartialImage, StoreCorrupt):
         raise
     except (TypeError, ValueError, LookupError, OverflowError, AttributeError, pa.ArrowException) as error:
@@ -215,6 +225,7 @@ def _piece(
 
 def _stored_batch(
     stored: Sequence[tuple[list[Any], Any]],
+    seqs: NDArray[np.int64],
     table: TableSchema,
     types: Sequence[Any],
     mapping: Sequence[int | None],
@@ -238,11 +249,12 @@ def _stored_batch(
     counts = records["rows"]
     images = stored_images(table, [body for _, body in stored], counts.tolist(), types, options.zero_dates)
     spread = transactions.take(pa.array(np.repeat(np.arange(len(stored)), counts)))
-    return _batch(records, files, spread, images, table, mapping, layout)
+    return _batch(records, seqs, files, spread, images, table, mapping, layout)
 
 
 def _batch(
     records: NDArray[np.void],
+    seqs: NDArray[np.int64],
     files: Sequence[str],
     transactions: pa.Array,
     images: Images,
@@ -270,6 +282,7 @@ def _batch(
             pa.array(spread("server")),
             pa.array(files, pa.string()).take(pa.array(spread("file"))),
             pa.array(spread("offset")),
+            pa.array(np.repeat(seqs, counts)),
             pa.array(row, pa.int32()),
             transactions,
         ],

@@ -21,7 +21,7 @@ from tests.shmstore.tables import ALL, NARROW, other_event, random_events, rows_
 pa = pytest.importorskip("pyarrow")
 arrow = pytest.importorskip("shmstore.arrow")
 
-COLUMNS = ["op", "database", "table", "before", "after", "ts_ms", "server_id", "file", "offset", "row", "transaction"]
+COLUMNS = ["op", "database", "table", "before", "after", "ts_ms", "server_id", "file", "offset", "seq", "row", "transaction"]
 
 
 @pytest.fixture(params=["compiled", "pure"])
@@ -63,15 +63,17 @@ def test_types() -> None:
 
 def test_values_are_those_of_iteration(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     """Every value in the table is the Python value that iterating over the batch gives, for every type and kind of event."""
+    batch_of([other_event(0, EntryType.BEGIN)] * 3)
     batch = batch_of(random_events(random.Random(11), 80))
+    assert batch.first == 3
     table = batch.to_arrow()
     table.validate(full=True)
     assert table.column_names == COLUMNS
     expected = []
-    for event in batch:
+    for seq, event in enumerate(batch, batch.first):
         op = {EventType.UPDATE: "u", EventType.DELETE: "d", EventType.READ: "r"}.get(event.type, "c")
         for i, (before, after) in enumerate(event.records()):
-            place = (event.position.file, event.position.offset, event.position.row + i, event.transaction)
+            place = (event.position.file, event.position.offset, seq, event.position.row + i, event.transaction)
             expected.append((op, "d", "everything", _arrow(before), _arrow(after), event.time_ms, event.server_id, *place))
     assert [tuple(row.values()) for row in table.to_pylist()] == expected
 
@@ -139,6 +141,7 @@ def test_tables_are_chosen_by_name(way: str, batch_of: Callable[[list[bytes]], B
     with pytest.raises(ValueError, match=r"rows of d\.narrow, d\.other: name one"):
         batch.to_arrow()
     assert [row["id"] for row in batch.to_arrow("d.other")["after"].to_pylist()] == [0, 3, 6]
+    assert batch.to_arrow("d.other")["seq"].to_pylist() == [1, 4, 7]
     assert [row["id"] for row in batch.to_arrow(NARROW)["after"].to_pylist()] == [1, 2, 4, 5, 7, 8]
     assert batch.to_arrow("d.none").num_rows == 0
     assert batch.to_arrow("d.none").column_names == COLUMNS
