@@ -106,10 +106,9 @@ _PLAIN = {"BEGIN": Statement(Kind.BEGIN), "COMMIT": Statement(Kind.COMMIT), "ROL
 
 def classify(sql: str, database: str, mode: SqlMode = USUAL) -> Statement:
     """Return what `sql` is; `database` and `mode` are the session's, for names without one and for its quotes."""
-    return _PLAIN.get(sql) or _classify(sql, database, mode)
+    return _PLAIN.get(sql) or (_remembered if len(sql) <= LONGEST else _classify)(sql, database, mode)
 
 
-@lru_cache(maxsize=256)
 def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
     reader = _Reader(sql, mode)
     head = reader.step().word
@@ -139,6 +138,11 @@ def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
     if head in ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"):
         return _ddl(head, reader, database)
     return Statement(Kind.DDL if head in ("ANALYZE", "OPTIMIZE", "REPAIR", "COMMENT") else Kind.OTHER)
+
+
+# What comes again and again is short. Of a text, the cache keeps all: 256 of any length could be gigabytes.
+LONGEST = 1024
+_remembered = lru_cache(maxsize=256)(_classify)
 
 
 def _xa(reader: _Reader) -> Statement:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +112,15 @@ HEADS = st.sampled_from(["", "CREATE TABLE ", "ALTER TABLE t ", "RENAME TABLE "]
 def test_any_text_is_some_kind(text: str, head: str) -> None:
     """No text raises or hangs."""
     assert isinstance(classify(head + text, "d").kind, Kind)
+
+
+def test_long_texts_are_not_kept() -> None:
+    """What is remembered of statements is bounded in bytes: 256 long ones are classified, and none of them stays."""
+    tracemalloc.start()
+    try:
+        for n in range(256):
+            assert classify(f"INSERT INTO t{n} VALUES ('{'x' * (1 << 16)}')", "d").kind is Kind.DML
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
