@@ -2,21 +2,26 @@
 
 Every commit carries the query's id and a number made of batch and step, as Delta's application transaction. A replayed
 batch finds the steps that are done and goes on after them, whatever line the crash came at.
+
+The copy is never in memory whole: what Delta cannot do by its log alone (a column dropped, renamed or of another type: delta-rs has no
+column mapping) is written anew, some rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.table import TableMerger
 
 from consumer.spark import reshape
 from consumer.spark.changes import CURRENT, SEQ, VALID_TO, Alter, CannotFollow, Merge, Step, Versions
 
 _STEPS = 1 << 16
+PART_BYTES = 8 << 20  # on disk, of the rows that are written anew at a time
 
 
 class DeltaTarget:
@@ -61,25 +66,55 @@ class DeltaTarget:
             if self._table is not None:
                 self._table.update_incremental()
 
-    def _write(self, table: pa.Table, properties: CommitProperties, mode: str) -> None:
-        if mode == "overwrite":
-            write_deltalake(self._path, table, mode="overwrite", schema_mode="overwrite", commit_properties=properties)
-        else:
-            write_deltalake(self._path, table, mode="append", commit_properties=properties)
+    def _write(self, table: pa.Table, properties: CommitProperties, **how: Any) -> None:
+        write_deltalake(self._path, table, commit_properties=properties, **how)
         self._table = DeltaTable(self._path)
 
     def _conform(self, fields: list[pa.Field]) -> None:
         """Bring types that widened without a DDL clause of their own up to date; raises `CannotFollow` for other columns."""
-        assert self._table is not None
-        sample = pa.table(self._table.to_pyarrow_dataset().schema.empty_table())
-        wanted = reshape.conform(sample, fields, self._name)
-        if wanted.schema != sample.schema:
-            write_deltalake(self._path, self._load().cast(wanted.schema), mode="overwrite", schema_mode="overwrite")
-            self._table = DeltaTable(self._path)
+        sample = self._sample()
+        if reshape.conform(sample, fields, self._name).schema != sample.schema:
+            self._rewrite(lambda part: reshape.conform(part, fields, self._name), None)
 
-    def _load(self) -> pa.Table:
+    def _sample(self) -> pa.Table:
+        """The copy without its rows."""
         assert self._table is not None
-        return self._table.to_pyarrow_table()
+        return self._table.to_pyarrow_dataset().schema.empty_table()
+
+    def _rewrite(self, change: Callable[[pa.Table], pa.Table], properties: CommitProperties | None) -> None:
+        """Write the copy anew, each part of its rows `change`d, in one commit. Raises what `change` raises; then nothing is."""
+        assert self._table is not None
+        copy = self._table.to_pyarrow_dataset()  # here: delta-rs runs nothing of its own where it asks for `parts`
+        schema = change(copy.schema.empty_table()).schema
+        size = sum(pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
+        rows = max(1, min(1 << 16, copy.count_rows() * PART_BYTES // max(1, size)))
+        streamed = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+        sparing = {"batch_readahead": 0, "fragment_readahead": 0, "use_threads": False, "fragment_scan_options": streamed}
+        raised: list[Exception] = []  # delta-rs makes errors of its own of what is raised under it
+
+        def parts() -> Iterator[pa.RecordBatch]:
+            try:
+                for file in copy.get_fragments():  # one by one: the scan of all reads on in the files that follow
+                    for part in file.to_batches(schema=copy.schema, batch_size=rows, **sparing):
+                        yield from change(pa.Table.from_batches([part])).combine_chunks().to_batches()
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        try:
+            write_deltalake(
+                self._path,
+                pa.RecordBatchReader.from_batches(schema, parts()),
+                mode="overwrite",
+                schema_mode="overwrite",
+                writer_properties=WriterProperties(max_row_group_size=4 * rows),
+                commit_properties=properties,
+            )
+        except Exception as error:
+            if raised:
+                raise raised[0] from error
+            raise
+        self._table = DeltaTable(self._path)
 
     # ---------------------------------------------------------------- steps
 
@@ -90,7 +125,7 @@ class DeltaTarget:
 
     def _merge(self, step: Merge, properties: CommitProperties) -> None:
         if self._table is None:
-            self._write(step.upserts, properties, "append")
+            self._write(step.upserts, properties, mode="append")
             return
         if SEQ in self._columns():
             raise CannotFollow(
@@ -114,7 +149,7 @@ class DeltaTarget:
 
     def _end_versions(self, step: Versions, properties: CommitProperties) -> None:
         if self._table is None:
-            self._write(step.versions.slice(0, 0), properties, "append")
+            self._write(step.versions.slice(0, 0), properties, mode="append")
             return
         if SEQ not in self._columns():
             raise CannotFollow(f"the copy of {self._name} in {self._path} holds no history: choose another target")
@@ -128,8 +163,15 @@ class DeltaTarget:
         merger.when_not_matched_insert(values).execute()
 
     def _alter(self, step: Alter, properties: CommitProperties) -> None:
-        if self._table is not None:
-            self._write(reshape.alter(self._load(), step.clauses, self._name), properties, "overwrite")
+        if self._table is None:
+            return
+        sample = self._sample()
+        altered = reshape.alter(sample, step.clauses, self._name)
+        kept = list(altered.schema)[: sample.num_columns] == list(sample.schema)
+        if kept and all(clause.kind == "modify" or (clause.kind == "add" and clause.default is None) for clause in step.clauses):
+            self._write(altered, properties, mode="append", schema_mode="merge")  # no row: those there have NULL in what is new
+        else:
+            self._rewrite(lambda part: reshape.alter(part, step.clauses, self._name), properties)
 
     def _empty(self, step: Any, properties: CommitProperties) -> None:
         if self._table is None:
@@ -138,7 +180,8 @@ class DeltaTarget:
             moment = f"to_timestamp_micros({step.time_ms * 1000})"
             self._table.update({VALID_TO: moment, CURRENT: "false"}, predicate=CURRENT, commit_properties=properties)
         else:
-            self._write(self._load().slice(0, 0), properties, "overwrite")
+            # not DeltaTable.delete(), which commits nothing, and so no mark, where there is no row
+            self._write(self._sample(), properties, mode="overwrite")
 
 
 def _quoted(name: str) -> str:

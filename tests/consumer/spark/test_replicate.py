@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from consumer.spark import parquet
+from consumer.spark import delta, parquet
 from consumer.spark.changes import CannotFollow
 from consumer.spark.options import Options
 from consumer.spark.replicate import Replication
@@ -325,3 +325,67 @@ def test_a_parquet_copy_is_not_held_in_memory(tmp_path: Path, binlog: Binlog, mo
     assert file.num_row_groups > 20
     del kept[5000]
     assert {row["id"]: row["b"] for row in file.read().to_pylist()} == {**kept, 3: b"new"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "last"),
+    [
+        ("truncate table blobs", None),
+        ("alter table blobs add note varchar(9)", None),
+        ("alter table blobs modify b longblob", None),
+        ("alter table blobs add note varchar(9) not null default 'x'", "x"),
+        ("alter table blobs modify n bigint", None),
+        ("alter table blobs drop n", None),
+    ],
+)
+def test_a_delta_copy_is_not_held_in_memory(
+    tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, sql: str, last: str | None
+) -> None:
+    """TRUNCATE and ALTER hold some rows of a copy at a time, and write its files anew only where old rows change."""
+    monkeypatch.setattr(delta, "PART_BYTES", 1 << 15)
+    blobs = TableSchema("shop", "blobs", (Column("id", "int"), Column("b", "blob"), Column("n", "int")), (0,))
+    choose = random.Random(1)
+    kept = {key: choose.randbytes(1000) for key in range(12000)}
+    copy = replication(tmp_path, "delta")
+    for batch in range(12):
+        keys = range(1000 * batch, 1000 * batch + 1000)
+        apply(copy, batch, binlog.insert(*[(key, kept[key], -key) for key in keys], table=blobs))
+    files = set(DeltaTable(copy.path("shop", "blobs")).file_uris())
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        apply(copy, 12, binlog.ddl(sql, EventType.TRUNCATE if sql.startswith("truncate") else EventType.ALTER))
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 12_000_000 / 3
+    if sql.startswith("truncate"):
+        assert len(read(copy, "delta", "blobs")) == 0
+        return
+    rewritten = "drop" in sql or "bigint" in sql or "default" in sql
+    assert (set(DeltaTable(copy.path("shop", "blobs")).file_uris()) == files) == (not rewritten)
+    found = read(copy, "delta", "blobs").to_pylist()
+    assert {row["id"]: row["b"] for row in found} == kept
+    assert all(row.get("n", -row["id"]) == -row["id"] for row in found)
+    assert {row.get("note") for row in found} == {last}
+
+
+def test_a_delta_copy_that_a_type_does_not_fit_stays_as_it_was(tmp_path: Path, binlog: Binlog) -> None:
+    """Where a value deep in the copy does not fit a column's new type the query stops with what to do, and nothing is written."""
+    copy = replication(tmp_path, "delta")
+    words = TableSchema("shop", "words", (Column("id", "int"), Column("word", "varchar", size=40)), (0,))
+    apply(copy, 0, binlog.insert(*[(key, str(key)) for key in range(100)], table=words))
+    apply(copy, 1, binlog.insert((100, "no number"), table=words))
+    version = DeltaTable(copy.path("shop", "words")).version()
+    with pytest.raises(CannotFollow, match=r"column word of shop\.words .* do not fit"):
+        apply(copy, 2, binlog.ddl("alter table words modify word int"))
+    assert DeltaTable(copy.path("shop", "words")).version() == version
+    assert len(rows(copy, "delta", "words")) == 101
+
+
+def test_an_empty_delta_copy_is_emptied_with_a_mark(tmp_path: Path, binlog: Binlog) -> None:
+    """TRUNCATE of a copy without rows is remembered as any other step: the batch is known to be done."""
+    copy = replication(tmp_path, "delta")
+    apply(copy, 0, binlog.insert(order_row(1)), binlog.delete(order_row(1)))
+    apply(copy, 1, binlog.ddl("truncate table orders", EventType.TRUNCATE))
+    apply(copy, 2, binlog.ddl("truncate table orders", EventType.TRUNCATE))
+    assert delta.DeltaTarget(copy.path("shop", "orders"), "shop.orders").done("q", 2)
