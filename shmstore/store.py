@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
@@ -17,15 +18,7 @@ from shmstore.checkpoint import CheckpointFile
 from shmstore.checksum import with_checks
 from shmstore.errors import ProducerInUse, StoreClosed
 from shmstore.event import Event, Position
-from shmstore.layout import (
-    DISARMED,
-    LOCK_PRODUCER,
-    LOCK_TABLE,
-    BatchMode,
-    StoreFlag,
-    StoreState,
-    header_word,
-)
+from shmstore.layout import DISARMED, LOCK_PRODUCER, LOCK_TABLE, BatchMode, StoreFlag, StoreState, header_word
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
 from shmstore.passed import Passed
 from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack, writer_of
@@ -130,13 +123,14 @@ class EventStore:
         """Give up all roles held through this object. The store stays. Idempotent."""
         if self._closed:
             return
-        for subscription in list(self._subscriptions):
-            subscription.close()
-        if self._producer.held:
-            self._words[header_word("producer_pid")] = 0
-            self._producer.release()
-        self._retire()
-        self.segment.close()
+        with ExitStack() as rest:  # whatever happens to the others, as where the disk refuses one's checkpoint
+            rest.callback(self.segment.close)
+            rest.callback(self._retire)
+            if self._producer.held:
+                self._words[header_word("producer_pid")] = 0
+                self._producer.release()
+            for subscription in self._subscriptions:
+                rest.callback(subscription.close)
 
     def _retire(self) -> None:
         self._closed = True

@@ -557,3 +557,23 @@ def test_a_close_whose_checkpoint_is_refused(make, name, tmp_path):
     reader.close()
     with store.subscribe("a") as following:
         assert following.ack_cursor.sequence == 1
+
+
+def test_a_store_closes_all_that_it_can(make, attach, name, tmp_path):
+    """Where the disk refuses a checkpoint the store is closed all the same, with all its roles, and then says so."""
+    store, other = make(capacity=8, memory_unit=1024), attach()
+    readers = [
+        store.subscribe(each, checkpoint=CheckpointFile(tmp_path / each, name, each), checkpoint_interval=3600) for each in "abc"
+    ]
+    store.put([begin(0), end(1)])
+    for reader in readers:
+        reader._saved_at = time.monotonic()
+        reader.ack(reader.get(timeout=0))
+    (tmp_path / "b").write_text("no folder")
+    with pytest.raises(StoreError, match="cannot be written"):
+        store.close()
+    with pytest.raises(StoreClosed):
+        store.stat()
+    other.claim()
+    assert [stat.alive for stat in other.subscriptions()] == [False] * 3
+    assert [(tmp_path / each / name / f"{each}.json").exists() for each in "ac"] == [True] * 2
