@@ -12,66 +12,17 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pymysql
-
-from scripts.shop.schema import DATABASE, LIVE_DDL
-from scripts.shop.worker import CONNECTIONS, LARGEST, Worker
+from scripts.shop.schema import LIVE_DDL
+from scripts.shop.shared_load import CONNECTIONS, LARGEST, SharedLoad
+from scripts.shop.worker import Worker
 
 _REPORT: Final = 0.25  # seconds between two lines of counts
 
 
-@dataclass
-class Totals:
-    """What all connections have done; written under `lock`."""
-
-    rows: int = 0
-    commits: int = 0
-    rollbacks: int = 0
-    statements: int = 0
-    deadlocks: int = 0
-    ddls: int = 0
-    by_kind: Counter[str] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def line(self, seconds: float) -> str:
-        """Return the counts as one JSON line."""
-        with self.lock:
-            counts = {name: getattr(self, name) for name in ("rows", "commits", "rollbacks", "statements", "deadlocks", "ddls")}
-            return json.dumps({**counts, "kinds": dict(self.by_kind), "seconds": round(seconds, 3)})
-
-
-class Load:
-    """The whole load: workers, their common totals, and the DDLs between them."""
-
-    def __init__(self, server: dict[str, Any], *, rows: int, rate: float, seed: int) -> None:
-        self.server = server
-        self.target = rows
-        self.rate = rate
-        self.seed = seed
-        self.totals = Totals()
-        self.ddl_done = 0
-        self.popular: list[int] = []  # keys of customers whom every connection changes
-        self.stopped = threading.Event()
-        self.failures: list[BaseException] = []
-
-    def connect(self) -> pymysql.connections.Connection[Any]:
-        """Return a connection of the shop, time zone UTC, no autocommit."""
-        return pymysql.connect(
-            **self.server,
-            database=DATABASE,
-            charset="utf8mb4",
-            autocommit=False,
-            init_command="SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 5, sql_mode = 'STRICT_ALL_TABLES'",
-        )
-
-    @property
-    def nearly_done(self) -> bool:
-        """True when the transactions still open could go beyond the target, or after a failure."""
-        return self.stopped.is_set() or self.totals.rows >= self.target - CONNECTIONS * LARGEST
+class Load(SharedLoad):
+    """The whole load: workers, and the DDLs between them."""
 
     def run(self) -> None:
         """Run the load to its end. Raises what a connection raised."""

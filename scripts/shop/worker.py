@@ -5,24 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pymysql
 
+from scripts.shop.shared_load import CONNECTIONS, SharedLoad
 from scripts.shop.values import Rows
 
-if TYPE_CHECKING:
-    from scripts.shop.load import Load
-
-CONNECTIONS: Final = 4
-LARGEST: Final = 40  # more row changes than any transaction makes
 _RETRY: Final = (1205, 1213)  # lock wait timeout, deadlock: the worker rolls back and goes on
 
 
 class Worker:
     """One connection's share of the load: its own keys (so that what it plans exists), its own random numbers."""
 
-    def __init__(self, load: Load, number: int) -> None:
+    def __init__(self, load: SharedLoad, number: int) -> None:
         self.load = load
         self.number = number
         self.random = random.Random(load.seed * 1000 + number)
