@@ -79,8 +79,10 @@ class Seat:
             while lane.bytes >= self._most_bytes or lane.events >= self._most_events:
                 if stop() or self._group.failed:
                     return False
+                lane.heard = time.monotonic()  # the silence is ours
                 changed.wait(0.5)
-            lane.add(flush, time.monotonic(), int(time.time()))
+            lane.heard = time.monotonic()
+            lane.add(flush, lane.heard, int(time.time()))
             self._resume = resume
             changed.notify_all()
         return True

@@ -214,6 +214,23 @@ def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFi
         run.stop()
 
 
+def test_a_source_that_waits_for_room_has_a_link(two: dict[str, Server]) -> None:
+    """While the ring is full no source is read; their silence is the group's own, and `stat` does not say that a link is missing."""
+    with running_group(two, transaction_events=4, capacity=16, merge_wait=1.0) as run, EventStore.attach(run.store) as store:
+        store.subscribe("idle").close()
+        execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(40)])
+        wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+        full, seen = store.stat().heartbeat_ms, set[str]()
+
+        def long_enough() -> bool:
+            seen.add(store.source)
+            return store.stat().heartbeat_ms > full + 6000
+
+        wait_for(long_enough, "heartbeats of the group")
+        assert seen == {"g1, g2"}
+        run.stop()
+
+
 def test_sources_come_and_go_and_the_store_is_lost(two: dict[str, Server], second_mariadb: Server, tmp_path: Path) -> None:
     """A source that is new begins where its options say, the others where they were; one alone goes on in the group's store;
     and when the store is gone, each goes on from the readers' checkpoints."""
