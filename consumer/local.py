@@ -24,7 +24,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from shmstore import Batch, CheckpointFile, EventStore, Position, ShmStoreError, Subscription
+from shmstore import Batch, CheckpointFile, EventStore, Position, PositionNotFound, ShmStoreError, Subscription
 from shmstore.event import Event
 from shmstore.start import Start
 
@@ -101,9 +101,15 @@ class Consumer:
         try:
             file = _checkpoint(checkpoint, self.store.name, subscription)
             self.subscription: Subscription = self.store.subscribe(subscription, start=start, checkpoint=file)
-        except BaseException:
+        except BaseException as error:
+            name = self.store.name
             if self._owns_store:
                 self.store.close()
+            if isinstance(error, PositionNotFound) and file is not None and file.load() is not None:
+                command = f"`shmstore unsubscribe {name} {subscription}`" if checkpoint is True else "removing that file"
+                raise PositionNotFound(
+                    f"{error}. Subscription {subscription!r} was there by its checkpoint {file.path}: {command} lets it begin anew"
+                ) from error
             raise
         self._reached = self._acked  # last sequence the body has had in hand
 

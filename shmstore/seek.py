@@ -151,7 +151,7 @@ def gone(segment: Segment, position: Position) -> PositionNotFound:
     """The error that says so."""
     return PositionNotFound(
         f"{position.file}:{position.offset} is older than what store {segment.name!r} keeps: events after it are gone; "
-        "let the producer start from there in a new store, or take a snapshot"
+        f"let the producer start from there in a new store, or take a snapshot (`shmstore snapshot {segment.name} --tables ...`)"
     )
 
 

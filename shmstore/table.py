@@ -119,7 +119,8 @@ class SubscriptionTable:
         if floor > ack:
             if not isinstance(start, str | datetime):
                 raise PositionNotFound(
-                    f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}; start there, or take a snapshot"
+                    f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}; start there, or take "
+                    f"a snapshot (`shmstore snapshot {self._segment.name} --tables ...`)"
                 )
             words[GET_OF[place]] = words[ACK_OF[place]] = floor
         words[STATE_OF[place]] = ACTIVE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from shmstore import (
     StoreError,
     StoreNotFound,
     SubscriptionInUse,
+    SubscriptionLost,
 )
+from shmstore.cli import main
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from tests.shmstore.test_durable import room_for
 
@@ -516,6 +519,57 @@ def test_checkpoint_outlives_the_store(state: Path) -> None:
         EventStore.unlink(name)
         assert batches == (["0-1-2", "0-1-3"] if again else ["0-1-0", "0-1-1"])
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
+
+
+@pytest.mark.parametrize("own_folder", [False, True])
+def test_a_checkpoint_that_is_too_old(tmp_path: Path, own_folder: bool) -> None:
+    """Where a store made again begins too late, the error says what the place came from and what to do, and that does it."""
+    name = f"consumer{os.getpid()}_{next(_numbers)}"
+    checkpoint = tmp_path / "own" if own_folder else True
+    with EventStore.create(name, capacity=256) as store:
+        store.put(transaction(0))
+        with Consumer(name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
+            assert len(list(consumer)) == 1
+    EventStore.unlink(name)
+    try:
+        with EventStore.create(name, capacity=256) as store:
+            store.claim(start=Position("binlog.000001", 8000))
+            store.put(transaction(8))
+            with pytest.raises(PositionNotFound, match=rf"`shmstore snapshot {name} --tables") as refused:
+                Consumer(name, "audit", checkpoint=checkpoint)
+            command = re.search(rf"`shmstore (unsubscribe {name} audit)` lets it begin anew", str(refused.value))
+            if own_folder:
+                file = tmp_path / "own" / name / "audit.json"
+                assert f"{file}: removing that file lets it begin anew" in str(refused.value)
+                file.unlink()
+            else:
+                assert command is not None
+                assert main(command[1].split()) == 0
+            with Consumer(name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
+                assert [batch.first for batch in consumer] == [0]
+    finally:
+        EventStore.unlink(name)
+
+
+def test_an_evicted_reader(tmp_path: Path) -> None:
+    """A loop whose subscription was evicted ends with an error that names the command, after which it begins anew."""
+    name = f"consumer{os.getpid()}_{next(_numbers)}"
+    with EventStore.create(name, capacity=4, lag="evict", evict_after=0.0) as store:
+        try:
+            consumer = Consumer(name, "slow", timeout=0, limit_events=1)
+            store.put(transaction(0))
+            next(consumer)
+            store.put(transaction(1))
+            with pytest.raises(SubscriptionLost) as lost:
+                next(consumer)
+            consumer.close()
+            command = re.search(rf"`shmstore (unsubscribe {name} slow)`", str(lost.value))
+            assert command is not None
+            assert main(command[1].split()) == 0
+            with Consumer(name, "slow", timeout=0) as consumer:
+                assert [batch.last for batch in consumer] == [2, 3, 4, 5]
+        finally:
+            EventStore.unlink(name)
 
 
 def test_checkpoint_of_an_idle_reader(store: EventStore, state: Path) -> None:
