@@ -15,7 +15,8 @@ def replace(path: Path, write: Callable[[Path], object], what: str, mend: str) -
 
     Raises `StoreError` where the disk refuses, with `what` the file is and how to `mend` that; the file is the old one then.
     """
-    temporary = path.with_name(f"_{path.name}.{os.getpid()}.tmp")
+    # A name that no other writer has: not another thread, nor a process of this number in another container.
+    temporary = path.with_name(f"_{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)

@@ -13,6 +13,7 @@ from consumer.spark.options import Options
 from consumer.spark.spool import find_schema
 from shmstore import EventStore, SchemaUnknown, state_directory
 from shmstore.codec import decode_schema, encode_schema, split_stored
+from shmstore.durable import replace
 from shmstore.event import EntryType, TableSchema
 
 
@@ -34,10 +35,7 @@ def find_table(options: Options) -> TableSchema:
     if found is not None:
         blob = encode_schema(found)
         if not kept.exists() or kept.read_bytes() != blob:
-            folder.mkdir(parents=True, exist_ok=True)
-            fresh = kept.with_suffix(".new")
-            fresh.write_bytes(blob)
-            fresh.replace(kept)
+            replace(kept, lambda at: at.write_bytes(blob), "columns of a table", "name another folder with stateDirectory")
         return found
     if kept.exists():
         return decode_schema(kept.read_bytes())

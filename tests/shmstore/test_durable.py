@@ -45,6 +45,19 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
         replace(path / "below", lambda at: at.write_text("x"), "note", "think")
 
 
+def test_two_writers_at_once(tmp_path: Path) -> None:
+    """Two that replace one file at the same time, be they of one process, each put a whole one there: the last stays."""
+    path = tmp_path / "file"
+
+    def write(at: Path) -> None:
+        at.write_text("first")
+        replace(path, lambda other: other.write_text("second"), "note", "think")
+
+    replace(path, write, "note", "think")
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_a_checkpoint_is_written_once_there_is_room(tmp_path: Path, make) -> None:
     """An ack counts though its checkpoint cannot be written, which is told; what is left unwritten is written at the end."""
     store = make(capacity=8)

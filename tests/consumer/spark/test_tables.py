@@ -68,3 +68,20 @@ def test_who_holds_the_producer_up_is_said(
             assert "query with subscription 'spark' gets nothing. Its ring is full" in caplog.text
             other.unsubscribe("left_behind")
         putting.join(20)
+
+
+def test_queries_that_start_together(store: EventStore, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+    """Two queries that learn a table's columns at the same time both do, and leave one file and nothing else."""
+    store.put(binlog.insert(order_row(1)))
+    write, found = Path.write_bytes, []
+
+    def write_meanwhile(path: Path, data: bytes) -> int:
+        monkeypatch.setattr(Path, "write_bytes", write)
+        written = path.write_bytes(data)
+        found.append(find(store.name, "shop.orders"))
+        return written
+
+    monkeypatch.setattr(Path, "write_bytes", write_meanwhile)
+    assert find(store.name, "shop.orders") == ORDERS
+    assert found == [ORDERS]
+    assert [path.name for path in (state / store.name / "tables").iterdir()] == ["shop.orders.msgpack"]
