@@ -32,7 +32,7 @@ from producer.seal import Seal
 from producer.server import read_server, require_binlog
 from producer.settings import Settings, SettingsError, parse_place, parse_time
 from producer.snapshot import Snapshot
-from producer.start import Resume, Start, choose_start, has_resume, resume_point
+from producer.start import Resume, Start, choose_start, has_resume, keep_resume, resume_point
 from producer.stream import new_buffer
 from producer.target import opened
 from producer.transaction import Flush
@@ -364,11 +364,12 @@ class Replicator:
             self._snapshot.window.note(bytes(blob), slots)
         events = _decode(flush) if self._before or self._after else []
         if self._before is not None:
+            last = events[-1]
             changed = self._before(events)
             if changed is not None:
-                events = changed
-                if not events:
+                if not changed:
                     return True
+                events = keep_resume(changed, last)
                 blob, slots = encode_batch(events)
         vitals, newest = self._vitals, int(slots["time"][-1])
         vitals.begin(newest)
@@ -420,8 +421,8 @@ def run(
 ) -> Summary:
     """Replicate `settings`' source into its store until `stop` says so; the store is created when it is not there.
 
-    `before` gets the events of each put and may return others in their place; `after` sees what was put. Raises
-    `ShmStoreError`.
+    `before` gets the events of each put and may return others in their place, but leaves no BEGIN without its END; `after` sees
+    what was put. Raises `ShmStoreError`.
     """
     stopping = stop if callable(stop) else stop.is_set
     with opened(settings) as store:

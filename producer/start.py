@@ -20,7 +20,7 @@ from producer.scan import scan_to_offset, scan_to_time
 from producer.server import Server, binlog_files
 from producer.settings import Settings, SettingsError, parse_place, parse_time
 from producer.writer import Tail
-from shmstore import BinlogPurged, Checkpoint, EntryType, EventStore, Position, PositionNotFound, checkpoints
+from shmstore import BinlogPurged, Checkpoint, Event, EventStore, Position, PositionNotFound, checkpoints
 
 
 class Start(NamedTuple):
@@ -52,16 +52,30 @@ def resume_point(store: EventStore) -> Resume | None:
         raise PositionNotFound(
             f"store {store.name!r} ends inside a transaction that cannot be read any more: remove it and start anew"
         )
-    resume = event.props.get("resume")
-    if event.entry is EntryType.ROWS and resume:
-        place, _, gtids = resume.partition(" ")
-        file, _, offset = place.rpartition(":")
-        props = event.props
-        tail = Tail(event.transaction, event.order, event.part, props.get("source", ""), props.get("checksum", ""))
-        return Resume(Position(file, int(offset), gtids), tail)
+    if "resume" in event.props:
+        return _inside(event)
     if position is not None:
         return Resume(position, None)  # put by somebody else: a snapshot
     return None
+
+
+def keep_resume(events: list[Event], last: Event) -> list[Event]:
+    """Return `events`, put in the place of those that ended with `last`, so that a restart goes on behind `last` all the same."""
+    end = events[-1]
+    if "resume" not in last.props or "resume" in end.props or end.ends_transaction:
+        return events
+    kept = {name: last.props[name] for name in ("resume", "checksum")}
+    return [*events[:-1], end._replace(part=last.part, props=end.props | kept | {"resume_order": str(last.order)})]
+
+
+def _inside(event: Event) -> Resume:
+    """Return where to go on behind `event`, which ends a part of a transaction: at the transaction's beginning."""
+    props = event.props
+    place, _, gtids = props["resume"].partition(" ")
+    file, _, offset = place.rpartition(":")
+    order = int(props.get("resume_order", event.order))
+    tail = Tail(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""))
+    return Resume(Position(file, int(offset), gtids), tail)
 
 
 def require_one_source(store: str, position: Position) -> None:
