@@ -73,9 +73,9 @@ class Room:
                 patience = self._stuck_since + self._segment.evict_after - time.monotonic()
                 if patience <= 0:
                     late = self._table.evict(wanted)
-                    remove_orphans(self._segment)
                     self._wake(late)
                     self._tell(late, writer.put)
+                    remove_orphans(self._segment)  # after all: it may be refused
                     writer.refresh()
                     continue
                 left = min(left, patience)

@@ -268,6 +268,7 @@ def staged(
         "Ownership": Role,
         "start_time": lambda pid: 1,
         "SPINS": 0,
+        "entries": lambda directory: [],
         "time": Clock,
     }
     with patch.context() as patched:
