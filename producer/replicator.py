@@ -83,6 +83,8 @@ class Replicator:
         self._settings, self._store, self._stop, self._seat = settings, store, stop, seat
         self._before, self._after = before, after
         self._log = log or logging.getLogger("producer")
+        if seat is None:
+            store.claim()  # before anything is read of it, or written to the disk for it
         self._patient = PatientPut(store, self._log)
         self._buffer = new_buffer(
             events=max(1, min(settings.transaction_events, store.capacity // 2)),
@@ -207,7 +209,7 @@ class Replicator:
         try:
             server = read_server(session)
             require_binlog(server, settings)
-            newest, resume, seat = store.newest, self._resume(), self._seat
+            resume, seat = self._resume(), self._seat
             fresh = resume is None if seat is not None else not has_resume(settings, resume)
             anew, source = fresh and settings.start == "latest", seat.name if seat is not None else ""
             schemas = open_history(settings, session, server, anew=anew, source=source)
@@ -223,9 +225,7 @@ class Replicator:
             if isinstance(schemas, SchemaHistory):
                 start = go_to_start(schemas, start, session, server, fresh=fresh)
             domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
-            self._claim(start, gtids=server.gtids, domain=domain)
-            if seat is None and store.newest != newest:  # the former producer was not quite gone
-                return self._connect_to(endpoint)
+            self._note(start, gtids=server.gtids, domain=domain)
             link = BinlogReader(
                 settings,
                 session,
@@ -258,10 +258,11 @@ class Replicator:
             return Resume(self._store.start_position, None)
         return resume
 
-    def _claim(self, start: Start, *, gtids: bool = True, domain: str = "") -> None:
+    def _note(self, start: Start, *, gtids: bool = True, domain: str = "") -> None:
+        """The source is read from `start` on: say so before anything is put."""
         if self._seat is not None:
             self._seat.start(start, gtids=gtids, domain=domain)
-        else:
+        elif self._first is None:
             self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
 
     def _sealed(self, tail: Tail | None) -> Tail | None:
@@ -285,7 +286,7 @@ class Replicator:
         else:
             first = Position(files[0].name, 4) if start in ("latest", "earliest") else parse_place(start)
             files, position, executed = find_place(files, first, self._stop)
-        self._claim(Start(position, executed))
+        self._note(Start(position, executed))
         self._first = self._first or Start(position, executed)
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
         self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))

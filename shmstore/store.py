@@ -214,19 +214,20 @@ class EventStore:
         """Become the producer. Raises `ProducerInUse` while another lives. Idempotent.
 
         `start` is where the source was opened: in an empty store it is noted, so that `find` can tell "before the first
-        event" from "lost". What a killed producer left half done is not visible and is overwritten.
+        event" from "lost"; who claims first and learns it then calls again. What a killed producer left half done is not
+        visible and is overwritten.
         """
         self._check_open()
         if not self._producer.acquire():
             pid = self._words[header_word("producer_pid")]
             raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
+        if start is not None and self._words[PUT] == self._views.first - 1:
+            seek.note_start(self.segment, start)
         if not isinstance(self._writer, Unclaimed):
             return
         note_producer(self.segment)
         self._words[ROOM_WANTED] = DISARMED
         overflow.remove_orphans(self.segment)
-        if start is not None and self._words[PUT] == self._views.first - 1:
-            seek.note_start(self.segment, start)
         with self._table.locked():
             self._writer = writer_of(self._views)
         if self._views.native is not None and not self._checksum:

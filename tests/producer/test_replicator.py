@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 import producer
 from producer import putting
+from producer.replicator import Replicator
 from shmstore import EntryType, Event, EventStore, EventType
 from tests.producer.running import (
     Follower,
@@ -198,6 +201,67 @@ def test_stops_while_the_ring_is_full(
         remove(run.settings.store)
 
 
+def test_a_stop_inside_a_compressed_transaction_is_orderly(
+    mysql: Server, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A producer told to stop while one event of the log is half put counts no reconnect, and does not say that it tries again."""
+    with running(mysql, capacity=16, transaction_events=4) as run, EventStore.attach(run.settings.store) as store:
+        store.subscribe("idle").close()
+        execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+        inserts = [f"INSERT INTO t VALUES ({i})" for i in range(100)]
+        execute(mysql, database, "SET SESSION binlog_transaction_compression = ON", *inserts, "COMMIT", autocommit=False)
+        wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+        assert run.stop().reconnects == 0
+    assert "trying again" not in caplog.text
+
+
+class Clock:
+    """Time that goes on when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("to_connect", "stood", "attempts"), [(60.0, 0.0, [1, 2, 3]), (0.0, 60.0, [1, 1, 1])])
+def test_only_the_time_that_a_link_stood_calms_the_retries(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, to_connect: float, stood: float, attempts: list[int]
+) -> None:
+    """Each lost link is followed by a longer pause, however long it took to connect; after one that stood it begins with the first."""
+    clock, said = Clock(), "the link broke"
+
+    class Lost:
+        def read(self) -> None:
+            clock.sleep(stood)
+            raise producer.LinkLost(said)
+
+        def close(self) -> None:
+            pass
+
+    def connect(self: Replicator) -> Lost:
+        clock.sleep(to_connect)
+        return Lost()
+
+    def tries() -> list[int]:
+        return [record.args[-1] for record in caplog.records if said in record.getMessage()]  # type: ignore[index,misc]
+
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr("producer.replicator.time", clock)
+    monkeypatch.setattr(Replicator, "_connect", connect)
+    settings = producer.Settings(store=store_name(), retry_first=0.2)
+    with EventStore.create(settings.store, capacity=16) as store:
+        try:
+            Replicator(settings, store, lambda: len(tries()) >= 3).run()
+        finally:
+            remove(settings.store)
+    assert tries() == attempts
+
+
 def test_handlers_see_every_put(any_server: Server, database: str) -> None:
     """`before` may replace the events of a put, `after` sees what was put."""
     seen: list[Event] = []
@@ -238,6 +302,19 @@ def test_a_second_producer_is_refused(any_server: Server) -> None:
             producer.run(run.settings, lambda: False)
         time.sleep(0.1)
         assert run.alive
+
+
+def test_a_refused_producer_changes_no_file(any_server: Server, database: str, tmp_path: Path) -> None:
+    """What a producer keeps on disk it writes as the store's one producer: a second one, which is refused, leaves all as it was."""
+    from shmstore import ProducerInUse
+
+    with running(any_server, state=str(tmp_path), schema_history="off") as run:
+        execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+        events_of(run, any_server)
+        with pytest.raises(ProducerInUse):
+            producer.run(dataclasses.replace(run.settings, schema_history="on"), lambda: False)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        run.stop()
 
 
 def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:

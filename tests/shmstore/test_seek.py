@@ -42,9 +42,13 @@ def test_find_does_not_pretend(store, where):
         store.find(position(where))
 
 
-def test_find_at_the_very_start(make):
-    """A store knows where its producer began: from there nothing is missing, before there everything may be."""
+@pytest.mark.parametrize("claimed", [False, True])
+def test_find_at_the_very_start(make, claimed):
+    """A store knows where its producer began, also one that said so after it had claimed the store: from there nothing is
+    missing, before there everything may be."""
     store = make(capacity=16, memory_unit=1024)
+    if claimed:
+        store.claim()
     with pytest.raises(PositionNotFound):
         store.find(position(0))
     store.claim(start=position(4))
