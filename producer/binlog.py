@@ -33,6 +33,7 @@ from shmstore.errors import BinlogPurged, PositionNotFound, SourceError
 RECEIVE = 1 << 18
 POLL = 0.2  # seconds after which read() returns with nothing, so that a stop is seen
 HURRIED = 0.002
+FAR = 1 << 32
 
 GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
@@ -221,6 +222,11 @@ class BinlogReader:
         self, settings: Settings, session: Session, *, file: str, offset: int, gtids: ExecutedSet | None, server_id: int
     ) -> None:
         """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`."""
+        if gtids is None and offset >= FAR:
+            raise PositionNotFound(
+                f"{session.where} cannot be asked for {file}:{offset}: without GTIDs a place is told in 4 bytes, up to 4 GiB; go on by GTID "
+                "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or start anew with start = latest after FLUSH BINARY LOGS"
+            )
         self._endpoint = session.endpoint
         self._silence = settings.read_timeout
         self._packets = new_splitter()
