@@ -167,9 +167,9 @@ class Endpoint(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], stats: Callable[[], Sequence[StoreStat]]) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(address, _Page)
         self.stats = stats
         self._answers: list[threading.Thread] = []
+        super().__init__(address, _Page)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own."""

@@ -15,7 +15,7 @@ from consumer.canal import ddl_target
 from consumer.formats import Formatter
 from consumer.local import Consumer
 from consumer.patterns import Patterns
-from shmstore import Batch, EventStore, PositionNotFound, ShmStoreError
+from shmstore import Batch, PositionNotFound, ShmStoreError, StoreView
 from shmstore.event import EntryType, Event
 from shmstore.start import Start
 
@@ -29,7 +29,7 @@ class Peek:
     Where the ring moves on faster than it reads, it goes on at the oldest event there is and tells `missed` how many went by.
     """
 
-    def __init__(self, store: EventStore, start: Start, *, follow: bool, missed: Callable[[int], None]) -> None:
+    def __init__(self, store: StoreView, start: Start, *, follow: bool, missed: Callable[[int], None]) -> None:
         self._store = store
         self._follow = follow
         self._missed = missed

@@ -45,6 +45,7 @@ if typing.TYPE_CHECKING:
     from shmstore.stat import StoreStat, StreamStat, SubscriptionStat
     from shmstore.store import EventStore
     from shmstore.subscription import Subscription
+    from shmstore.view import StoreView
 
 __version__ = "0.1.0"
 
@@ -83,6 +84,7 @@ __all__ = [
     "StoreFull",
     "StoreNotFound",
     "StoreStat",
+    "StoreView",
     "StreamStat",
     "Subscription",
     "SubscriptionInUse",
@@ -96,7 +98,7 @@ __all__ = [
 ]
 
 # Where the names live, what loads quickly first: the command line needs no numpy to explain itself.
-_HOMES = ("errors", "event", "checkpoint", "layout", "ring", "stat", "batch", "store", "subscription")
+_HOMES = ("errors", "event", "checkpoint", "layout", "ring", "stat", "batch", "view", "store", "subscription")
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -21,7 +21,7 @@ try:
     from contextlib import nullcontext, suppress
 
     from shmstore import arguments
-    from shmstore.errors import LayoutMismatch, ShmStoreError, StoreError, StoreNotFound
+    from shmstore.errors import ShmStoreError, StoreError, StoreNotFound
     from shmstore.problem import extra_of, line_of
     from shmstore.signals import ended, on_signal
 except KeyboardInterrupt:  # Ctrl-C before `main` can see it
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumer import Consumer
     from consumer.tail import Peek
     from producer import Summary
-    from shmstore import EventStore
+    from shmstore import EventStore, StoreView
 
 SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
@@ -156,7 +156,7 @@ def snapshot(options: argparse.Namespace) -> int:
 
     asks, produced = options.cancel or options.tables is not None, False
     if asks or not producer.snapshot_status(options.store, state=options.state):
-        with attach(options) as store:  # a name that nobody has would wait for ever
+        with look(options) as store:  # a name that nobody has would wait for ever
             place, produced = store.last_ack_point(), store.stat().producer_alive
         if place is not None and place.of_group:
             raise ValueError(f"store {options.store!r} has several sources: snapshots work with one source in a store")
@@ -204,14 +204,14 @@ def tail(options: argparse.Namespace) -> int:
     from consumer.tail import tail as write
 
     chosen = None if options.tables is None else tables(options.tables)
-    with attach(options) as store:
+    with look(options) as store:
         formatter = Formatter(options.format, name=store.name, schemas=options.schemas, transactions=options.transactions)
         reader: Consumer | Peek
         if options.subscription is None:
             reader = Peek(store, options.start, follow=options.follow, missed=warn_of_missed)
         else:
-            wait = None if options.follow else 0
-            reader = Consumer(store, options.subscription, start=options.start, limit_events=BATCH_EVENTS, timeout=wait)
+            how = {"start": options.start, "limit_events": BATCH_EVENTS, "timeout": None if options.follow else 0}
+            reader = Consumer(options.store, options.subscription, path=options.path, **how)
         last = None if options.follow else store.newest
         with reader, on_signal(reader.stop) as came:
             write(reader, sys.stdout.buffer, formatter=formatter, chosen=chosen, count=options.count, last=last)
@@ -304,6 +304,13 @@ def attach(options: argparse.Namespace) -> EventStore:
     return EventStore.attach(options.store, path=options.path)
 
 
+def look(options: argparse.Namespace) -> StoreView:
+    """Look at the store that the command line names: it need not be writable."""
+    from shmstore import StoreView
+
+    return StoreView.attach(options.store, path=options.path)
+
+
 def create(options: argparse.Namespace) -> int:
     """`shmstore create`."""
     from shmstore import BatchMode, EventStore
@@ -326,12 +333,12 @@ def create(options: argparse.Namespace) -> int:
 
 def ls(options: argparse.Namespace) -> int:
     """`shmstore ls`. A store that cannot be read is listed with the reason."""
-    from shmstore import EventStore, report
+    from shmstore import StoreView, report
 
     lines = [] if options.json else [report.HEAD]
-    for name in EventStore.names():
+    for name in StoreView.names():
         try:
-            with EventStore.attach(name) as store:
+            with StoreView.attach(name) as store:
                 found = store.stat()
         except StoreNotFound:
             continue  # removed since it was listed
@@ -348,7 +355,7 @@ def stat(options: argparse.Namespace) -> int:
     from shmstore import report
 
     before, then = None, 0.0
-    with attach(options) as store:
+    with look(options) as store:
         while True:
             now, at = store.stat(), time.monotonic()
             if options.json:
@@ -365,13 +372,13 @@ def stat(options: argparse.Namespace) -> int:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`."""
     from consumer.metrics import Endpoint, prometheus
-    from shmstore import EventStore, StoreStat
+    from shmstore import StoreStat, StoreView
 
     def stats() -> list[StoreStat]:
         found = []
-        for name in options.stores or EventStore.names():
+        for name in options.stores or StoreView.names():
             try:
-                with EventStore.attach(name) as store:
+                with StoreView.attach(name) as store:
                     found.append(store.stat())
             except StoreError:
                 if options.stores:
@@ -398,26 +405,20 @@ def cannot_listen(address: tuple[str, int], error: OSError) -> ShmStoreError:
 
 def check(options: argparse.Namespace) -> int:
     """`shmstore check`."""
-    with attach(options) as store:
+    with look(options) as store:
         findings = store.check()
     print(*(findings or [f"{options.store}: nothing wrong found"]), sep="\n")
     return 1 if findings else 0
 
 
 def rm(options: argparse.Namespace) -> int:
-    """`shmstore rm`. A segment that cannot be read (another layout, damage) has no users to ask, and goes."""
+    """`shmstore rm`."""
     from shmstore import EventStore, report
     from shmstore.checkpoint import forget
 
-    if not options.force:
-        try:
-            with attach(options) as store:
-                users = report.users(store.stat())
-        except (LayoutMismatch, StoreNotFound):
-            users = []
-        if users:
-            in_use = f"store {options.store!r} is in use by {', '.join(users)}"
-            raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
+    if not options.force and (users := report.users_of(options.store, options.path)):
+        in_use = f"store {options.store!r} is in use by {', '.join(users)}"
+        raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
     forgot = options.forget and forget(options.store)
     with suppress(StoreNotFound) if forgot else nullcontext():  # that may have been all that was left of it
         EventStore.unlink(options.store, path=options.path)

@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_PROT_NONE, _PROT_RW = 0, 3
+_PROT_NONE, _PROT_READ, _PROT_RW = 0, 1, 3
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
 
 
@@ -57,8 +57,9 @@ def cursors_sane(views: Views) -> bool:
     return views.first - 1 <= floor <= after <= layout.MAX_SEQUENCE and before - floor <= views.capacity
 
 
-def mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
+def mapped(fd: int, sizes: Sizes, header: np.void, *, read_only: bool = False) -> Views:
     """Map the segment in `fd`, whose header was checked."""
+    protection = _PROT_READ if read_only else _PROT_RW
     rings = (
         (sizes.ends, sizes.rows - sizes.ends),
         (sizes.rows, sizes.slots - sizes.rows),
@@ -70,19 +71,21 @@ def mapped(fd: int, sizes: Sizes, header: np.void) -> Views:
     memory = (ctypes.c_ubyte * reserved).from_address(base)
     # Not at exit, where a daemon thread may still look at it: the kernel takes it after the last thread.
     weakref.finalize(memory, _libc.munmap, base, reserved).atexit = False
-    _mmap(base, layout.FIXED_SIZE, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, 0)
+    _mmap(base, layout.FIXED_SIZE, protection, _MAP_SHARED | _MAP_FIXED, fd, 0)
     whole = memoryview(memory).cast("B")
+    if read_only:
+        whole = whole.toreadonly()  # who writes all the same gets an exception, not a fault
     at = layout.FIXED_SIZE
     views = []
     for offset, length in rings:
         for copy in (at, at + length):
-            _mmap(base + copy, length, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, offset)
+            _mmap(base + copy, length, protection, _MAP_SHARED | _MAP_FIXED, fd, offset)
         views.append(whole[at : at + 2 * length])
         at += 2 * length
     ends, rows, slots, arena = views
     fixed, capacity, native = whole[: layout.FIXED_SIZE], int(header["capacity"]), None
     words: Words = fixed.cast("q")
-    if COMPILED:
+    if COMPILED and not read_only:
         native = hot.Mapped(fixed, ends, rows, slots, arena, sizes.places, capacity, sizes.arena_size, ASYMMETRIC)
         words = hot.Words(native)
     elif WEAK_ORDER:

@@ -6,9 +6,12 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
 from shmstore.ring import Cursor
+from shmstore.segment import has_users, where_is
 from shmstore.stat import StoreStat, StreamStat, SubscriptionStat
+from shmstore.view import StoreView
 
 HEAD = f"{'STORE':<24} {'EVENTS':>10} {'BYTES':>10} {'FREE':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>10}"
 
@@ -113,6 +116,21 @@ def users(stat: StoreStat) -> list[str]:
     """Return the living processes that use a store, for people: producer first."""
     found = [f"its producer (pid {stat.producer_pid})"] if stat.producer_alive else []
     return found + [f"reader {each.name!r} (pid {each.owner_pid})" for each in stat.subscriptions if each.alive]
+
+
+def users_of(name: str, path: str | None) -> list[str]:
+    """`users` of a store by name; none where there is no such store.
+
+    Of a segment that cannot be read (another layout, damage) only whether there are any: roles are locks on the file itself.
+    """
+    try:
+        with StoreView.attach(name, path=path) as store:
+            return users(store.stat())
+    except StoreNotFound:
+        return []
+    except LayoutMismatch:
+        where = where_is(name, path)
+        return [f"a process that another version of shmstore runs (`fuser {where}` names it)"] if has_users(where) else []
 
 
 # ---------------------------------------------------------------- figures as text

@@ -12,6 +12,7 @@ from shmstore.layout import DISARMED, StoreFlag
 from shmstore.overflow import remove_orphans
 from shmstore.ring import ACK_OF, ROOM_WANTED, Writer, armed_readers
 from shmstore.segment import Segment
+from shmstore.stat import subscriptions_of
 from shmstore.sync import WAIT_SLICE, Condition, Deadline, heavy_fence
 from shmstore.table import SubscriptionTable
 
@@ -96,7 +97,9 @@ class Room:
             )
 
     def _holdup(self, wanted: int) -> str:
-        late = [stat.standing for stat in self._table.stats() if stat.state == "active" and stat.ack.sequence < wanted]
+        late = [
+            stat.standing for stat in subscriptions_of(self._segment) if stat.state == "active" and stat.ack.sequence < wanted
+        ]
         if not late:
             return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"
         return f"{'; '.join(late)}: wait for it longer, let it read on, or forget it with `shmstore unsubscribe`"

@@ -26,7 +26,7 @@ from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, Subscriptio
 from shmstore.mapping import cursors_sane, mapped
 from shmstore.memory import free_memory
 from shmstore.options import Options
-from shmstore.sync import semaphore, start_time
+from shmstore.sync import is_locked, semaphore, start_time
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -51,7 +51,7 @@ def where_is(name: str, path: str | None) -> str:
 class Segment:
     """One mapped segment: its descriptor, its header's options, its views."""
 
-    def __init__(self, name: str, path: str | None, fd: int) -> None:
+    def __init__(self, name: str, path: str | None, fd: int, *, read_only: bool = False) -> None:
         self.name = name
         self.path = path
         self.fd = fd
@@ -74,7 +74,7 @@ class Segment:
             self.flags = StoreFlag(int(header["flags"]))
             self.created_ms = int(header["created_ms"])
             self.sizes = layout.sizes(int(header["capacity"]), int(header["limit"]))
-            self.views = mapped(fd, self.sizes, header)
+            self.views = mapped(fd, self.sizes, header, read_only=read_only)
             if not cursors_sane(self.views):
                 raise LayoutMismatch(
                     f"{where} has cursors that contradict each other: remove it with `shmstore rm {name}` and create it anew"
@@ -135,8 +135,8 @@ def _file(path: str | os.PathLike[str] | None) -> str | None:
 def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
     """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing."""
     path = _file(path)
-    if mode not in (0o600, 0o660):
-        raise ValueError(f"mode is {mode:#o}: give 0o600, or 0o660 with a group")
+    if mode not in (0o600, 0o640, 0o660):
+        raise ValueError(f"mode is {mode:#o}: give 0o600; or, with a group, 0o660, or 0o640 to let it look only")
     where = where_is(name, path)
     if os.path.lexists(where):
         raise _exists(name, where)
@@ -207,18 +207,30 @@ def _exists(name: str, where: str) -> StoreExists:
     )
 
 
-def attach(name: str, *, path: str | os.PathLike[str] | None) -> Segment:
+def attach(name: str, *, path: str | os.PathLike[str] | None, read_only: bool = False) -> Segment:
     """Map the segment of that name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
     path = _file(path)
     where = where_is(name, path)
     try:
-        fd = os.open(where, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(where, (os.O_RDONLY | os.O_NONBLOCK if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
     except OSError as error:
         fix = f"it belongs to uid {owner_of(where)}: be that user, or create it for a group of both"
         raise refused(f"cannot open store {name!r} ({where})", error, fix) from error
-    return Segment(name, path, fd)
+    return Segment(name, path, fd, read_only=read_only)
+
+
+def has_users(where: str) -> bool:
+    """True where a process is the producer or a reader of the segment in that file, whatever its layout."""
+    try:
+        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
 
 
 def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:

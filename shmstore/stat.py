@@ -7,8 +7,18 @@ import time
 from typing import Final, NamedTuple
 
 from shmstore.event import Position
-from shmstore.layout import DISARMED, LOCK_PRODUCER, STREAM_FIELDS, StoreFlag, header_word
-from shmstore.ring import PUT, ROOM_WANTED, Cursor, cursor_at, slowest_ack
+from shmstore.layout import (
+    DISARMED,
+    LOCK_PRODUCER,
+    LOCK_SUBSCRIPTION,
+    STREAM_FIELDS,
+    StoreFlag,
+    SubscriptionState,
+    header_word,
+    subscription_word,
+)
+from shmstore.ring import ACK_OF, GET_OF, PLACES, PUT, ROOM_WANTED, STATE_OF, Cursor, cursor_at, slowest_ack
+from shmstore.seek import last_ack_point_until
 from shmstore.segment import Segment
 from shmstore.sync import Ownership, start_time
 
@@ -147,6 +157,36 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         put_position=put_position,
         evictions=words[header_word("evictions")],
         stream=stream._replace(connected=alive and bool(stream.connected)),
+    )
+
+
+def subscriptions_of(segment: Segment) -> tuple[SubscriptionStat, ...]:
+    """Describe every subscription at this moment."""
+    words = segment.words
+    places = range(1, words[PLACES])
+    return tuple(_subscription(segment, place) for place in places if words[STATE_OF[place]] != SubscriptionState.FREE)
+
+
+def _subscription(segment: Segment, place: int) -> SubscriptionStat:
+    views, words = segment.views, segment.words
+    ack = cursor_at(views, words[ACK_OF[place]])
+    get = cursor_at(views, words[GET_OF[place]])
+    put = cursor_at(views, words[PUT])
+    since = cursor_at(views, max(ack.sequence, views.first))  # who never acked has waited since the first event
+    return SubscriptionStat(
+        name=segment.read_text("name", place),
+        state="lost" if words[STATE_OF[place]] == SubscriptionState.LOST else "active",
+        get=get,
+        ack=ack,
+        owner_pid=words[subscription_word(place, "owner_pid")],
+        alive=Ownership(segment.fd, LOCK_SUBSCRIPTION + place).taken(),
+        heartbeat_ms=words[subscription_word(place, "heartbeat_ms")],
+        lag_events=put.sequence - ack.sequence,
+        lag_bytes=put.bytes - ack.bytes,
+        lag_rows=put.rows - ack.rows,
+        lag_ms=max(0, put.time_ms - since.time_ms) if put.sequence > ack.sequence else 0,
+        ack_point=last_ack_point_until(segment, ack.sequence),
+        oldest_ms=cursor_at(views, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
     )
 
 

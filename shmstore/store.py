@@ -6,29 +6,29 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import codec, overflow, seek, segment
 from shmstore.admission import Events, Unclaimed, admit, listed
-from shmstore.batch import Batch
 from shmstore.checkpoint import CheckpointFile
 from shmstore.checksum import with_checks
 from shmstore.errors import ProducerInUse, StoreClosed
-from shmstore.event import Event, Position
+from shmstore.event import Position
 from shmstore.layout import DISARMED, LOCK_PRODUCER, LOCK_TABLE, BatchMode, StoreFlag, StoreState, header_word
 from shmstore.options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
 from shmstore.passed import Passed
-from shmstore.ring import ARMED, PUT, ROOM_WANTED, Cursor, Writer, armed_readers, cursor_at, plain_slots, slowest_ack, writer_of
+from shmstore.ring import ARMED, PUT, ROOM_WANTED, Writer, armed_readers, plain_slots, slowest_ack, writer_of
 from shmstore.room import Room
 from shmstore.segment import Segment
 from shmstore.start import Start
-from shmstore.stat import StoreStat, StreamStat, SubscriptionStat, describe, note_heartbeat, note_producer
+from shmstore.stat import StreamStat, note_heartbeat, note_producer
 from shmstore.subscription import Subscription
 from shmstore.sync import ASYMMETRIC, Condition, Deadline, Lock, Ownership, fence
 from shmstore.table import SubscriptionTable
+from shmstore.view import StoreView
 from shmstore.wakeups import Wakeups
 
 STATE: Final = header_word("state")
@@ -37,7 +37,7 @@ LIVE: Final = int(StoreState.LIVE)
 _open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
 
 
-class EventStore:
+class EventStore(StoreView):
     """A ring of events in named shared memory: one producer puts, many subscriptions get and ack, each at its own pace.
 
     Make one with `create` or `attach`. An object serves one thread at a time; other threads and processes attach again
@@ -45,9 +45,7 @@ class EventStore:
     """
 
     def __init__(self, mapped: Segment) -> None:
-        self.segment = mapped
-        self._views = mapped.views
-        self._words = mapped.words
+        super().__init__(mapped)
         self.lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
         self._table = SubscriptionTable(mapped, self.lock)
         self._wakeups = Wakeups(mapped)
@@ -58,7 +56,6 @@ class EventStore:
         self._put_encoded_now: Callable[[object, object], int] | None = None
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
-        self._closed = False
         _open_stores.add(self)
 
     # ------------------------------------------------------------ create, attach, unlink, close
@@ -100,7 +97,7 @@ class EventStore:
         return cls(segment.create(name, options, path=path, mode=mode, group=group))
 
     @classmethod
-    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> EventStore:
+    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> Self:
         """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
         store = cls(segment.attach(name, path=path))
         if store._checksum:
@@ -113,11 +110,6 @@ class EventStore:
     def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
         """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`."""
         segment.unlink(name, path=path)
-
-    @staticmethod
-    def names() -> list[str]:
-        """Names of the stores in this host's shared memory."""
-        return segment.names()
 
     def close(self) -> None:
         """Give up all roles held through this object. The store stays. Idempotent."""
@@ -144,69 +136,6 @@ class EventStore:
         for subscription in list(self._subscriptions):
             subscription._retire()
         self._retire()
-
-    def __enter__(self) -> EventStore:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    # ------------------------------------------------------------ what the store is
-
-    @property
-    def name(self) -> str:
-        """The store's name."""
-        return self.segment.name
-
-    @property
-    def epoch(self) -> int:
-        """Random id of this life of the store; sequences compare only inside one epoch."""
-        return self.segment.epoch
-
-    @property
-    def capacity(self) -> int:
-        """Events that may be in flight."""
-        return self._views.capacity
-
-    @property
-    def memory_unit(self) -> int:
-        """Bytes of one memory unit."""
-        return self.segment.memory_unit
-
-    @property
-    def limit_bytes(self) -> int:
-        """Bytes of payload that may be in flight."""
-        return self._views.limit
-
-    @property
-    def batch_mode(self) -> BatchMode:
-        """What `limit` of a get counts."""
-        return self.segment.batch_mode
-
-    @property
-    def ddl_isolation(self) -> bool:
-        """True where a DDL comes alone."""
-        return bool(self.segment.flags & StoreFlag.DDL_ISOLATION)
-
-    @property
-    def source(self) -> str:
-        """What the producer last said it reads from."""
-        return self.segment.read_text("source")
-
-    @property
-    def put_cursor(self) -> Cursor:
-        """What was put so far."""
-        return cursor_at(self._views, self._words[PUT])
-
-    @property
-    def newest(self) -> int:
-        """Last sequence put; ``oldest - 1`` when nothing is kept."""
-        return self._words[PUT]
-
-    @property
-    def oldest(self) -> int:
-        """First sequence that some subscription has not acked."""
-        return slowest_ack(self._views) + 1
 
     # ------------------------------------------------------------ put
 
@@ -309,6 +238,13 @@ class EventStore:
         if not isinstance(self._writer, Unclaimed):
             self._writer.resync()
 
+    def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
+        """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
+        self._check_open()  # a producer that has nothing to put learns here that the store is gone
+        if not self._producer.held:
+            raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
+        note_heartbeat(self.segment, source, position, stream)
+
     # ------------------------------------------------------------ wake-ups
 
     def wake_producer(self) -> None:
@@ -355,11 +291,6 @@ class EventStore:
         self._check_open()
         self._freeing(lambda: self._table.remove(name))
 
-    def subscriptions(self) -> tuple[SubscriptionStat, ...]:
-        """Describe every subscription."""
-        self._check_mapped()
-        return self._table.stats()
-
     def clear(self) -> None:
         """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
         self._check_open()
@@ -371,75 +302,6 @@ class EventStore:
         change()
         self.free_oversized(before)
         self.wake_producer()
-
-    # ------------------------------------------------------------ reading without taking
-
-    def peek(self, first: int, *, limit_events: int | None = None, limit_bytes: int | None = None) -> Batch:
-        """Return a copy of the events from sequence `first` on; nothing moves. At least one event where one is there.
-
-        Raises `PositionNotFound` where `first` is acked by all, or after ``newest + 1``.
-        """
-        self._check_open()
-        return seek.peek(self.segment, first, limit_events, limit_bytes)
-
-    def find(self, start: Start) -> int:
-        """Return the sequence of the first event from `start` on, as `subscribe` takes it. Raises `PositionNotFound` where events may be missing."""
-        return seek.first_wanted(self.segment, start)
-
-    @property
-    def first_position(self) -> Position | None:
-        """Position of the oldest event kept, or of the last event put where all are acked; None in an empty store."""
-        return seek.position_if_readable(self.segment, min(self.oldest, self.newest))
-
-    @property
-    def latest_position(self) -> Position | None:
-        """Position of the last event put; None in an empty store."""
-        return seek.position_if_readable(self.segment, self.newest)
-
-    @property
-    def latest_event(self) -> Event | None:
-        """The last event put, acked or not; None in an empty store and where its payload is gone (acked and oversized)."""
-        newest = self.newest
-        return seek.event_at(self.segment, newest) if seek.readable(self.segment, newest) else None
-
-    @property
-    def start_position(self) -> Position | None:
-        """Where the producer of the first event began to read, as it said when it claimed the empty store."""
-        return seek.start_position(self.segment)
-
-    def last_ack_point(self) -> Position | None:
-        """Position of the newest transaction end or DDL put, acked or not: where a restarted producer goes on."""
-        return seek.last_ack_point(self.segment)
-
-    def stat(self) -> StoreStat:
-        """Describe the store at this moment."""
-        return describe(self.segment, self.subscriptions(), seek.last_ack_point_if_readable(self.segment))
-
-    def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
-        """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
-        self._check_open()  # a producer that has nothing to put learns here that the store is gone
-        if not self._producer.held:
-            raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
-        note_heartbeat(self.segment, source, position, stream)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the store, a sentence each; an empty list where nothing is."""
-        self._check_mapped()
-        from shmstore.check import findings  # only here: it knows every part
-
-        return findings(self.segment)
-
-    def _check_mapped(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"store {self.name!r} is closed: attach again")
-
-    def _check_open(self) -> None:
-        self._check_mapped()
-        if self.segment.removed:
-            raise self._removed()
-
-    def _removed(self) -> StoreClosed:
-        return StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
 
 
 def _after_fork() -> None:

@@ -160,6 +160,13 @@ def is_alive(pid: int, start: int) -> bool:
 _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 
+def is_locked(fd: int, byte: int = 0, count: int = 0) -> bool:
+    """True where somebody holds a role among `count` bytes of a segment, or all of them. Needs no right to write."""
+    # Nobody holds one through `fd` itself: each role has a description of its own, and of others the kernel tells.
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0))
+    return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
+
+
 class Ownership:
     """A role in a store, held by at most one open file description on the host: byte `byte` of the segment."""
 
@@ -209,14 +216,7 @@ class Ownership:
 
     def taken(self) -> bool:
         """True where somebody, this object included, holds the role now."""
-        if self._fd >= 0:
-            return True
-        fd = self._description()
-        try:
-            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._byte, 1, 0))
-        finally:
-            os.close(fd)
-        return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
+        return self._fd >= 0 or is_locked(self._segment_fd, self._byte, 1)
 
     def _description(self) -> int:
         """The segment opened again: the lock must not be shared with other holders of its descriptor. Raises `StoreError`."""

@@ -27,11 +27,10 @@ from shmstore.layout import (
     subscription_word,
 )
 from shmstore.passed import Passed
-from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF, cursor_at
-from shmstore.seek import first_wanted, last_ack_point_until
+from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF
+from shmstore.seek import first_wanted
 from shmstore.segment import Segment, check_name
 from shmstore.start import Start, parse_start
-from shmstore.stat import SubscriptionStat
 from shmstore.sync import Lock, Ownership, fence, start_time
 
 FREE: Final = int(SubscriptionState.FREE)
@@ -177,32 +176,6 @@ class SubscriptionTable:
             for place in range(1, self._words[PLACES])
             if self._words[STATE_OF[place]] != FREE
         ]
-
-    def stats(self) -> tuple[SubscriptionStat, ...]:
-        """Describe every subscription at this moment."""
-        return tuple(self._stat(place) for place in range(1, self._words[PLACES]) if self._words[STATE_OF[place]] != FREE)
-
-    def _stat(self, place: int) -> SubscriptionStat:
-        views, words = self._segment.views, self._words
-        ack = cursor_at(views, words[ACK_OF[place]])
-        get = cursor_at(views, words[GET_OF[place]])
-        put = cursor_at(views, words[PUT])
-        since = cursor_at(views, max(ack.sequence, views.first))  # who never acked has waited since the first event
-        return SubscriptionStat(
-            name=self._segment.read_text("name", place),
-            state="lost" if words[STATE_OF[place]] == LOST else "active",
-            get=get,
-            ack=ack,
-            owner_pid=words[subscription_word(place, "owner_pid")],
-            alive=Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place).taken(),
-            heartbeat_ms=words[subscription_word(place, "heartbeat_ms")],
-            lag_events=put.sequence - ack.sequence,
-            lag_bytes=put.bytes - ack.bytes,
-            lag_rows=put.rows - ack.rows,
-            lag_ms=max(0, put.time_ms - since.time_ms) if put.sequence > ack.sequence else 0,
-            ack_point=last_ack_point_until(self._segment, ack.sequence),
-            oldest_ms=cursor_at(views, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
-        )
 
     def _find(self, name: str) -> int:
         """Place of a subscription; 0 where there is none."""
