@@ -60,7 +60,6 @@ def test_extras() -> None:
 DISTRIBUTIONS = {
     "google": "protobuf",
     "pymysqlreplication": "mysql-replication",
-    "posix_ipc": "posix-ipc",
     "pymysql": "mysql-replication",
 }
 

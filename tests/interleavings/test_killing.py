@@ -194,8 +194,8 @@ def test_the_producer_is_known_by_its_number(outcomes):
 
 def test_resigning_out_of_order_is_caught(outcomes, monkeypatch):
     """A producer that gives its role up before it notes itself away notes its successor away."""
-    nobody = '            self._words[header_word("producer_pid")] = 0\n'
-    release = "            self._producer.release()\n"
+    nobody = '                self._words[header_word("producer_pid")] = 0\n'
+    release = "                self._producer.release()\n"
     mutate(monkeypatch, (EventStore, "close", nobody + release, release + nobody))
     assert ("claimed", "nobody") in outcomes(resigning, asymmetric=True)
 
