@@ -12,11 +12,12 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
 from shmstore.errors import UnsupportedEvent
 
-__all__ = ["charset_of", "decoder", "member_text", "python_codec"]
+__all__ = ["WIDTHS", "charset_of", "decoder", "member_text", "python_codec", "stored_text"]
 
 # information_schema.COLLATIONS of MySQL 9.7, MariaDB 10.11 and 11.8, which agree; 1024 + id is MariaDB's NOPAD variant.
 _COLLATIONS = {
@@ -268,7 +269,36 @@ def decoder(charset: str) -> Callable[[bytes], str]:
     return lambda raw: raw.decode(codec, errors)
 
 
-_WIDTHS = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # bytes that a character takes at least
+# Sets in which no character takes one byte: how many it takes at least.
+WIDTHS = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}
+
+
+@lru_cache(maxsize=64)
+def _characters(charset: str) -> frozenset[str] | None:
+    """The characters that a set has; None of Unicode's sets."""
+    codec = _PYTHON.get(charset, "")
+    if codec.startswith("utf") or codec == "gb18030":
+        return None
+    decode = decoder(charset)
+    codes = [bytes([a]) for a in range(256)]
+    if charset not in _EIGHT_BIT and charset not in _SINGLE_BYTE:
+        codes += [bytes([a, b]) for a in range(0x81, 0xFF) for b in range(0x40, 0xFF)]
+        codes += [bytes([0x8F, a, b]) for a in range(0xA1, 0xFF) for b in range(0xA1, 0xFF)] if codec == "euc_jp" else []
+    found: set[str] = set()
+    for code in codes:
+        with suppress(UnicodeDecodeError):
+            found.add(decode(code))
+    return frozenset(found)
+
+
+def stored_text(text: str, charset: str) -> str:
+    """Return `text` as it is in a column of `charset`: a character that the set lacks is a question mark."""
+    if charset == "binary" or (text.isascii() and charset != "swe7"):
+        return text
+    if charset in ("utf8mb3", "ucs2"):
+        return "".join([c if c <= "\uffff" else "?" for c in text])
+    has = _characters(charset)
+    return text if has is None else "".join([c if c in has else "?" for c in text])
 
 
 def member_text(member: bytes, charset: str) -> str:
@@ -276,7 +306,7 @@ def member_text(member: bytes, charset: str) -> str:
 
     Raises `UnsupportedEvent` for bytes that are no text, which a member gets that was given as a hexadecimal literal.
     """
-    width = _WIDTHS.get(charset, 1)
+    width = WIDTHS.get(charset, 1)
     try:  # the server fills the first character up from the left
         return decoder("utf8mb4" if charset == "binary" else charset)(member.rjust(-(-len(member) // width) * width, b"\0"))
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from producer.charsets import member_text
+from producer.charsets import member_text, stored_text
 from producer.tokens import Token, Tokens, literal, tokenize
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
@@ -130,7 +130,7 @@ def settled(definition: ColumnDefinition, default: str, *, convert: str = "") ->
 
 def _text(member: str | bytes, charset: str) -> str:
     try:
-        return member if isinstance(member, str) else member_text(member, charset)
+        return stored_text(member, charset) if isinstance(member, str) else member_text(member, charset)
     except UnsupportedEvent as error:
         raise ValueError(str(error).partition(": ")[0]) from error
 

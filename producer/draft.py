@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from producer.charsets import WIDTHS
 from producer.columns import ColumnDefinition, is_text, settled
 from shmstore.event import Column
 
@@ -52,7 +53,7 @@ class Draft:
         self._new_key: list[str] | None = None
         self._versioned = self._was_versioned = table.versioned
         self._convert = convert
-        self.charset = convert or charset or table.charset
+        self.charset = charset or convert or table.charset  # MariaDB takes both: the one for later columns, the other for these
         self.period_end = table.period_end
         if convert:
             self._convert_columns()
@@ -108,8 +109,9 @@ class Draft:
         for slot in self._slots:
             column = slot.column
             if is_text(column) and column.charset not in ("", self._convert):
-                if not "".join(column.members).isascii():
-                    raise ValueError("CONVERT TO of a column whose members are not ASCII: servers garble them")
+                wide = column.charset in WIDTHS or self._convert in WIDTHS
+                if column.members and (wide or not "".join(column.members).isascii()):
+                    raise ValueError("CONVERT TO of a column whose members are not the same in both: servers garble them")
                 bare = ColumnDefinition(column, False, None, members=column.members)
                 slot.column = settled(bare, "", convert=self._convert)
 

@@ -33,8 +33,9 @@ def gtid(number: int, end: int) -> RawEvent:
     return raw(EventCode.GTID, b"\0" + bytes.fromhex(UUID.replace("-", "")) + struct.pack("<q", number), end)
 
 
-def query(sql: str, end: int, database: str = "d") -> RawEvent:
-    body = struct.pack("<IIBHH", 3, 0, len(database), 0, 0) + database.encode() + b"\0" + sql.encode()
+def query(sql: str, end: int, database: str = "d", mode: int | None = None) -> RawEvent:
+    status = b"" if mode is None else b"\0" + bytes(4) + b"\x01" + struct.pack("<Q", mode)
+    body = struct.pack("<IIBHH", 3, 0, len(database), 0, len(status)) + status + database.encode() + b"\0" + sql.encode()
     return raw(EventCode.QUERY, body, end)
 
 
@@ -59,6 +60,26 @@ def taken(buffer: TransactionBuffer) -> list[Event]:
 
 def start(decoder: EventDecoder, tail: Tail | None = None) -> None:
     decoder.start(Position("binlog.000001", 100), GtidSet(f"{UUID}:1-4"), tail)
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        (None, None),
+        (0xFFFFFFFF & ~0x100004, None),
+        (0x4, "ANSI_QUOTES"),
+        (0x100000, "NO_BACKSLASH_ESCAPES"),
+        (0x100004, "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"),
+    ],
+)
+def test_a_ddl_says_its_mode(mode: int | None, told: str | None) -> None:
+    """Where a session's sql_mode changes how its text is read, the event says so; else there is no such property."""
+    decoder, buffer = decoder_of()
+    start(decoder)
+    for event in (gtid(5, 150), query('RENAME TABLE "a" TO `b`', 350, mode=mode)):
+        decoder.feed(event)
+    (ddl,) = taken(buffer)
+    assert (ddl.props.get("sql_mode"), ddl.props["table"], ddl.props["to_table"]) == (told, "a", "d.b")
 
 
 def test_the_executed_set_advances_at_commit() -> None:

@@ -470,6 +470,21 @@ def test_names_that_differ_in_case_only() -> None:
         assert catalog.find("D", "Shop") is not None
 
 
+def test_the_character_set_of_a_database_whose_name_differs_in_case() -> None:
+    """With lower_case_table_names a database is the same in all cases, its character set and its tables too."""
+    catalog = Catalog(charset="utf8mb4", fold_case=True)
+    for sql in ("CREATE DATABASE Shop CHARACTER SET latin1", "CREATE TABLE SHOP.t (a text)", "ALTER DATABASE sHOP CHARSET gbk"):
+        catalog.take(catalog.read(sql, "x"))
+    catalog.take(catalog.read("CREATE TABLE u (a text)", "shop"))
+    assert [catalog.find("shop", table).columns[0].charset for table in "tu"] == ["latin1", "gbk"]
+    catalog.take(catalog.read("DROP DATABASE SHOP", "x"))
+    assert (catalog.tables, catalog.databases) == ({}, {})
+    catalog.take(catalog.read("CREATE DATABASE d CHARSET gbk", ""))
+    catalog.take(catalog.read("CREATE TABLE d.t (a text)", ""))
+    catalog.take(catalog.read("CREATE OR REPLACE DATABASE D CHARSET koi8r", ""))
+    assert (catalog.tables, catalog.databases) == ({}, {"d": "koi8r"})
+
+
 # fmt: off
 WORDS = [
     "CREATE", "ALTER", "DROP", "RENAME", "TABLE", "DATABASE", "IF", "NOT", "EXISTS", "ADD", "COLUMN", "MODIFY", "CHANGE",
