@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 
 from producer.packed import packed
-from shmstore.errors import UnsupportedEvent
+from shmstore.errors import UnsupportedEvent, install
 
 __all__ = ["cut_events", "payload_events", "payload_pieces", "uncompress", "uncompress_column", "uncompress_query"]
 
@@ -152,7 +152,7 @@ def _zstd(data: bytes | memoryview, size: int) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
-        raise ValueError("the package zstandard is not installed (pip install 'shmstore[mysql]')") from error
+        raise ValueError(f"zstandard is not installed: {install('mysql')}") from error
     if size > 1 << 32:
         raise ValueError(f"{size} bytes uncompressed are more than an event can hold")
     total = 0

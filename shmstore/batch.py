@@ -196,7 +196,7 @@ class Batch(_Run):
 
         Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
         `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or a column changed into a type that
-        cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (``pip install shmstore[arrow]``).
+        cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
         """
         from shmstore import frame  # pyarrow is not everybody's
 

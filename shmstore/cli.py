@@ -22,7 +22,7 @@ try:
 
     from shmstore import arguments
     from shmstore.errors import ShmStoreError, StoreError, StoreNotFound
-    from shmstore.problem import extra_of, line_of
+    from shmstore.problem import line_of, missing
     from shmstore.signals import ended, on_signal
 except KeyboardInterrupt:  # Ctrl-C before `main` can see it
     sys.exit(130)
@@ -58,10 +58,10 @@ def main(words: Sequence[str] | None = None) -> int:
         settle_stdout()
         return 141
     except ModuleNotFoundError as error:
-        extra = extra_of(error.name)
-        if extra is None or "SHMSTORE_DEBUG" in os.environ:
+        message = missing(error.name)
+        if message is None or "SHMSTORE_DEBUG" in os.environ:
             raise
-        return fail(f"{error.name} is not installed: pip install 'shmstore[{extra}]'")
+        return fail(message)
     except (ShmStoreError, ValueError, OSError) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise

@@ -110,3 +110,8 @@ def refused(what: str, error: OSError, fix: str = "") -> StoreError:
         fix = "no /proc is mounted, which a store needs: `mount -t proc proc /proc`, or let the container have it"
     seen = f"{what}: {error.strerror or error}" + (f" (errno {number})" if number else "")
     return StoreError(seen + (f", {file}" if file and file not in what else "") + (f"; {fix}" if fix else ""))
+
+
+def install(extra: str) -> str:
+    """Return what to do to have what the extra `extra` brings. The project is in no package index yet."""
+    return f"in a checkout of shmstore, pip install '.[{extra}]'"

@@ -5,24 +5,27 @@ from __future__ import annotations
 import errno
 import os
 
-from shmstore.errors import ShmStoreError
+from shmstore.errors import ShmStoreError, install
 
+# module: its package, and the extra that brings it
 EXTRAS = {
-    "pymysqlreplication": "mysql",
-    "pymysql": "mysql",
-    "cryptography": "mysql",
-    "zstandard": "mysql",
-    "pyspark": "spark",
-    "pyarrow": "spark",
-    "pandas": "spark",
-    "google": "server",
-    "deltalake": "delta",
+    "pymysqlreplication": ("mysql-replication", "mysql"),
+    "pymysql": ("PyMySQL", "mysql"),
+    "cryptography": ("cryptography", "mysql"),
+    "zstandard": ("zstandard", "mysql"),
+    "pyspark": ("pyspark", "spark"),
+    "py4j": ("py4j", "spark"),
+    "pyarrow": ("pyarrow", "spark"),
+    "pandas": ("pandas", "spark"),
+    "google": ("protobuf", "server"),
+    "deltalake": ("deltalake", "delta"),
 }
 
 
-def extra_of(module: str | None) -> str | None:
-    """Return the extra of this package that brings the missing `module`; None where that is none of ours."""
-    return EXTRAS.get((module or "").partition(".")[0])
+def missing(module: str | None) -> str | None:
+    """Return what to say where `module` cannot be imported; None where no extra of this package brings it."""
+    found = EXTRAS.get((module or "").partition(".")[0])
+    return found and f"{found[0]} is not installed: {install(found[1])}"
 
 
 def line_of(error: Exception) -> str:

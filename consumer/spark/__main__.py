@@ -8,19 +8,27 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import SparkSession
-
-from consumer.spark.options import HELP
-from consumer.spark.replicate import FORMATS, replicate, session_settings
+from consumer.spark.options import FORMATS, HELP
 from shmstore import EventStore, ShmStoreError
+from shmstore.errors import install
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Parser(argparse.ArgumentParser):
+    """ArgumentParser whose errors are one line, as those of `shmstore` are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2 and one line that says where help is."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="shmstore spark", description="Spark programs over a store.", allow_abbrev=False)
+    parser = Parser(prog="shmstore spark", description="Spark programs over a store.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add = commands.add_parser(
         "replicate",
@@ -86,6 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--format jdbc and --url go together, as --format jdbc --url jdbc:postgresql://HOST/DATABASE")
     if given.url is not None and given.checkpoint is None:
         parser.error("--format jdbc needs --checkpoint: a folder for what the query remembers")
+    try:
+        from pyspark.errors import PySparkException, StreamingQueryException
+        from pyspark.sql import SparkSession
+
+        from consumer.spark.replicate import replicate, session_settings
+    except ModuleNotFoundError as error:
+        print(f"shmstore: {error.name} is not installed: {install('spark')}", file=sys.stderr)
+        return 2
     try:
         properties = _pairs(given.property, parser) | _account(given)
         EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing

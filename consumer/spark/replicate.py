@@ -25,10 +25,10 @@ from consumer.spark.changes import CannotFollow, Step, collect
 from consumer.spark.checkpoint import checkpoint_location
 from consumer.spark.collector import no_collector
 from consumer.spark.database import Database
-from consumer.spark.options import Options
+from consumer.spark.options import FORMATS, Options
 from consumer.spark.source import register
+from shmstore.errors import install
 
-FORMATS = ("delta", "parquet", "jdbc")
 _NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for an escape of its own, and no brackets
 
 
@@ -59,7 +59,7 @@ def _target(format: str, database: Database | None) -> Callable[[str, str], Targ
         try:
             from consumer.spark.delta import DeltaTarget
         except ImportError as error:
-            raise ImportError("format='delta' needs the package deltalake: pip install deltalake") from error
+            raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
         return DeltaTarget
     raise ValueError(f"format {format!r} is unknown: {', '.join(FORMATS)}")
 

@@ -12,6 +12,7 @@ import pytest
 
 from shmstore import EventStore
 from shmstore.cli import main
+from shmstore.errors import install
 from shmstore.layout import VERSION, header_word
 from tests.shmstore.commands import COMMAND, end, free_name, insert, left, own_state, run, small_store  # noqa: F401  fixtures
 
@@ -149,6 +150,7 @@ class Interrupts:
 sys.modules.pop(sys.argv[1], None)
 sys.meta_path.insert(0, Interrupts())
 from shmstore.cli import main
+from shmstore.errors import install
 sys.exit(main(["ls"]))
 """
 
@@ -162,25 +164,48 @@ def test_interrupted_while_it_is_imported(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize(
+    "words", ["tail", "spark replicate", "spark replicate orders", "spark bogus", "spark replicate o --target t --bogus"]
+)
+def test_missing_argument(words: str) -> None:
+    """What a command lacks is one line that says where help is, not the whole usage."""
+    done = subprocess.run([*COMMAND, *words.split()], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.endswith(" --help)\n")
+
+
 def test_missing_extra(name: str, tmp_path: Path) -> None:
     """A command whose extra is not installed says which one to install."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Blocked:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('pymysql', 'pymysqlreplication', 'google', 'pyspark'):\n"
+        "        if name.partition('.')[0] in ('pymysql', 'pymysqlreplication', 'google', 'pyspark', 'py4j', 'pyarrow', 'pandas'):\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Blocked())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for words, extra in (
-        (["produce", "--store", name], "mysql"),
-        (["doctor"], "mysql"),
-        (["serve", "--listen", "127.0.0.1:0"], "server"),
+    replicate = ["replicate", name, "--target", str(tmp_path / "{table}")]
+    spark = [sys.executable, "-m", "consumer.spark"]
+    for command, package, extra in (
+        ([*COMMAND, "produce", "--store", name], "PyMySQL", "mysql"),
+        ([*COMMAND, "doctor"], "PyMySQL", "mysql"),
+        ([*COMMAND, "serve", "--listen", "127.0.0.1:0"], "protobuf", "server"),
+        ([*COMMAND, "spark", *replicate], "pyspark", "spark"),
+        ([*spark, *replicate], "pyspark", "spark"),
     ):
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         assert done.returncode == 2
-        assert done.stderr.endswith(f"pip install 'shmstore[{extra}]'\n")
+        assert done.stderr.startswith(f"shmstore: {package}")
+        assert done.stderr.endswith(f" is not installed: {install(extra)}\n")
         assert done.stderr.count("\n") == 1
+    for command in ([*COMMAND, "spark"], [*COMMAND, "spark", "replicate"], spark):
+        done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "replicate" in done.stdout
+    code = "import consumer.spark\ntry: consumer.spark.register\nexcept ModuleNotFoundError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("No module named 'p")
     done = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
