@@ -6,7 +6,24 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+# Spark gives a Python worker 15 s to come up, and no setting for it: too little on a host that many share.
+NO_WORKER = "Python worker failed to connect back"
+STARTS = 5
+
+
+def started(start: Callable[[], _T]) -> _T:
+    """Return what `start` returns, which is called again where Spark's Python worker did not come up in time, and only there."""
+    for _ in range(STARTS - 1):
+        try:
+            return start()
+        except Exception as error:
+            if NO_WORKER not in str(error):
+                raise
+    return start()
 
 
 class Query:
@@ -20,16 +37,33 @@ class Query:
         self.runs: list[int] = []
         self.fail_at: int | None = None
         self.running: Any = None
+        self._begin: Callable[[], None] = lambda: None
+        self._before = (0, 0)  # batches run when it was started, and how often it was
 
     def start(self, *, once: bool = False, **options: str) -> Query:
         """Start, or start again from the checkpoint."""
-        frame = self._spark.readStream.format("shmstore").options(**{**self._options, **options}).load()
-        trigger = {"availableNow": True} if once else {"processingTime": "0 seconds"}
-        writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
-        self.running = writer.trigger(**trigger).start()
-        if once:
-            self.running.awaitTermination(60)
+
+        def begin() -> None:
+            frame = self._spark.readStream.format("shmstore").options(**{**self._options, **options}).load()
+            trigger = {"availableNow": True} if once else {"processingTime": "0 seconds"}
+            writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
+            self.running = writer.trigger(**trigger).start()
+            if once:
+                self.running.awaitTermination(60)
+
+        self._begin, self._before = begin, (len(self.runs), 1)
+        started(begin)
         return self
+
+    def _error(self) -> Any:
+        """What stopped the query; one whose worker did not come up before its first batch is started again."""
+        error = self.running.exception()
+        runs, starts = self._before
+        if error is None or NO_WORKER not in str(error) or len(self.runs) > runs or starts == STARTS:
+            return error
+        self._before = runs, starts + 1
+        started(self._begin)
+        return None
 
     def _take(self, frame: Any, batch: int) -> None:
         rows = frame.collect()
@@ -52,7 +86,7 @@ class Query:
     def await_that(self, condition: Callable[[], bool], timeout: float = 150) -> None:
         until = time.monotonic() + timeout
         while not condition():
-            error = self.running.exception()
+            error = self._error()
             if error is not None:
                 raise error
             if time.monotonic() > until:
@@ -63,7 +97,7 @@ class Query:
         """Wait until the query fails, and return what it says."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
-            error = self.running.exception()
+            error = self._error()
             if error is not None:
                 return str(error)
             time.sleep(0.02)

@@ -18,7 +18,7 @@ from consumer.spark import Lag, LagListener, each_batch
 from consumer.spool import Spool
 from shmstore import Column, EventStore, TableSchema
 from tests.consumer.spark.events import Binlog, order_row
-from tests.consumer.spark.queries import Query
+from tests.consumer.spark.queries import Query, started
 
 pytestmark = pytest.mark.spark
 CUSTOMERS = TableSchema("shop", "customers", (Column("id", "int", unsigned=True), Column("name", "varchar")), (0,))
@@ -40,12 +40,12 @@ def test_replicate_and_enrich(spark: Any, store: EventStore, store_name: str, bi
     store.put([*binlog.insert((7, "Ann"), (8, "Bob"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2, customer=8))])
     store.put(binlog.update(((7, "Ann"), (7, "Anna")), table=CUSTOMERS))
     lake, out = str(tmp_path / "lake"), str(tmp_path / "out")
-    example("replicate").run(spark, store_name, lake, once=True)
+    started(lambda: example("replicate").run(spark, store_name, lake, once=True))
     assert sorted(DeltaTable(f"{lake}/shop/customers").to_pyarrow_table().to_pylist(), key=lambda row: row["id"]) == [
         {"id": 7, "name": "Anna"},
         {"id": 8, "name": "Bob"},
     ]
-    example("enrich").enrich(spark, store_name, lake, out, once=True).awaitTermination(60)
+    started(lambda: example("enrich").enrich(spark, store_name, lake, out, once=True).awaitTermination(60))
     rows = {row["order"]: (row["name"], row["amount"]) for row in pq.read_table(out).to_pylist()}
     assert rows == {1: ("Anna", Decimal("0.01")), 2: ("Bob", Decimal("0.02"))}
 
@@ -54,14 +54,20 @@ def test_revenue(spark: Any, store: EventStore, store_name: str, binlog: Binlog,
     """Each window comes once, when the watermark has passed it, with the sum of its orders."""
     minutes = [0, 1, 12, 40, 41]
     store.put(binlog.insert(*[order_row(60 * minute) for minute in minutes]))
-    frame = example("revenue").revenue(spark, store_name)
     told: list[Any] = []
-    query = frame.writeStream.outputMode("append").foreachBatch(lambda batch, _: told.extend(batch.collect()))
-    running = query.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="0 seconds").start()
-    until = time.monotonic() + 60
-    while len(told) < 2 and time.monotonic() < until and running.exception() is None:
-        time.sleep(0.1)
-    running.stop()
+
+    def run() -> None:
+        frame = example("revenue").revenue(spark, store_name)
+        query = frame.writeStream.outputMode("append").foreachBatch(lambda batch, _: told.extend(batch.collect()))
+        running = query.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="0 seconds").start()
+        until = time.monotonic() + 60
+        while len(told) < 2 and time.monotonic() < until and running.exception() is None:
+            time.sleep(0.1)
+        running.stop()
+        if running.exception() is not None:
+            raise running.exception()
+
+    started(run)
     assert sorted((row["window"].start.minute, row.orders, row.revenue) for row in told) == [
         (0, 2, Decimal("0.60")),
         (10, 1, Decimal("7.20")),
@@ -78,11 +84,14 @@ def test_documents(spark: Any, store: EventStore, store_name: str, binlog: Binlo
     spool.close()
     for place in ({}, {"spool": str(tmp_path / "spool")}):
         told: list[Any] = []
-        frame = example("documents").changes(spark, store_name, subscription="documents", **place)
-        writer = frame.writeStream.foreachBatch(lambda batch, _, told=told: told.extend(batch.collect()))
-        writer.option("checkpointLocation", str(tmp_path / f"c{len(place)}")).trigger(availableNow=True).start().awaitTermination(
-            60
-        )
+
+        def run(place: dict[str, str] = place, told: list[Any] = told) -> None:
+            frame = example("documents").changes(spark, store_name, subscription="documents", **place)
+            writer = frame.writeStream.foreachBatch(lambda batch, _: told.extend(batch.collect()))
+            writer = writer.option("checkpointLocation", str(tmp_path / f"c{len(place)}")).trigger(availableNow=True)
+            writer.start().awaitTermination(60)
+
+        started(run)
         assert [tuple(row)[1:] for row in sorted(told)] == [
             ("shop.customers", "c", 7, None),
             ("shop.orders", "c", 1, Decimal("0.01")),

@@ -18,6 +18,7 @@ from shmstore import Column, Event, EventStore, EventType, TableSchema
 from shmstore.codec import encode
 from tests.consumer.spark.copies import Copies, copies, text
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.consumer.spark.queries import started
 from tests.consumer.spark.test_examples import example
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -307,7 +308,7 @@ def test_a_streaming_query(
     store.put(binlog.delete(order_row(5)))
     checkpoint = tmp_path / "checkpoint"
     for _ in range(2):
-        example("database").run(spark, store_name, target.url, target.account, str(checkpoint), once=True)
+        started(lambda: example("database").run(spark, store_name, target.url, target.account, str(checkpoint), once=True))
     assert target.select("orders") == texts(order_row(n) for n in range(3000) if n != 5)
     kept = [path for path in checkpoint.rglob("*") if path.is_file()]
     assert kept
