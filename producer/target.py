@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from producer.settings import Settings
-from shmstore import BatchMode, EventStore, StoreExists, StoreNotFound
+from shmstore import BatchMode, EventStore, StoreError, StoreExists, StoreNotFound
 
 
 @contextmanager
@@ -25,7 +25,8 @@ def opened(settings: Settings) -> Iterator[EventStore]:
             yield store
         except Exception:
             if created and store.latest_position is None:
-                with suppress(StoreNotFound):  # removed by somebody, which may be the error
+                with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
+                    store.claim()
                     EventStore.unlink(settings.store, path=path)
             raise
 

@@ -17,6 +17,7 @@ import pytest
 import producer
 from producer import putting
 from producer.replicator import Replicator
+from producer.target import opened
 from shmstore import EntryType, Event, EventStore, EventType
 from tests.producer.running import (
     Follower,
@@ -315,6 +316,32 @@ def test_a_refused_producer_changes_no_file(any_server: Server, database: str, t
             producer.run(dataclasses.replace(run.settings, schema_history="on"), lambda: False)
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
         run.stop()
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "claimed", "removed"])
+def test_a_store_that_was_made_in_vain(meanwhile: str) -> None:
+    """A store that a producer made for itself ends with it when it could put nothing, unless another had claimed it by then; what
+    is raised is what the producer ended with."""
+    settings = producer.Settings(store=store_name(), capacity=16)
+
+    def end_in_vain() -> None:
+        with opened(settings):
+            if meanwhile == "claimed":
+                other.append(EventStore.attach(settings.store))
+                other[0].claim()
+            elif meanwhile == "removed":
+                remove(settings.store)
+            raise producer.ServerUnreachable("nobody is there")
+
+    other: list[EventStore] = []
+    try:
+        with pytest.raises(producer.ServerUnreachable):
+            end_in_vain()
+        assert (settings.store in EventStore.names()) is (meanwhile == "claimed")
+    finally:
+        for store in other:
+            store.close()
+        remove(settings.store)
 
 
 def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:
