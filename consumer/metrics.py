@@ -148,7 +148,11 @@ def problems(stats: Iterable[StoreStat]) -> list[str]:
             found.append(f"{store}: its producer has no link to {stat.source}")
         elif stream.heard_ms and now - stream.heard_ms > SILENCE_MS:
             found.append(f"{store}: {stat.source} said nothing for {_since(stream.heard_ms, now)}")
-        found += [f"{store}: subscription {each.name!r} was evicted" for each in stat.subscriptions if each.state == "lost"]
+        found += [
+            f"{store}: subscription {each.name!r} was evicted: forget it with `shmstore unsubscribe {stat.name} {each.name}`, and let its reader begin anew"
+            for each in stat.subscriptions
+            if each.state == "lost"
+        ]
     return found
 
 

@@ -58,7 +58,7 @@ def lowest_places(found: Mapping[str, Position]) -> Places:
         if missing := sorted(names - places.keys()):
             raise PositionNotFound(
                 f"the checkpoint of {reader!r} is from before source {missing[0]!r} came to the store, other checkpoints are from after: "
-                f"remove that checkpoint (shmstore unsubscribe), or those of the others"
+                f"forget that checkpoint with `shmstore unsubscribe STORE {reader}`, or those of the others"
             )
     return {name: _lowest(places[name] for places in known.values()) for name in names}
 

@@ -18,6 +18,7 @@ from shmstore.layout import (
 )
 from shmstore.ring import ACK_OF, GET_OF, PLACES, PUT, STATE_OF, slowest_ack
 from shmstore.segment import Segment
+from shmstore.stat import forgetting
 from shmstore.sync import Ownership, is_alive
 
 
@@ -40,7 +41,8 @@ def _cursors(segment: Segment) -> list[str]:
         name = segment.read_text("name", place) or "(nobody)"
         if not views.first - 1 <= ack <= get <= put:
             found.append(
-                f"subscription {name}: cursors out of order: ack {ack}, get {get}, put {put}; unsubscribe it and subscribe anew"
+                f"subscription {name}: cursors out of order: ack {ack}, get {get}, put {put}; "
+                f"forget it with `{forgetting(segment.name, name)}`, and subscribe anew"
             )
     return found
 

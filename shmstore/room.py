@@ -12,7 +12,7 @@ from shmstore.layout import DISARMED, StoreFlag
 from shmstore.overflow import remove_orphans
 from shmstore.ring import ACK_OF, ROOM_WANTED, Writer, armed_readers
 from shmstore.segment import Segment
-from shmstore.stat import subscriptions_of
+from shmstore.stat import forgetting, subscriptions_of
 from shmstore.sync import WAIT_SLICE, Condition, Deadline, heavy_fence
 from shmstore.table import SubscriptionTable
 
@@ -97,9 +97,9 @@ class Room:
             )
 
     def _holdup(self, wanted: int) -> str:
-        late = [
-            stat.standing for stat in subscriptions_of(self._segment) if stat.state == "active" and stat.ack.sequence < wanted
-        ]
+        late = [each for each in subscriptions_of(self._segment) if each.state == "active" and each.ack.sequence < wanted]
         if not late:
             return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"
-        return f"{'; '.join(late)}: wait for it longer, let it read on, or forget it with `shmstore unsubscribe`"
+        who = "; ".join(each.standing for each in late)
+        forget = ", ".join(f"`{forgetting(self._segment.name, each.name)}`" for each in late)
+        return f"{who}: wait for it longer, let it read on, or forget it with {forget}"

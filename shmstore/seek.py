@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import numpy as np
 
+from shmstore import codec
 from shmstore.batch import Batch
 from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Event, EventType, Position
@@ -218,12 +220,26 @@ def last_ack_point(segment: Segment) -> Position | None:
     """
     views, put = segment.views, segment.words[PUT]
     for sequence in ack_points(segment, max(views.first, put - views.places + 2), put):
-        if readable(segment, sequence):
-            return position_at(segment, sequence)
-        slot = views.slots[sequence & (views.places - 1)]
-        base, dot, digits = (segment.read_text("source_file") or segment.read_text("start_file")).rpartition(".")
-        return Position(f"{base}{dot}{int(slot['file']):0{len(digits)}d}", int(slot["offset"])) if dot else None
+        return position_at(segment, sequence) if readable(segment, sequence) else _position_of_slot(segment, sequence)
     return None
+
+
+def _position_of_slot(segment: Segment, sequence: int) -> Position | None:
+    """What the slot of an event and the file name that the producer gave say of its position, without GTIDs: its payload is gone."""
+    slot = segment.views.slots[sequence & (segment.views.places - 1)]
+    base, dot, digits = (segment.read_text("source_file") or segment.read_text("start_file")).rpartition(".")
+    return Position(f"{base}{dot}{int(slot['file']):0{len(digits)}d}", int(slot["offset"])) if dot else None
+
+
+def note_oversized(segment: Segment, payload: bytes | memoryview) -> None:
+    """Write down how far the source was read, if nobody did, from an event whose payload goes with its ack."""
+    if segment.read_text("source_file"):
+        return
+    with suppress(StoreCorrupt):  # raw bytes have no position
+        position = codec.position_of(codec.split_stored(payload)[0])
+        if position.file and not position.of_group:
+            segment.write_text("source_file", position.file)
+            segment.words[header_word("source_offset")] = position.offset
 
 
 def last_ack_point_if_readable(segment: Segment) -> Position | None:
@@ -235,11 +251,15 @@ def last_ack_point_if_readable(segment: Segment) -> Position | None:
 
 
 def position_if_readable(segment: Segment, sequence: int) -> Position | None:
-    """Position of one event; None where its payload is gone or is not an event."""
+    """Position of one event, without GTIDs where its payload is gone with an ack; None where there is none, or it is not an event."""
+    views, put = segment.views, segment.words[PUT]
     try:
-        return position_at(segment, sequence) if readable(segment, sequence) else None
+        if readable(segment, sequence):
+            return position_at(segment, sequence)
     except StoreCorrupt:
         return None
+    there = views.first <= sequence <= put and put - sequence < views.places - 1
+    return _position_of_slot(segment, sequence) if there and views.slots["file"][sequence & (views.places - 1)] else None
 
 
 def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:

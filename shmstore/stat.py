@@ -22,6 +22,7 @@ from shmstore.seek import last_ack_point_until
 from shmstore.segment import Segment
 from shmstore.sync import Ownership, start_time
 
+LOOK_BACK: Final = 1 << 16  # events
 STREAM_WORDS: Final = tuple(header_word(f"stream_{field}") for field in STREAM_FIELDS)
 
 
@@ -72,6 +73,11 @@ class StreamStat(NamedTuple):
     purge_ms: int = 0
 
 
+def forgetting(store: str, subscription: str) -> str:
+    """The command that forgets a subscription."""
+    return f"shmstore unsubscribe {store} {subscription}"
+
+
 class StoreStat(NamedTuple):
     """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take.
 
@@ -114,9 +120,10 @@ class StoreStat(NamedTuple):
 
     @property
     def holdup(self) -> str:
-        """Who holds the producer up, as a sentence."""
-        slowest = self.slowest
-        return "nobody is subscribed" if slowest is None else f"{slowest.standing} of {self.newest:,}"
+        """Who holds the producer up and what to do, as a sentence."""
+        if (slowest := self.slowest) is None:
+            return "nobody is subscribed: let a reader come"
+        return f"{slowest.standing} of {self.newest:,}: let it read on, or forget it with `{forgetting(self.name, slowest.name)}`"
 
 
 def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_position: Position | None) -> StoreStat:
@@ -172,7 +179,7 @@ def _subscription(segment: Segment, place: int) -> SubscriptionStat:
     ack = cursor_at(views, words[ACK_OF[place]])
     get = cursor_at(views, words[GET_OF[place]])
     put = cursor_at(views, words[PUT])
-    since = cursor_at(views, max(ack.sequence, views.first))  # who never acked has waited since the first event
+    since = _time_at(segment, max(ack.sequence, views.first), put.sequence)  # who never acked has waited since the first event
     return SubscriptionStat(
         name=segment.read_text("name", place),
         state="lost" if words[STATE_OF[place]] == SubscriptionState.LOST else "active",
@@ -184,10 +191,22 @@ def _subscription(segment: Segment, place: int) -> SubscriptionStat:
         lag_events=put.sequence - ack.sequence,
         lag_bytes=put.bytes - ack.bytes,
         lag_rows=put.rows - ack.rows,
-        lag_ms=max(0, put.time_ms - since.time_ms) if put.sequence > ack.sequence else 0,
+        lag_ms=max(0, put.time_ms - since) if put.sequence > ack.sequence else 0,
         ack_point=last_ack_point_until(segment, ack.sequence),
         oldest_ms=cursor_at(views, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
     )
+
+
+def _time_at(segment: Segment, sequence: int, put: int) -> int:
+    """How far event time had come at `sequence`: a clock that jumped back, and forth again, made no reader late.
+
+    What came before it counts as far as the slots reach, `LOOK_BACK` at most, but nothing that is still to come.
+    """
+    views = segment.views
+    first = max(views.first, put - views.places + 2, sequence - LOOK_BACK)
+    i = first & (views.places - 1)
+    times = views.slots["time"][i : i + max(0, sequence - first + 1)]
+    return int(max(cursor_at(views, sequence).time_ms, times[times <= time.time_ns() // 1_000_000].max(initial=0)))
 
 
 def note_producer(segment: Segment) -> None:

@@ -216,6 +216,7 @@ class EventStore(StoreView):
                 self._room.wait(writer, n, total, Deadline(timeout))
                 overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
                 overflow.write(self.segment, writer.put + 1, blob)
+                seek.note_oversized(self.segment, blob)
                 writer.announce_oversized()
                 writer.put_encoded(b"", slots, sizes)
             elif not writer.put_encoded(blob, slots, sizes):
@@ -287,7 +288,8 @@ class EventStore(StoreView):
         self._subscriptions.discard(subscription)
 
     def unsubscribe(self, name: str) -> None:
-        """Forget a subscription that nobody reads now. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        """Forget a subscription that nobody reads now. Of the last one, what it had not acked is kept for the next, unless that held
+        the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         self._check_open()
         self._freeing(lambda: self._table.remove(name))
 

@@ -2,7 +2,8 @@
 
 A place is filled from its name to its state, and freed from its state on: a process that dies in between leaves a place
 that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in while nobody is subscribed, so that what is
-put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, and FREE after the first came.
+put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, where that one stood (behind all that was
+put, where it held the producer up), and FREE after the first came.
 Whoever takes the lock first undoes what a dead holder left: a place still JOINING, or place 0 beside an ACTIVE one. The
 producer does so, too, when it finds no room, because either could hold it up for ever.
 """
@@ -27,10 +28,11 @@ from shmstore.layout import (
     subscription_word,
 )
 from shmstore.passed import Passed
-from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, STATE_OF, WANTED_OF
+from shmstore.ring import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
 from shmstore.seek import first_wanted
 from shmstore.segment import Segment, check_name
 from shmstore.start import Start, parse_start
+from shmstore.stat import forgetting
 from shmstore.sync import Lock, Ownership, fence, start_time
 
 FREE: Final = int(SubscriptionState.FREE)
@@ -137,7 +139,9 @@ class SubscriptionTable:
             with self._owned(place):
                 others = [p for p in range(1, words[PLACES]) if p != place and words[STATE_OF[p]] == ACTIVE]
                 if not others and words[STATE_OF[0]] != ACTIVE:  # after an eviction it stands in already, and ahead of us
-                    words[GET_OF[0]] = words[ACK_OF[0]] = words[ACK_OF[place]]
+                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody.
+                    wish, ack = words[ROOM_WANTED], words[ACK_OF[place]]
+                    words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack
                     words[STATE_OF[0]] = ACTIVE
                 words[STATE_OF[place]] = FREE
 
@@ -188,7 +192,9 @@ class SubscriptionTable:
         for place in range(1, SUBSCRIPTIONS):
             if self._words[STATE_OF[place]] == FREE:
                 return place
-        raise StoreError(f"store {self._segment.name!r} has {SUBSCRIPTIONS - 1} subscriptions, all it can: unsubscribe one first")
+        raise StoreError(
+            f"store {self._segment.name!r} has {SUBSCRIPTIONS - 1} subscriptions, all it can: forget one with `{forgetting(self._segment.name, 'NAME')}`"
+        )
 
     def _owned(self, place: int) -> ExitStack:
         owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)

@@ -62,10 +62,7 @@ def holdup_of(store: EventStore, but: str = "") -> str:
     stat = store.stat()
     if stat.room_wanted is None or stat.slowest is None or stat.slowest.name == but:
         return ""
-    return (
-        f". Its ring is full, and the producer waits: {stat.holdup}. Let that reader go on, or forget it: "
-        f"`shmstore unsubscribe {store.name} {stat.slowest.name}`"
-    )
+    return f". Its ring is full, and the producer waits: {stat.holdup}"
 
 
 def newest_schema(store: EventStore, database: str, table: str) -> TableSchema | None:

@@ -150,9 +150,11 @@ def test_health_is_progress() -> None:
     waits = good._replace(room_wanted=3, stream=StreamStat(True, heard_ms=old, put_ms=now - 1000))
     assert problems([waits]) == []
     (stuck,) = problems([waits._replace(stream=StreamStat(True, heard_ms=old, put_ms=old))])
-    assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed"
+    assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed: let a reader come"
     (lost,) = problems([good._replace(subscriptions=(subscription("x"), subscription("y", "lost")))])
-    assert lost == "store 'a': subscription 'y' was evicted"
+    assert lost == (
+        "store 'a': subscription 'y' was evicted: forget it with `shmstore unsubscribe a y`, and let its reader begin anew"
+    )
 
 
 def test_an_endpoint_that_ends_lets_its_answers_end() -> None:

@@ -69,10 +69,11 @@ class StoreModel:
     def subscribe(self, name: str, ack: int) -> None:
         self.readers[name] = Reader(ack, ack, ack)
 
-    def unsubscribe(self, name: str) -> None:
+    def unsubscribe(self, name: str, wish: int) -> None:
+        """`wish`: the ack that the producer waits for in vain."""
         gone = self.readers.pop(name)
         if not self.readers:
-            self.stand_in = gone.ack
+            self.stand_in = self.newest if gone.ack < wish else gone.ack
 
     def reopen(self, name: str) -> None:
         reader = self.readers[name]

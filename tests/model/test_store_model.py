@@ -33,8 +33,9 @@ from shmstore import (
     SubscriptionInUse,
     SubscriptionNotFound,
 )
-from shmstore.layout import MAX_SEQUENCE
+from shmstore.layout import DISARMED, MAX_SEQUENCE
 from shmstore.overflow import overflows
+from shmstore.ring import ROOM_WANTED
 from tests.model.store_model import Stored, StoreModel
 
 COMPILED = shmstore.mapping.COMPILED
@@ -208,8 +209,9 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(SubscriptionNotFound):
                 self.other.unsubscribe(name)
         else:
+            wish = self.other.segment.words[ROOM_WANTED]
             self.other.unsubscribe(name)
-            self.model.unsubscribe(name)
+            self.model.unsubscribe(name, -1 if wish == DISARMED else wish)
 
     def clear(self) -> None:
         if self.subscriptions:

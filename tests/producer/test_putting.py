@@ -74,7 +74,9 @@ def test_a_wait_is_told(store: EventStore, caplog: pytest.LogCaptureFixture, clo
     (warning,) = said(caplog, logging.WARNING)
     assert re.search(rf"store '{store.name}' has had no room for 2 events of \d+ bytes for", warning)
     reader = "nobody reads it" if closed else r"read by pid \d+"
-    assert re.search(rf"subscription 'slow' \({reader}\) has acked nothing of 7$", warning)
+    assert re.search(
+        rf"subscription 'slow' \({reader}\) has acked nothing of 7: .*`shmstore unsubscribe {store.name} slow`$", warning
+    )
     went_on = said(caplog, logging.INFO)
     assert len(went_on) == (0 if closed else 1)
     assert all(f"store '{store.name}' has room again" in line for line in went_on)

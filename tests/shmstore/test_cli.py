@@ -15,6 +15,7 @@ import pytest
 
 from shmstore import EventStore
 from shmstore.event import Position
+from shmstore.layout import header_word
 from tests.shmstore.commands import end, free_name, ids, insert, left, own_state, run, small_store, started, until  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +188,26 @@ def test_rm_refuses_while_used(store: EventStore) -> None:
     assert reader.returncode == 2
     assert complaint.count("\n") == 1
     assert "was removed" in complaint
+
+
+@pytest.mark.parametrize("role", ["producer", "reader"])
+@pytest.mark.parametrize("damage", ["version", "magic", "size"])
+def test_rm_refuses_while_used_whatever_the_layout(store: EventStore, role: str, damage: str) -> None:
+    """A segment that this version cannot read is not removed while a process is its producer or a reader, who would not notice."""
+    using = store.subscribe("audit") if role == "reader" else store.claim()
+    if damage == "size":
+        os.ftruncate(store.segment.fd, store.segment.sizes.arena)
+    else:
+        store.segment.words[header_word(damage)] += 40
+    complaint = run("rm", store.name, code=2)
+    assert f"fuser /dev/shm/shmstore.{store.name}" in complaint
+    assert "--force" in complaint
+    assert store.name in EventStore.names()
+    if using is not None:
+        using.close()
+    store.close()
+    run("rm", store.name)
+    assert store.name not in EventStore.names()
 
 
 def test_rm_forgets_checkpoints_when_asked(store: EventStore, state: Path) -> None:

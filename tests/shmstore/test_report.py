@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -50,7 +51,10 @@ def test_a_producer_that_waits_for_room_is_seen(make: Callable[..., EventStore])
         store.put([b"x"] * 2, timeout=0)
     assert store.stat().room_wanted == 1
     room = next(line for line in report.page(store.stat()).splitlines() if line.startswith("room"))
-    assert room.endswith("; the producer waits for room: subscription 'slow' (nobody reads it) has acked up to 0 of 7")
+    assert room.endswith(
+        "; the producer waits for room: subscription 'slow' (nobody reads it) has acked up to 0 of 7: let it read on, or forget it with "
+        f"`shmstore unsubscribe {store.name} slow`"
+    )
     slow = store.subscribe("slow")
     slow.ack(slow.get(timeout=0))
     assert store.stat().room_wanted is None
@@ -101,6 +105,30 @@ def test_no_link_without_a_producer(make: Callable[..., EventStore], attach: Cal
     assert (seen.stat().stream.connected, seen.stat().evictions) == (True, 1)
     store.close()
     assert not seen.stat().stream.connected
+
+
+def test_a_clock_that_jumped_makes_no_reader_late(make: Callable[..., EventStore]) -> None:
+    """Lag counts from the latest time up to the ack: not thousands of seconds after a clock that went back and forth again."""
+    store = make(capacity=64, memory_unit=1024)
+    reader, now = store.subscribe("a"), time.time_ns() // 1_000_000
+
+    def lag(*seconds: float) -> float:
+        store.put([Event(EntryType.END, EventType.NONE, Position("binlog.000001", 99), int(now + 1000 * at)) for at in seconds])
+        return store.subscriptions()[0].lag_ms / 1000
+
+    assert lag(-100, -5000, -99) == 1  # nothing is acked: since the first
+    reader.ack(reader.get(limit_events=2, timeout=0))
+    assert lag() == 1
+    assert lag(-90) == 10
+    while reader.lag_events:
+        reader.ack(reader.get(timeout=0))
+    assert lag() == 0
+    assert lag(7200) == 7290  # a clock that is ahead by hours ...
+    while reader.lag_events:
+        reader.ack(reader.get(timeout=0))
+    assert lag(-80) == 0
+    reader.ack(reader.get(timeout=0))
+    assert lag(-20) == 60  # ... hides nothing once it is right again
 
 
 def test_how_old_the_oldest_event_is_that_a_reader_has_not_acked(make: Callable[..., EventStore]) -> None:

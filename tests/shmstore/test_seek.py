@@ -121,6 +121,26 @@ def test_find_after_the_ring_went_round(make):
         store.find(position(oldest - 2))
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_positions_survive_the_payload_of_an_oversized_event(make, told):
+    """First and latest position are known, without GTIDs, also where the last event lay in a segment of its own and is acked."""
+    store = make(capacity=8, memory_unit=64)
+    if told:
+        store.claim(start=Position("binlog.000003", 4))
+    reader = store.subscribe("a")
+    large = [rows(0, note="x" * 2000), end(1, "u:1-9")._replace(sql="y" * 2000)]
+    for event in large:
+        store.put(event, timeout=0)
+        assert store.latest_position == event.position
+        reader.ack(reader.get(timeout=0))
+        assert store.first_position == store.latest_position == event.position._replace(gtids="")
+    assert store.last_ack_point() == position(1)
+    store.put(b"z" * 2000, timeout=0)  # no event
+    assert store.latest_position is None
+    reader.ack(reader.get(timeout=0))
+    assert store.latest_position is None
+
+
 def test_the_last_ack_point_survives_its_payload(make):
     """Inside a transaction that fills the ring a producer still learns where the last one ended, from its slot."""
     store = make(capacity=8, memory_unit=64)

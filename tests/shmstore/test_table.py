@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import shmstore.table
-from shmstore import EventStore, PositionNotFound, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
+from shmstore import EventStore, PositionNotFound, StoreFull, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.layout import SubscriptionState
 from shmstore.ring import ACK_OF, FLOOR, GET_OF, PLACES, PUT, STATE_OF
+from tests.shmstore.commands import until
 from tests.shmstore.samples import contents
 
 
@@ -247,6 +248,35 @@ def test_unsubscribing_the_last_keeps_its_events(make):
     with pytest.raises(SubscriptionNotFound):
         store.unsubscribe("b")
     assert contents(store.subscribe("c").get(timeout=0)) == [b"3", b"4"]
+
+
+def test_unsubscribing_the_last_lets_a_producer_go_on_that_it_held_up(make, attach, start, no_slices):
+    """The last subscription goes with what the producer waits for: nobody else asked for that, and nothing could end the wait."""
+    store = make(capacity=4)
+    store.subscribe("slow").close()
+    store.put([b"1", b"2", b"3", b"4"])
+    waiting = start(store.put, b"5")
+    other = attach()
+    until(lambda: other.stat().room_wanted is not None)
+    other.unsubscribe("slow")
+    assert waiting.result(60) == 4
+    assert store.put([b"6", b"7", b"8"], timeout=0) == 7
+    with pytest.raises(StoreFull, match="nobody is subscribed"):
+        store.put(b"9", timeout=0)
+    assert contents(other.subscribe("next").get(timeout=0)) == [b"5", b"6", b"7", b"8"]
+
+
+def test_unsubscribing_the_last_lets_the_next_producer_go_on(make, attach):
+    """So it is where the producer gave up, or was stopped, and comes again."""
+    store = make(capacity=4)
+    store.subscribe("slow").close()
+    store.put([b"1", b"2", b"3", b"4"])
+    with pytest.raises(StoreFull, match=rf"`shmstore unsubscribe {store.name} slow`"):
+        store.put(b"5", timeout=0)
+    store.close()
+    other = attach()
+    other.unsubscribe("slow")
+    assert other.put(b"5", timeout=0) == 4
 
 
 def test_clear_takes_all_or_none(make, attach):
