@@ -224,8 +224,8 @@ class BinlogReader:
         """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`."""
         if gtids is None and offset >= FAR:
             raise PositionNotFound(
-                f"{session.where} cannot be asked for {file}:{offset}: without GTIDs a place is told in 4 bytes, up to 4 GiB; go on by GTID "
-                "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or start anew with start = latest after FLUSH BINARY LOGS"
+                f"{session.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
+                "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or begin a new store with start = latest after FLUSH BINARY LOGS"
             )
         self._endpoint = session.endpoint
         self._silence = settings.read_timeout

@@ -148,7 +148,7 @@ class BinlogFiles:
 def find_place(
     files: list[Path], wanted: Position, stop: Stop = lambda: False
 ) -> tuple[list[Path], Position, ExecutedSet | None]:
-    """Return (files from `wanted` on, place, GTID set executed there). Raises `PositionNotFound`; `LinkLost` when told to stop."""
+    """Return (files from `wanted` on, place, GTID set executed there). Raises `PositionNotFound`; `LinkLost` when asked to stop."""
     names = [file.name for file in files]
     if wanted.file not in names:
         raise PositionNotFound(

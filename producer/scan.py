@@ -23,7 +23,7 @@ from shmstore import BinlogPurged, Position, PositionNotFound
 
 Place = tuple[Position, ExecutedSet | None]
 Boundary = tuple[Position, ExecutedSet | None, float]
-STOPPED = "told to stop while the binlog was read for the place to start from"
+STOPPED = "asked to stop while the binlog was read for the place to start from"
 
 
 def scan_to_offset(session: Session, wanted: Position) -> Place:

@@ -90,7 +90,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("start", ["time", "place"])
-def test_a_scan_ends_when_told_to_stop(server: Server, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_ends_when_asked_to_stop(server: Server, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that still looks for its start stops like any other."""
     if server.flavor == "mariadb" and start == "place":
         return  # the server is asked
@@ -108,7 +108,7 @@ def test_a_scan_ends_when_told_to_stop(server: Server, start: str, monkeypatch: 
         remove(settings.store)
 
 
-def test_a_scan_of_files_ends_when_told_to_stop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_of_files_ends_when_asked_to_stop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """So does one that reads local files."""
     reads: list[BinlogFiles] = []
     read = BinlogFiles.read
