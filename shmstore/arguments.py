@@ -298,7 +298,7 @@ def _create(sub: Parser) -> None:
     sub.add_argument(
         "--permissions", type=mode, default=0o600, metavar="MODE", help="of its segment and semaphores (default 0600)"
     )
-    sub.add_argument("--group", help="group that owns it; with --permissions 0660 it may use it")
+    sub.add_argument("--group", help="group that owns it; with --permissions 0660 it may use it, with 0640 look at it")
     sub.add_argument(
         "--checksum", action=argparse.BooleanOptionalAction, help="keep a checksum of each event (default: in a file)"
     )

@@ -259,10 +259,19 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         segment.words[header_word("state")] = StoreState.REMOVED  # the next put, and who waits again, sees it
         epoch = f"{segment.epoch:x}"
         segment.close()
+    kept = []
     for left in _remains(where, epoch):
-        with suppress(FileNotFoundError):  # freed by an ack meanwhile
-            os.unlink(left)
         found = True
+        try:
+            os.unlink(left)
+        except FileNotFoundError:
+            pass  # freed by an ack meanwhile
+        except PermissionError:  # another member's of the group, in a directory where only its owner may remove it
+            kept.append(f"{left} (uid {owner_of(left)})")
+    if kept:
+        raise StoreError(
+            f"store {name!r} is removed, but not what other users put beside it: remove {', '.join(kept)} as that user"
+        )
     if not found:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
 

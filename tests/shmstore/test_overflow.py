@@ -160,6 +160,33 @@ def test_an_orphan_of_another_member_blocks_nobody(name, size):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_a_removal_names_what_others_left(name):
+    """An owner who removes the store removes all that is his; what a member of the group left is named, with the uid that may remove it."""
+    owner, member, gid = 54322, 54323, 54321
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
+        os.chown(store.segment.fd, owner, gid)
+        path = f"{store.segment.beside}.0"
+        assert as_user(name, member, gid, 0, 1000) == -signal.SIGKILL
+        code = f"""
+import ctypes, os
+from shmstore import *
+import shmstore.overflow
+os.setgroups([]); os.setgid({gid}); os.setuid({owner})
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+try:
+    EventStore.unlink({name!r})
+except StoreError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert f"remove {path} (uid {member}) as that user" in done.stdout
+        assert store.segment.removed
+    assert leftovers(name) == [os.path.basename(path)]
+    os.unlink(path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 def test_what_root_puts_belongs_to_the_owner(name, mode):
     """The owner of a store reads the large events that root puts into it, and its ack removes them."""
