@@ -388,6 +388,34 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(AckError):
                 subscription.rollback(batch)
 
+    @precondition(lambda self: self.subscriptions)
+    @rule(who=st.integers(0, 2), offset=st.integers(-2, 12), start=st.sampled_from(["sequence", "sequence", "text", "latest"]))
+    def seek(self, who: int, offset: int, start: str) -> None:
+        """Go on elsewhere: what lies before is acked, what was got is given again."""
+        name = self.reading(who)
+        reader, subscription = self.model.readers[name], self.subscriptions[name]
+        sequence = self.model.newest + 1 if start == "latest" else reader.ack + 1 + offset
+        if reader.ack < sequence <= self.model.newest + 1:
+            subscription.seek(start if start == "latest" else sequence if start == "sequence" else str(sequence))
+            self.stale |= {id(taken) for whose, taken, _ in self.got if whose == name and taken.last > reader.ack}
+            reader.ack = reader.get = sequence - 1
+        else:
+            with pytest.raises(PositionNotFound):
+                subscription.seek(sequence)
+
+    @precondition(lambda self: self.subscriptions)
+    @rule(who=st.integers(0, 2), offset=st.integers(-2, 9))
+    def rollback_to_a_sequence(self, who: int, offset: int) -> None:
+        name = self.reading(who)
+        reader, to = self.model.readers[name], self.model.readers[name].ack + offset
+        if reader.ack <= to <= reader.get:
+            self.subscriptions[name].rollback(to + 1)
+            reader.get = to
+            self.stale |= {id(taken) for whose, taken, _ in self.got if whose == name and taken.last > to}
+        else:
+            with pytest.raises(AckError):
+                self.subscriptions[name].rollback(to + 1)
+
     # ------------------------------------------------------------ peek
 
     @rule(offset=st.integers(-2, 20), limit_events=st.none() | st.integers(1, 9), limit_bytes=st.none() | st.integers(1, 99))
