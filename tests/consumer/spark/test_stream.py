@@ -215,6 +215,8 @@ def test_starting_offsets(make: Make, store: EventStore, binlog: Binlog) -> None
         "earliest": [0, 1, 2, 3],
         f"{end.position.file}:{end.position.offset}": [2, 3],
         end.position.gtids: [2, 3],
+        f"gtid:{end.position.gtids}": [2, 3],
+        "6": [2, 3],
         "2023-11-14T22:13:20.700+00:00": [2, 3],
         "latest": [],
     }
