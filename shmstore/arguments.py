@@ -296,7 +296,7 @@ def _create(sub: Parser) -> None:
         "--evict-after", type=seconds, default=30.0, metavar="SECONDS", help="how long it may, with --lag evict (default 30)"
     )
     sub.add_argument(
-        "--permissions", type=mode, default=0o600, metavar="MODE", help="of its segment and semaphores (default 0600)"
+        "--permissions", type=mode, default=0o600, metavar="MODE", help="of its segment (default 0600)"
     )
     sub.add_argument("--group", help="group that owns it; with --permissions 0660 it may use it, with 0640 look at it")
     sub.add_argument(

@@ -34,7 +34,6 @@ LINE: Final = 64
 
 SUBSCRIPTIONS: Final = 64
 NAME_BYTES: Final = 64
-SEMAPHORE_BYTES: Final = 32  # of a sem_t, on 64-bit Linux
 SOURCE_BYTES: Final = 256
 DISARMED: Final = 2**63 - 1
 MAX_SEQUENCE: Final = 2**63 - 1 - 2**32
@@ -123,7 +122,6 @@ def _record(*lines: list[tuple[str, str]]) -> np.dtype:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": at})
 
 
-SEMAPHORE: Final = f"V{SEMAPHORE_BYTES}"
 HEADER: Final = _record(
     [
         ("magic", "S8"),
@@ -150,13 +148,13 @@ HEADER: Final = _record(
     [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
     [("oversized", "<i8")],  # sequence of the last event put into a segment of its own; written by the producer before `put`
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
-    # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and the semaphore it sleeps on
-    [("room_wanted", "<i8"), ("room", SEMAPHORE)],
+    # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and what it sleeps on: see sync.Condition
+    [("room_wanted", "<i8"), ("room", "<i8")],
     [("producer_pid", "<i8"), ("producer_start", "<i8"), ("heartbeat_ms", "<i8"), ("source_offset", "<i8")],
     [(f"stream_{field}", "<i8") for field in STREAM_FIELDS],  # written by the producer with its heartbeat, for people to read
     [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
     [("start_offset", "<i8"), ("start_file", f"S{SOURCE_BYTES}")],  # every event of this epoch after here is or was in the store
-    [("lock", SEMAPHORE)],  # what those who want the table's lock sleep on
+    [("lock", "<i8")],  # what those who want the table's lock sleep on
 )
 
 SUBSCRIPTION: Final = _record(
@@ -170,7 +168,7 @@ SUBSCRIPTION: Final = _record(
         ("created_ms", "<i8"),
     ],
     [("get", "<i8"), ("ack", "<i8")],  # written by the owner alone
-    [("wanted", "<i8"), ("woken", SEMAPHORE)],  # put sequence the reader waits for, or DISARMED; and the semaphore it sleeps on
+    [("wanted", "<i8"), ("woken", "<i8")],  # put sequence the reader waits for, or DISARMED; and what it sleeps on
 )
 
 
@@ -205,7 +203,7 @@ def sizes(capacity: int, limit: int) -> Sizes:
     return Sizes(places, ends, rows, slots, arena, arena_size, arena + arena_size)
 
 
-# ---------------------------------------------------------------- words: index of a field in the fixed part
+# ---------------------------------------------------------------- words: index of an int64 field in the fixed part
 
 
 def header_word(field: str) -> int:

@@ -26,7 +26,7 @@ from shmstore.layout import BatchMode, Sizes, StoreFlag, StoreState, Subscriptio
 from shmstore.mapping import cursors_sane, mapped
 from shmstore.memory import free_memory
 from shmstore.options import Options
-from shmstore.sync import is_locked, semaphore, start_time
+from shmstore.sync import is_locked, start_time
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -332,14 +332,12 @@ def _first_header(options: Options, sizes: Sizes) -> bytes:
     header["places"] = 1
     header["put"] = header["floor"] = header["oversized"] = options.first - 1
     header["room_wanted"] = layout.DISARMED
-    header["room"], header["lock"] = semaphore(0), semaphore(1)
     return header.tobytes()
 
 
 def _first_places(options: Options) -> bytes:
     table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
     table["wanted"] = layout.DISARMED
-    table["woken"] = semaphore(0)
     table["get"] = table["ack"] = options.first - 1
     table["state"][0] = SubscriptionState.ACTIVE  # place 0 holds everything until somebody subscribes
     return table.tobytes()

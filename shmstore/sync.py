@@ -6,13 +6,13 @@ Plan. Three kinds of agreement, each by what survives a kill -9:
   when the process dies, however it dies. It says who the producer is and who owns a subscription.
 - Lock guards the few things that several processes write. A Condition is what waiters sleep on, with a time-out;
   an ownership of the table's byte is what excludes. A holder that dies leaves the byte free: whoever comes next takes it,
-  and who waits already looks again within LOCK_SLICE; their release puts the semaphore right again.
-- Condition is a POSIX semaphore. The waiter writes what it waits for, fences, looks again, and
-  only then sleeps; the other side writes its cursor, fences, and then looks for waiters. One of the two sees the other.
+  and who waits already looks again within LOCK_SLICE; their release wakes the next.
+- Condition is a word of the segment that the kernel lets processes sleep on. The waiter writes what it waits for, fences, looks
+  again, and only then sleeps; the other side writes its cursor, fences, and then looks for waiters. One of the two sees the other.
 
-The semaphores lie in the segment itself, initialised at its creation. So whoever may use the segment may wait and wake, whoever
-came first; neither needs a descriptor, a name or memory, so that neither can fail; and they are the same at whatever path a
-store in a file is mounted. What a process killed in a wait or a reboot leaves in one is at worst a wait that returns at once.
+Conditions are not named semaphores: those belong to whoever comes first, and opening one can fail. Here whoever may use the
+segment may wait and wake; neither needs a descriptor, a name or memory, so that neither can fail; and at whatever path a store in a
+file is mounted, they are the same. Whatever a killed process or a damaged file leaves in one is at worst a wait that returns at once.
 
 Order. What processes tell each other without a lock, they tell by the words of the segment's fixed part. A word is stored after
 everything before it and loaded before everything after it ("release" and "acquire"); the rings, which words lead to, are
@@ -33,7 +33,6 @@ import weakref
 from typing import Final, Protocol
 
 from shmstore.errors import StoreError, refused
-from shmstore.layout import SEMAPHORE_BYTES
 
 try:
     from shmstore import hot as hot  # for segment, ring and batch, too
@@ -240,64 +239,51 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-# ---------------------------------------------------------------- semaphores
+# ---------------------------------------------------------------- conditions
 
 
 class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
 
 
-_libc.sem_init.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
-_libc.sem_post.argtypes = [ctypes.c_void_p]
-_libc.sem_getvalue.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
-try:
-    _libc.sem_clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
-except AttributeError:
-    raise StoreError(
-        f"the C library here ({' '.join(platform.libc_ver()).strip() or 'not glibc'}) has no sem_clockwait(3): shmstore needs glibc 2.30 "
-        "or later (August 2019); use a newer distribution or container image"
-    ) from None
-
-
-def semaphore(value: int) -> bytes:
-    """The bytes of a POSIX semaphore of that value, for processes to share."""
-    made = ctypes.create_string_buffer(SEMAPHORE_BYTES)
-    _libc.sem_init(made, 1, value)
-    return made.raw
+_FUTEX: Final = {"x86_64": 202, "ppc64le": 221}.get(os.uname().machine, 98)  # the call's number; 98 on all younger processors
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 
 
 class Condition:
-    """The POSIX semaphore at word `word` of a segment's fixed part. Holds the mapping.
+    """What a waiter sleeps on: word `word` of a segment's fixed part, 1 once it was notified. Holds the mapping.
 
-    The wait is libc's own, on the monotonic clock: the wall clock may jump.
+    The kernel compares the word once more before it lets the waiter sleep, so that no notice is lost (futex(2)). Several
+    notices before a wait are one. The time-out is on the monotonic clock: the wall clock may jump.
     """
 
-    __slots__ = ("_semaphore",)
+    __slots__ = ("_flag",)
 
     def __init__(self, fixed: memoryview, word: int) -> None:
-        self._semaphore = (ctypes.c_ubyte * SEMAPHORE_BYTES).from_buffer(fixed, word * 8)
+        self._flag = ctypes.c_uint32.from_buffer(fixed, word * 8)  # futexes have 32 bits: of the word, the lower ones
 
     def wait(self, timeout: float) -> None:
-        """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case.
+        """Sleep until notified, `timeout` seconds passed, or a signal came. The caller looks again in any case, behind a fence.
 
         What a signal's handler raises ends the wait.
         """
         if COMPILED:
-            hot.sleep(ctypes.addressof(self._semaphore), timeout)
+            hot.sleep(ctypes.addressof(self._flag), timeout)
             return
-        at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(timeout * 1e9)
-        _libc.sem_clockwait(ctypes.addressof(self._semaphore), time.CLOCK_MONOTONIC, _Timespec(*divmod(at, 1_000_000_000)))
+        if not self._flag.value:
+            left = _Timespec(*divmod(int(timeout * 1e9), 1_000_000_000))
+            _libc.syscall(_FUTEX, ctypes.byref(self._flag), _FUTEX_WAIT, 0, ctypes.byref(left), None, 0)
+        self._flag.value = 0  # a notice that comes just here is seen by who looks again
 
     def notify(self) -> None:
         """Wake a waiter, or let the next wait return at once."""
-        _libc.sem_post(ctypes.addressof(self._semaphore))
+        self._flag.value = 1
+        _libc.syscall(_FUTEX, ctypes.byref(self._flag), _FUTEX_WAKE, 1, None, None, 0)
 
     @property
     def notified(self) -> bool:
         """True where the next wait would return at once."""
-        value = ctypes.c_int()
-        _libc.sem_getvalue(ctypes.addressof(self._semaphore), value)
-        return value.value > 0
+        return bool(self._flag.value)
 
 
 class Lock:
@@ -318,7 +304,7 @@ class Lock:
                 f"the store's table is locked by another thread for more than {timeout} s: let each thread attach for itself"
             )
         try:
-            while not self._owner.acquire():  # the byte is what counts: a dead holder never releases the semaphore
+            while not self._owner.acquire():  # the byte is what counts: a dead holder never notifies
                 if deadline.passed:
                     raise StoreError(
                         f"the store's table is locked for more than {timeout} s by a living process: see `shmstore stat`"
@@ -333,9 +319,7 @@ class Lock:
         """Give the lock back and wake one waiter."""
         try:
             self._owner.release()
-            # Not above 1, or waiters would all wake for nothing. Two that see 0 at once make it 2; that is harmless,
-            # since the byte excludes.
-            if not self._free.notified:
+            if not self._free.notified:  # else the next to wait does not sleep, and whoever does is woken by him
                 self._free.notify()
         finally:
             self._threads.release()

@@ -32,15 +32,15 @@ from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from shmstore.errors import StoreCorrupt
-from shmstore.layout import ABSURD, DISARMED, FIXED_SIZE, MAX_SEQUENCE, SEMAPHORE_BYTES, SLOT, SUBSCRIPTIONS, StoreState, SubscriptionState, header_word, subscription_word
+from shmstore.layout import ABSURD, DISARMED, FIXED_SIZE, MAX_SEQUENCE, SLOT, SUBSCRIPTIONS, StoreState, SubscriptionState, header_word, subscription_word
 
 cdef extern from *:
     """
     #if defined(PYPY_VERSION) || defined(Py_GIL_DISABLED)
     #error "views are moved on by CPython's rules, under its lock: the Python does without"
     #endif
+    #include <linux/futex.h>
     #include <linux/membarrier.h>
-    #include <semaphore.h>
     #include <sys/syscall.h>
     #include <time.h>
     #include <unistd.h>
@@ -58,9 +58,16 @@ cdef extern from *:
     }
     #define clock_now() nanoseconds(CLOCK_MONOTONIC)
     #define wall_now() nanoseconds(CLOCK_REALTIME)
-    static inline void sleep_on(sem_t *semaphore, int64_t until) {
+    /* as sync.Condition: the lower half of a word, 1 once it was notified */
+    static inline void sleep_on(uint32_t *flag, int64_t until) {
         struct timespec at = {until / 1000000000, until % 1000000000};
-        sem_clockwait(semaphore, CLOCK_MONOTONIC, &at);
+        if (!__atomic_load_n(flag, __ATOMIC_ACQUIRE))
+            syscall(SYS_futex, flag, FUTEX_WAIT_BITSET, 0, &at, NULL, FUTEX_BITSET_MATCH_ANY);
+        __atomic_store_n(flag, 0, __ATOMIC_SEQ_CST);
+    }
+    static inline void wake_one(uint32_t *flag) {
+        __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+        syscall(SYS_futex, flag, FUTEX_WAKE, 1, NULL, NULL, 0);
     }
     #ifdef SHMSTORE_TRACED  /* tests/interleavings/test_compiled_order.py hears of each step before it is done */
     void (*shmstore_traced)(int step, const int64_t *word, int64_t value);
@@ -71,7 +78,7 @@ cdef extern from *:
     #define store_released(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
     #define publish(word, value) (trace('s', (word), (value)), store_released((word), (value)))
     #define look(word) (trace('l', (word), 0), __atomic_load_n((word), __ATOMIC_ACQUIRE))
-    #define wake_up(semaphore) (trace('p', NULL, 0), sem_post(semaphore))
+    #define wake_up(word) (trace('p', NULL, 0), wake_one((uint32_t *)(word)))
     #define full_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define settle(asymmetric) \\
         do { \\
@@ -93,12 +100,10 @@ cdef extern from *:
     int64_t look(const int64_t* word) noexcept nogil
     void settle(bint asymmetric) noexcept nogil
     void settle_heavily(bint asymmetric) noexcept nogil
-    ctypedef struct sem_t:
-        pass
-    int wake_up(sem_t* semaphore) noexcept nogil
+    void wake_up(int64_t* word) noexcept nogil
     int64_t clock_now() noexcept nogil
     int64_t wall_now() noexcept nogil
-    void sleep_on(sem_t* semaphore, int64_t until) noexcept nogil
+    void sleep_on(uint32_t* flag, int64_t until) noexcept nogil
     void rest_a_moment() noexcept nogil
     void fetch "__builtin_prefetch"(const void*) noexcept nogil
     object new_object(object cls, object arguments)
@@ -126,7 +131,7 @@ cdef packed struct Slot:
     uint32_t check
     uint64_t rest
 
-if sizeof(sem_t) > SEMAPHORE_BYTES or SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size", "rows", "check", "flags")] != [20, 24, 28, 32]:
+if SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size", "rows", "check", "flags")] != [20, 24, 28, 32]:
     raise ImportError("layout is not what this was compiled for")
 
 cdef int64_t PUT = header_word("put"), ARMED = header_word("armed"), OVERSIZED = header_word("oversized")

@@ -186,4 +186,4 @@ cdef class Puts:
                 publish(words + ARMED, 1)
             else:
                 publish(wanted, DISARM)
-                wake_up(<sem_t*>(words + FIRST_WOKEN + place * NEXT_PLACE))
+                wake_up(words + FIRST_WOKEN + place * NEXT_PLACE)

@@ -9,7 +9,7 @@ cdef class Takes:
     cdef public bint gets_now, acks_now  # False: everything goes the long way
     cdef public bint interrupted  # by another thread or a handler: the wait is to end
     cdef int64_t wanted_word, state_word, heartbeat_word
-    cdef sem_t* semaphore
+    cdef uint32_t* woken
     cdef int64_t short, looks  # ns: after a sleep shorter than that, how long to look before the next
     cdef bint hurried  # the last sleep was that short
     cdef object segment, batch
@@ -21,7 +21,7 @@ cdef class Takes:
         self.get_word, self.ack_word = subscription_word(place, "get"), subscription_word(place, "ack")
         self.wanted_word, self.state_word = subscription_word(place, "wanted"), subscription_word(place, "state")
         self.heartbeat_word = subscription_word(place, "heartbeat_ms")
-        self.semaphore = <sem_t*>(self.mapped.words + <int64_t>subscription_word(place, "woken"))
+        self.woken = <uint32_t*>(self.mapped.words + <int64_t>subscription_word(place, "woken"))
 
     def tune(self, segment, batch, bint gets_now, bint acks_now, double short, double looks):
         """Say what the batches are, a kind of Run of `segment`, and which of the two have nothing unusual about them.
@@ -97,7 +97,7 @@ cdef class Takes:
                     break
                 publish(words + self.heartbeat_word, wall_now() // 1000000)
                 with nogil:
-                    sleep_on(self.semaphore, min(until, began + <int64_t>(slice * 1e9)))
+                    sleep_on(self.woken, min(until, began + <int64_t>(slice * 1e9)))
                 if self.look_at_put() >= next:  # the usual end of a wait: nothing to arm again
                     self.hurried = clock_now() - began < self.short
                     break
@@ -142,8 +142,8 @@ cdef class Takes:
         return 2 if look(at.words + ROOM_WANTED) <= last else 1
 
 
-def sleep(size_t semaphore, double seconds):
-    """Take one of the POSIX semaphore at that address, or return after `seconds` or a signal."""
+def sleep(size_t flag, double seconds):
+    """Wait as `sync.Condition` does, on the flag at that address."""
     cdef int64_t until = clock_now() + <int64_t>(seconds * 1e9)
     with nogil:
-        sleep_on(<sem_t*>semaphore, until)
+        sleep_on(<uint32_t*>flag, until)

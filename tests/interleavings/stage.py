@@ -91,13 +91,16 @@ class Records:
 
 
 class Semaphore:
-    """Stands for a Condition: waits without a time-out, so that a lost wake-up is for ever."""
+    """Stands for a Condition: waits without a time-out, so that a lost wake-up is for ever; several notices before a wait are one."""
 
     def __init__(self, memory: Memory, name: str) -> None:
         self.memory, self.name = memory, name
+        self.one_waits = name != "lock"  # of several, another may take the notice meanwhile
 
     def wait(self, timeout: float) -> None:
         self.memory.wait(self.name)
+        while self.one_waits and self.memory.value(self.name):
+            self.memory.wait(self.name)
 
     def notify(self) -> None:
         self.memory.post(self.name)

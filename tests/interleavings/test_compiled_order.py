@@ -91,8 +91,8 @@ class Words:
 mapped = shmstore.segment.mapped
 
 
-def watched(*arguments):
-    views = mapped(*arguments)
+def watched(*arguments, **options):
+    views = mapped(*arguments, **options)
     side = OF_READER if base else OF_PRODUCER  # who creates the store, puts
     base[ctypes.addressof(ctypes.c_char.from_buffer(views.fixed))] = side
     return views._replace(words=Words(views.words, side))

@@ -278,29 +278,32 @@ def test_an_event_that_encodes_to_too_much(monkeypatch):
         shmstore.codec.encode_batch([begin(0)])
 
 
-# ---------------------------------------------------------------- the C library
+# ---------------------------------------------------------------- the C library, and paths
 
 
-def test_a_c_library_without_what_is_needed():
-    """A C library that is too old is named, with the one that is needed."""
-    program = """
-import ctypes
+def test_no_c_library_is_too_old(name):
+    """A store waits and wakes by calls of the kernel: it takes no semaphores of the C library, younger ones (2.30) or older."""
+    program = f"""
+import ctypes, threading
 class Old(ctypes.CDLL):
-    def __getattr__(self, name):
-        if name == "sem_clockwait":
-            raise AttributeError(name)
-        return super().__getattr__(name)
+    def __getattr__(self, function):
+        if function.startswith("sem_"):
+            raise AttributeError(function)
+        return super().__getattr__(function)
 ctypes.CDLL = Old
-from shmstore.errors import StoreError
-try:
-    from shmstore import EventStore
-except StoreError as error:
-    assert "sem_clockwait" in str(error) and "2.30" in str(error), error
-else:
-    raise SystemExit("no error")
+from shmstore import EventStore, subscription
+subscription.WAIT_SLICE = 120.0
+with EventStore.create({name!r}, capacity=8) as store, store.subscribe("a") as reader:
+    putting = threading.Timer(0.1, EventStore.attach({name!r}).put, [b"x"])
+    putting.start()
+    assert len(reader.get(timeout=60)) == 1
+    putting.join()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    for pure in ("", "1"):
+        environment = {**os.environ, "SHMSTORE_PURE": pure}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100)
+        assert (done.returncode, done.stderr) == (0, "")
+        EventStore.unlink(name)
 
 
 def test_a_file_is_one_store_at_whatever_path(name, tmp_path, start, no_slices, either_way):

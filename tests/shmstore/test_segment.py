@@ -143,7 +143,7 @@ def test_a_successor_has_another_epoch(make, name):
 
 
 def test_modes(make, name):
-    """A store and its semaphores are its owner's alone by default."""
+    """A store is its owner's alone by default."""
     store = make()
     store.subscribe("a").get(timeout=0.01)
     for entry in leftovers(name):

@@ -14,13 +14,13 @@ import pytest
 
 from shmstore import EventStore, StoreError
 from shmstore.layout import LOCK_PRODUCER
-from shmstore.sync import Condition, Deadline, Lock, Ownership, fence, is_alive, semaphore, start_time
+from shmstore.sync import Condition, Deadline, Lock, Ownership, fence, is_alive, start_time
 
 
 @pytest.fixture
 def condition() -> Condition:
     """A condition in this process's own memory."""
-    return Condition(memoryview(bytearray(semaphore(0))), 0)
+    return Condition(memoryview(bytearray(8)), 0)
 
 
 def child(body: str, *arguments: object) -> subprocess.Popen[str]:
