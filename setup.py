@@ -4,8 +4,10 @@ from setuptools import Extension, setup
 
 setup(
     ext_modules=[
-        Extension("producer.compiled", ["producer/native/compiled.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("shmstore.hot", ["shmstore/native/hot.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("shmstore.columns", ["shmstore/native/columns.pyx"], extra_compile_args=["-O3"], optional=True),
+        Extension(
+            "shmstore.producer.native.compiled", ["producer/native/compiled.pyx"], extra_compile_args=["-O3"], optional=True
+        ),
+        Extension("shmstore.native.hot", ["shmstore/native/hot.pyx"], extra_compile_args=["-O3"], optional=True),
+        Extension("shmstore.native.columns", ["shmstore/native/columns.pyx"], extra_compile_args=["-O3"], optional=True),
     ]
 )

@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shmstore import SLOT, Batch, CheckpointFile, EventStore, Position, PositionNotFound, ShmStoreError, SlotFlag, StoreCorrupt
-from shmstore.codec import decode_stored, position_of
-from shmstore.durable import replace
+from shmstore.atomic_file import replace
+from shmstore.encoding.codec import decode_stored, position_of
 from shmstore.event import EventType
 
 FILE_BYTES = 64 << 20

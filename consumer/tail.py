@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from consumer.canal import ddl_target
-from consumer.formats import Formatter
-from consumer.local import Consumer
-from consumer.patterns import Patterns
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreView
+from shmstore.consumer.consumer import Consumer
+from shmstore.consumer.formats.canal import ddl_target
+from shmstore.consumer.formats.own import Formatter
+from shmstore.consumer.table_patterns import Patterns
 from shmstore.event import EntryType, Event
-from shmstore.start import Start
+from shmstore.start_position import Start
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
 PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no trace in the store that could wake it

@@ -9,7 +9,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from consumer.spark import replicate, session_settings
+from shmstore.consumer.spark import session_settings
+from shmstore.consumer.spark.replicate import replicate
 
 
 def run(spark: SparkSession, store: str, url: str, account: dict[str, str], checkpoint: str, *, once: bool = False) -> None:

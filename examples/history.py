@@ -7,7 +7,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from consumer.spark import replicate, session_settings
+from shmstore.consumer.spark import session_settings
+from shmstore.consumer.spark.replicate import replicate
 
 
 def keep(spark: SparkSession, store: str, lake: str, *, once: bool = False) -> None:

@@ -4,7 +4,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from consumer.spark import LagListener, replicate, session_settings
+from shmstore.consumer.spark import LagListener, session_settings
+from shmstore.consumer.spark.replicate import replicate
 
 
 def run(spark: SparkSession, store: str, lake: str, *, once: bool = False) -> None:

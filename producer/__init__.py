@@ -1,23 +1,27 @@
 """MySQL and MariaDB in: one binlog connection, decoded exactly, put into a store."""
 
-from producer.doctor import Finding, check_server
-from producer.errors import (
+if __name__ == "producer":  # found as a folder of the checkout, where a file of yours may have the same name
+    raise ImportError("import shmstore.producer instead of producer")
+
+from shmstore.producer.doctor import Finding, check_server
+from shmstore.producer.errors import (
     AnonymousTransactions,
     ChecksumMismatch,
     LinkLost,
     LoginRefused,
+    PatternError,
     PrivilegeMissing,
     ServerBehind,
     ServerIdInUse,
     ServerUnreachable,
+    SettingsError,
     TransactionBroken,
 )
-from producer.filter import PatternError
-from producer.progress import Progress, cancel_snapshot, request_snapshot, snapshot_status, snapshot_waits
-from producer.replicator import run
-from producer.settings import Settings, SettingsError, add_flags, load_all, load_settings
-from producer.sources import run_all
-from producer.vitals import Summary
+from shmstore.producer.pipeline.replicator import run
+from shmstore.producer.pipeline.sources import run_all
+from shmstore.producer.pipeline.statistics import Summary
+from shmstore.producer.settings import Settings, add_flags, load_all, load_settings
+from shmstore.producer.snapshot.progress import Progress, cancel_snapshot, request_snapshot, snapshot_status, snapshot_waits
 
 __all__ = [
     "AnonymousTransactions",

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from producer.binlog import Session, connect
-from producer.errors import PrivilegeMissing
-from producer.gtid_position import answered
-from producer.places import split_places
-from producer.replicator import replica_id
-from producer.retention import SHORT_HOURS, file_after, kept_seconds
-from producer.scan import file_begins
-from producer.server import Server, binlog_files, log_end, read_server
-from producer.settings import Settings, parse_place
-from producer.start import check_place, lowest
-from producer.tables import may_select
 from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
+from shmstore.producer.connection.dump import replica_id
+from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
+from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.errors import PrivilegeMissing
+from shmstore.producer.settings import Settings, parse_place
+from shmstore.producer.snapshot.tables import may_select
+from shmstore.producer.start.choose import check_place
+from shmstore.producer.start.gtid_position import answered
+from shmstore.producer.start.places import split_places
+from shmstore.producer.start.resume import lowest
+from shmstore.producer.start.retention import SHORT_HOURS, file_after, kept_seconds
+from shmstore.producer.start.scan import file_begins
 
 
 class Finding(NamedTuple):

@@ -39,3 +39,11 @@ class ChecksumMismatch(LinkLost):
 
 class TransactionBroken(UnsupportedEvent):
     """The stream of transactions contradicts itself or the store; it can not be skipped: what follows would be wrong."""
+
+
+class PatternError(SourceError, ValueError):
+    """A filter pattern cannot be read."""
+
+
+class SettingsError(SourceError, ValueError):
+    """An option is unknown, missing or not allowed."""

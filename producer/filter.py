@@ -15,16 +15,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from shmstore.codec import encode_schema, unpack_rows
-from shmstore.errors import SourceError
+from shmstore.encoding.codec import encode_schema, unpack_rows
 from shmstore.event import EventType, TableSchema
+from shmstore.producer.errors import PatternError
 
 OPERATIONS = ("insert", "update", "delete", "ddl", "dcl", "query")
 MASK = "***"
-
-
-class PatternError(SourceError, ValueError):
-    """A filter pattern cannot be read."""
 
 
 class Patterns:

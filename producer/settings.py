@@ -24,16 +24,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from producer import gtid
-from producer.filter import OPERATIONS, Patterns, TableFilter
-from shmstore.errors import SourceError
 from shmstore.event import Position
+from shmstore.producer import gtid
+from shmstore.producer.errors import SettingsError
+from shmstore.producer.filter import OPERATIONS, Patterns, TableFilter
 
 PREFIX = "SHMSTORE_"
-
-
-class SettingsError(SourceError, ValueError):
-    """An option is unknown, missing or not allowed."""
 
 
 def _option(default: Any, help_: str, *, choices: tuple[str, ...] = (), low: float = -math.inf, flag: bool = True) -> Any:

@@ -1,5 +1,5 @@
 """Lets Spark find ``format("shmstore")`` by itself: it imports packages named ``pyspark_*`` and takes their DefaultSource."""
 
-from consumer.spark.source import ShmStoreSource as DefaultSource
+from shmstore.consumer.spark.source.source import ShmStoreSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -6,16 +6,16 @@
 ...     batch = audit.get(timeout=1)
 ...     audit.ack(batch)
 
-To read the code, begin with `layout` (the bytes), `ring` (put, get and ack as arithmetic) and `sync` (who may, and in what order
-memory is seen); then `room` and `subscription` (waiting), `table` (who comes and goes) and `store` (all together). The rest hangs on these.
+To read the code, begin with `memory.layout` (the bytes), `ring` (put, get and ack as arithmetic) and `memory.locks` (who may, and in
+what order memory is seen); then `store.backpressure` and `store.subscription` (waiting), `store.subscription_table` (who comes and goes)
+and `store.store` (all together). The rest hangs on these.
 """
 
 import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from shmstore.batch import Batch
-    from shmstore.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
+    from shmstore.consumer.consumer import Consumer
     from shmstore.errors import (
         AckError,
         BatchTooLarge,
@@ -40,12 +40,14 @@ if typing.TYPE_CHECKING:
         UnsupportedEvent,
     )
     from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
-    from shmstore.layout import SLOT, BatchMode, SlotFlag
-    from shmstore.ring import Cursor
-    from shmstore.stat import StoreStat, StreamStat, SubscriptionStat
-    from shmstore.store import EventStore
-    from shmstore.subscription import Subscription
-    from shmstore.view import StoreView
+    from shmstore.memory.layout import SLOT, BatchMode, SlotFlag
+    from shmstore.ring.cursors import Cursor
+    from shmstore.store.batch import Batch
+    from shmstore.store.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
+    from shmstore.store.stats import StoreStat, StreamStat, SubscriptionStat
+    from shmstore.store.store import EventStore
+    from shmstore.store.subscription import Subscription
+    from shmstore.store.view import StoreView
 
 __version__ = "0.1.0"
 
@@ -62,6 +64,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointFile",
     "Column",
+    "Consumer",
     "Cursor",
     "EntryType",
     "Event",
@@ -97,19 +100,35 @@ __all__ = [
     "state_directory",
 ]
 
-# Where the names live, what loads quickly first: the command line needs no numpy to explain itself.
-_HOMES = ("errors", "event", "checkpoint", "layout", "ring", "stat", "batch", "view", "store", "subscription")
+# Where each public name is defined. They are imported when first asked for: the command line needs no numpy to explain itself.
+_HOMES = {
+    name: f"shmstore.{home}"
+    for home, names in {
+        "consumer.consumer": "Consumer",
+        "errors": "AckError BatchTooLarge BinlogDisabled BinlogPurged LayoutMismatch PositionNotFound ProducerInUse "
+        "ProtocolError SchemaUnknown ShmStoreError SourceError StoreClosed StoreCorrupt StoreError "
+        "StoreExists StoreFull StoreNotFound SubscriptionInUse SubscriptionLost SubscriptionNotFound "
+        "UnsupportedEvent",
+        "event": "ABSENT Absent Column EntryType Event EventType Position Row TableSchema",
+        "memory.layout": "BatchMode SLOT SlotFlag",
+        "ring.cursors": "Cursor",
+        "store.batch": "Batch",
+        "store.checkpoint": "Checkpoint CheckpointFile checkpoints state_directory",
+        "store.stats": "StoreStat StreamStat SubscriptionStat",
+        "store.store": "EventStore",
+        "store.subscription": "Subscription",
+        "store.view": "StoreView",
+    }.items()
+    for name in names.split()
+}
 
 
 def __getattr__(name: str) -> typing.Any:
     """Import a public name when it is first asked for."""
-    if name in __all__:
-        for home in _HOMES:
-            module = importlib.import_module(f"shmstore.{home}")
-            if name in vars(module):
-                globals()[name] = found = vars(module)[name]
-                return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(importlib.import_module(_HOMES[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from consumer.formats import format_event
 from scripts.shop.canonical import base_type, canonical, checksum_table
 from scripts.shop.compare import Difference, Layout, checksum_named, differences, of_rows, of_sqlite, render
 from scripts.shop.replay import Replay
@@ -19,7 +18,8 @@ from scripts.shop.schema import DATABASE, LIVE_DDL, TABLES, AddColumn, create_st
 from scripts.shop.sqlite_reader import SqliteTables
 from scripts.shop.values import Rows
 from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.codec import decode, encode
+from shmstore.consumer.formats.own import format_event
+from shmstore.encoding.codec import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent
 

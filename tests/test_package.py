@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -86,17 +87,17 @@ def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     assert wanted <= declared, f"{folder} imports {sorted(wanted - declared)}, declared nowhere"
 
 
-@pytest.mark.parametrize("package", ["shmstore", "producer", "consumer"])
+@pytest.mark.parametrize("package", ["shmstore", "shmstore.producer", "shmstore.consumer", "shmstore.consumer.spark"])
 def test_public_names(package: str) -> None:
     """`__all__` is a written-out, sorted list of names that are there; the package is typed and documented."""
-    source = (ROOT / package / "__init__.py").read_text()
+    source = (ROOT / package.replace(".", "/") / "__init__.py").read_text()
     lists = [
         ast.literal_eval(node.value)
         for node in ast.parse(source).body
         if isinstance(node, ast.Assign)
         and any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
     ]
-    assert len(lists) == 1, f"{package}/__init__.py has no __all__ of its own"
+    assert len(lists) == 1, f"{package} has no __all__ of its own"
     names = lists[0]
     # Constants, classes, functions: the order of `ruff check --select RUF022`.
     assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
@@ -107,16 +108,26 @@ def test_public_names(package: str) -> None:
     }
     modules = {name for name in visible if type(vars(module)[name]).__name__ == "module"}
     assert visible - modules - set(names) == set(), "imported, but neither in __all__ nor private"
-    assert (ROOT / package / "py.typed").exists()
+    assert (ROOT / "shmstore" / "py.typed").exists()
     assert module.__doc__
 
 
-def test_every_package_is_listed() -> None:
-    """Each folder with an `__init__.py` is in pyproject.toml's list, so that a wheel is whole."""
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+@pytest.mark.parametrize("name", ["producer", "consumer"])
+def test_the_folders_are_no_packages_of_their_own(name: str) -> None:
+    """`producer` and `consumer` are imported as shmstore.producer and shmstore.consumer: the checkout's folders say so."""
+    done = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"ImportError: import shmstore.{name} instead of {name}\n")
+
+
+def test_what_is_installed() -> None:
+    """Two names come into site-packages, and every folder with an `__init__.py` is found, so that a wheel is whole."""
+    find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    found = find_packages(str(ROOT), include=find["include"])
+    assert {package.partition(".")[0] for package in found} == {"shmstore", "pyspark_shmstore"}
     there = {
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
-        for name in {"shmstore", "producer", "consumer"} | {package.partition(".")[0] for package in listed}
+        for name in ("shmstore", "producer", "consumer", "pyspark_shmstore")
         for path in (ROOT / name).rglob("__init__.py")
     }
-    assert there == listed
+    assert {f"shmstore.{name}" if name.startswith(("producer", "consumer")) else name for name in there} == set(found)

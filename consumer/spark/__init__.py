@@ -3,11 +3,11 @@
 from typing import NoReturn
 
 try:
-    from consumer.spark.checkpoint import checkpoint_location
-    from consumer.spark.lag import Lag, LagListener
-    from consumer.spark.loop import each_batch
-    from consumer.spark.replicate import Replication, replicate, session_settings
-    from consumer.spark.source import ShmStoreSource, register
+    from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
+    from shmstore.consumer.spark.replicate.replicate import Replication, replicate, session_settings
+    from shmstore.consumer.spark.source.foreach import each_batch
+    from shmstore.consumer.spark.source.lag import Lag, LagListener
+    from shmstore.consumer.spark.source.source import ShmStoreSource, register
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow", "pandas"):
         raise

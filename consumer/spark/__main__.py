@@ -1,4 +1,4 @@
-"""``python -m consumer.spark replicate ...``, also for spark-submit: keep copies of a store's tables until SIGTERM."""
+"""``python -m shmstore.consumer.spark replicate ...``, also for spark-submit: keep copies of a store's tables until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from consumer.spark.options import FORMATS, HELP
 from shmstore import EventStore, ShmStoreError
+from shmstore.consumer.spark.options import FORMATS, HELP
 from shmstore.errors import install
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pyspark.errors import PySparkException, StreamingQueryException
         from pyspark.sql import SparkSession
 
-        from consumer.spark.replicate import replicate, session_settings
+        from shmstore.consumer.spark.replicate.replicate import replicate, session_settings
     except ModuleNotFoundError as error:
         print(f"shmstore: {error.name} is not installed: {install('spark')}", file=sys.stderr)
         return 2

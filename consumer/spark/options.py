@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from consumer.patterns import Patterns
 from shmstore import CheckpointFile, Position
-from shmstore.start import FORMS, parse_start
-from shmstore.start import Start as Place
+from shmstore.consumer.table_patterns import Patterns
+from shmstore.start_position import FORMS, parse_start
+from shmstore.start_position import Start as Place
 
 PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")

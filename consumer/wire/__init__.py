@@ -1,13 +1,13 @@
 """Canal's client/server protocol over TCP: clients written for Canal read a store unchanged. Needs the extra `server`."""
 
-from consumer.wire.settings import Settings
+from shmstore.consumer.wire.server.settings import Settings
 
 
 def serve(settings: Settings) -> list[int]:
     """Serve until SIGTERM or SIGINT; blocks; returns the signals that came. Raises `OSError` where the address or the certificate cannot be had."""
     import asyncio
 
-    from consumer.wire.shell import run
+    from shmstore.consumer.wire.server.process import run
 
     return asyncio.run(run(settings))
 

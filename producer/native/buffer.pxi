@@ -1,4 +1,4 @@
-# TransactionBuffer, as `producer.transaction` has it, on two contiguous regions: payloads, and slot records beside them.
+# TransactionBuffer, as `shmstore.producer.transactions.buffer` has it, on two contiguous regions: payloads, and slot records beside them.
 #
 #     payloads   [ taken | units that are ready ... | the open part ]
 #     slots      [ taken | ...                      | ...           ]
@@ -62,7 +62,7 @@ cdef class Region:
 
 
 cdef class TransactionBuffer:
-    """The open transaction and the units that are ready; as `producer.transaction.TransactionBuffer`, which explains it."""
+    """The open transaction and the units that are ready; as `shmstore.producer.transactions.buffer.TransactionBuffer`, which explains it."""
 
     cdef Region payloads, slots
     cdef Buffer units

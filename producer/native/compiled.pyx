@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The binlog, compiled: what `producer.rows`, `producer.packets` and `producer.transaction` do, without Python objects.
+"""The binlog, compiled: what `shmstore.producer.binlog.rows`, `shmstore.producer.binlog.packets` and `shmstore.producer.transactions.buffer` do, without Python objects.
 
 It is optional. Those modules are the reference, run where no compiler was, and share their tests with this one.
 

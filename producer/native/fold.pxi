@@ -1,4 +1,4 @@
-# The checksum of what a store has of a transaction (`producer.seal`, whose `fold` is the reference), without decoding a header.
+# The checksum of what a store has of a transaction (`shmstore.producer.transactions.seal`, whose `fold` is the reference), without decoding a header.
 
 cdef enum:
     ORDER_ITEM = 8  # places in a header, as codec's plan draws them

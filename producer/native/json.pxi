@@ -1,4 +1,4 @@
-# MySQL's binary JSON -> the text that MySQL prints for it; as `producer.json_binary`, which draws the bytes. Numbers with a
+# MySQL's binary JSON -> the text that MySQL prints for it; as `shmstore.producer.values.json_binary`, which draws the bytes. Numbers with a
 # point and values of SQL types inside a document are printed by its Python functions.
 
 cdef struct Json:

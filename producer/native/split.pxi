@@ -1,5 +1,5 @@
 # Splitter: bytes from the socket to runs of whole events, checksums verified. Run: such events, in order, in one piece of memory.
-# As `producer.packets`, which draws the packets.
+# As `shmstore.producer.binlog.packets`, which draws the packets.
 #
 # The socket writes into the splitter's chunk, and a run points into it: nothing is copied but the beginning of an event that is
 # not whole yet, from the chunk's end to its front.

@@ -100,8 +100,9 @@ def _server_id() -> int:
 
 
 def _link(port: int, file: str, offset: int) -> Any:
-    from producer.binlog import BinlogReader, connect
-    from producer.settings import Settings
+    from shmstore.producer.connection.dump import BinlogReader
+    from shmstore.producer.connection.session import connect
+    from shmstore.producer.settings import Settings
 
     settings = Settings(store="bench", host="127.0.0.1", port=port, user="root")
     session = connect(settings, ("127.0.0.1", port))
@@ -131,9 +132,9 @@ def read_raw(port: int, load: loads.Load) -> tuple[int, float, float]:
 
 def read_shmstore(port: int, load: loads.Load) -> tuple[int, float, float]:
     """Read, decode, encode; what would be put is dropped."""
-    from producer.decoder import EventDecoder
-    from producer.stream import new_buffer
     from shmstore import Position
+    from shmstore.producer.transactions.buffer import new_buffer
+    from shmstore.producer.transactions.decoder import EventDecoder
 
     link, settings = _link(port, load.file, load.offset)
     buffer = new_buffer(events=8192, size=8 << 20)

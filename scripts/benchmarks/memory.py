@@ -26,7 +26,8 @@ BOUND_MB = 150
 OWN, ALL = ("RssAnon:",), ("RssAnon:", "RssFile:")  # in /proc/PID/status; RssFile is mostly the libraries' code
 
 _PRODUCER = """
-import sys, producer
+import sys
+from shmstore import producer
 producer.run(producer.Settings(store=sys.argv[1], host="127.0.0.1", port=int(sys.argv[2]), user="root", start=sys.argv[3]), lambda: False)
 """
 _READER = """
@@ -102,7 +103,7 @@ def peak_of_all(
         try:
             for reader in readers:
                 store.subscribe(reader).close()
-            tail = [sys.executable, "-m", "shmstore.cli", "tail", name, "--subscription", "tail"]
+            tail = [sys.executable, "-m", "shmstore", "tail", name, "--subscription", "tail"]
             commands = {"producer": [sys.executable, "-c", _PRODUCER, name, str(port), f"{load.file}:{load.offset}"]} | {
                 reader: tail if reader == "tail" else [sys.executable, "-c", _READER, name, reader, str(load.rows)]
                 for reader in readers

@@ -63,7 +63,7 @@ def _add(taken: list[measure.Measurement], one: measure.Measurement) -> None:
 
 
 class _Producer:
-    """`producer.run` in a process of its own, into a store of its own."""
+    """`shmstore.producer.run` in a process of its own, into a store of its own."""
 
     def __init__(self, port: int, start: str) -> None:
         self.store = f"bench-pipeline-{os.getpid()}-{time.monotonic_ns()}"
@@ -86,7 +86,7 @@ class _Producer:
             EventStore.unlink(self.store)
 
     def _run(self, port: int, start: str) -> None:
-        import producer
+        from shmstore import producer
 
         settings = producer.Settings(store=self.store, host="127.0.0.1", port=port, user="root", start=start)
         producer.run(settings, self._stop.is_set)

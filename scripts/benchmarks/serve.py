@@ -27,7 +27,7 @@ from typing import Any
 
 from scripts.benchmarks import measure
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, TableSchema
-from shmstore.codec import encode_batch
+from shmstore.encoding.codec import encode_batch
 
 _FORK = multiprocessing.get_context("fork")
 _WIDE = TableSchema(
@@ -151,7 +151,7 @@ def _spawn(target: Callable[..., None], *arguments: Any) -> Any:
 
 
 def _start_server(state: str) -> tuple[Any, int]:
-    from consumer.wire import Settings, serve
+    from shmstore.consumer.wire import Settings, serve
 
     ready = _FORK.SimpleQueue()
     settings = Settings(port=0, state=state, ready=lambda address: ready.put(address[1]))
@@ -195,7 +195,7 @@ class _Client:
     """A canal client with nothing but sockets."""
 
     def __init__(self, port: int, destination: str, client_id: int) -> None:
-        from consumer.wire import messages as m
+        from shmstore.consumer.wire.protocol import messages as m
 
         self.m = m
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -264,7 +264,7 @@ def _count(body: memoryview) -> int:
 
 def _parse(body: memoryview) -> int:
     """Rows in a Messages, every column taken apart."""
-    from consumer.wire import messages as m
+    from shmstore.consumer.wire.protocol import messages as m
 
     rows = 0
     for data in m.Messages.FromString(body.tobytes()).messages:

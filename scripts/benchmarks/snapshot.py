@@ -105,7 +105,7 @@ def _snapshot(server: Server, table: str, rows: int) -> tuple[float, float]:
 
 
 def _produce(port: int, store: str, table: str, state: str, stop: Any) -> None:
-    import producer
+    from shmstore import producer
 
     tables = (f"bench.{table}", "bench.beside")
     settings = producer.Settings(store=store, port=port, snapshot="initial", include=tables, state=state)

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from scripts.benchmarks import measure
 from shmstore import SLOT, Column, EntryType, Event, EventStore, EventType, Position, Row, SlotFlag, TableSchema
-from shmstore.codec import encode, encode_batch
+from shmstore.encoding.codec import encode, encode_batch
 
 ORDERS = TableSchema(
     "shop",
@@ -94,8 +94,8 @@ class Feed:
 
     def arrow(self) -> pa.Table:
         """The prepared rows as the source's typed payload has them."""
-        from consumer.spark.batches import Decoder
-        from consumer.spark.options import Options
+        from shmstore.consumer.spark.decode.decoder_reference import Decoder
+        from shmstore.consumer.spark.options import Options
 
         ends = np.cumsum(self.slots["size"]).tolist()
         payloads = [self.blob[a:b] for a, b in zip([0, *ends], ends, strict=False)]
@@ -108,7 +108,7 @@ def _session(*, fast: bool) -> Iterator[Any]:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from consumer.spark import register, session_settings
+    from shmstore.consumer.spark import register, session_settings
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "3g").config("spark.ui.enabled", "false")
@@ -167,7 +167,7 @@ def _register_peers(spark: Any) -> None:
 
 def _checkpoint(frame: Any, folder: str) -> str:
     """Where a query keeps its checkpoint: as `replicate` has it, in a session with the settings for that."""
-    from consumer.spark import checkpoint_location, session_settings
+    from shmstore.consumer.spark import checkpoint_location, session_settings
 
     folder, spark, key = f"{folder}/checkpoint", frame.sparkSession, "spark.sql.streaming.checkpointFileManagerClass"
     return checkpoint_location(spark, folder) if spark.conf.get(key, "") == session_settings()[key] else folder
@@ -250,7 +250,7 @@ class Ready:
         self._batches = itertools.count()
 
     def write(self, table: pa.Table) -> None:
-        from consumer.spark.schema import typed_schema
+        from shmstore.consumer.spark.decode.schema import typed_schema
 
         Path(self._folder, "schema").write_text(typed_schema(ORDERS).json())
         part = -(-table.num_rows // self._partitions)
@@ -367,7 +367,7 @@ def _forget(feed: Feed) -> None:
 
 def _frames(spark: Any, table: pa.Table, size: int) -> dict[str, Callable[[], Any]]:
     """createDataFrame of the same rows, from what a consumer without a source would have in hand."""
-    from consumer.spark.schema import typed_schema
+    from shmstore.consumer.spark.decode.schema import typed_schema
 
     if size > _FRAMES_AT_MOST:
         return {}

@@ -25,9 +25,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 
-from consumer.spark import register, replicate, session_settings
 from scripts.shop.canonical import base_type
 from scripts.shop.schema import DATABASE, TABLES, AddColumn, follow
+from shmstore.consumer.spark import register, session_settings
+from shmstore.consumer.spark.replicate import replicate
 
 _INTEGERS: Final = {
     "tinyint": "short",

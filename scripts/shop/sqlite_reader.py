@@ -15,10 +15,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from consumer import Consumer
 from scripts.shop.canonical import base_type, canonical
 from scripts.shop.schema import DATABASE, follow
 from shmstore import ABSENT, EntryType, Event, TableSchema
+from shmstore.consumer import Consumer
 
 _LARGEST: Final = 2**63 - 1  # of SQLite's INTEGER; larger numbers are kept as text
 _NATIVE: Final = (float, str, bytes, type(None))

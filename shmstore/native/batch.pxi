@@ -1,4 +1,4 @@
-# A batch: what `shmstore.batch.Batch` does.
+# A batch: what `shmstore.store.batch.Batch` does.
 
 cdef class Run:
     """The numbers of a `batch.Batch`, and the usual look at its payloads."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Encoded events, compiled: to columns in Arrow's layout, without a Python object for an event, a row or a cell; or to rows.
 
-It is optional, and it never refuses: what it cannot read exactly as the reference would (`shmstore.codec`, and Arrow's own
-conversions in `shmstore.arrow`) it gives up, and the reference reads that piece and has the say about errors. So all that
+It is optional, and it never refuses: what it cannot read exactly as the reference would (`shmstore.encoding.codec`, and Arrow's own
+conversions in `shmstore.encoding.arrow`) it gives up, and the reference reads that piece and has the say about errors. So all that
 must hold here is: what it does read is what the reference reads.
 
     read.pxi   MessagePack, one value at a time, each against the end of its event

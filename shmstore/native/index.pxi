@@ -1,6 +1,6 @@
 # Index: what the headers of a run of events say, as records; and the rows of some of the events as columns.
 
-cdef struct Record:  # RECORD in shmstore/arrow.py
+cdef struct Record:  # RECORD in shmstore/encoding/arrow.py
     int64_t entry
     int64_t type
     int64_t file            # index into `files`
@@ -321,7 +321,7 @@ cdef const uint8_t* fill_image(
 
 
 cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Record* record, Found* found) noexcept:
-    """An event but for its rows: `record` and `found`; False where anything is not as `shmstore.codec` writes it."""
+    """An event but for its rows: `record` and `found`; False where anything is not as `shmstore.encoding.codec` writes it."""
     cdef const uint8_t* p = bytes_ + start
     cdef const uint8_t* end = bytes_ + end_at
     cdef int64_t number

@@ -1,4 +1,4 @@
-# The producer's end: what `shmstore.ring.Writer` does.
+# The producer's end: what `shmstore.ring.writer.Writer` does.
 
 cdef inline void write(Mapped at, int64_t i, bytes payload, int64_t size, int64_t end, int64_t rows) noexcept:
     """Write payload, end, rows and slot of an event of one row, at place `i`, where nobody looks yet; it ends at `end`."""

@@ -1,4 +1,4 @@
-# A subscription's end: what `shmstore.ring.Reader` does, and `shmstore.subscription` when it waits.
+# A subscription's end: what `shmstore.ring.reader.Reader` does, and `shmstore.store.subscription` when it waits.
 
 cdef class Takes:
     """The numbers of a `ring.Reader`, and its usual get and ack."""

@@ -1,4 +1,4 @@
-# The rows of a body -> Python values, as `shmstore.codec` makes them.
+# The rows of a body -> Python values, as `shmstore.encoding.codec` makes them.
 
 cdef enum Make:
     PLAIN = 0       # nil, bool, int, float, str or bytes, as it is

@@ -1,4 +1,4 @@
-"""consumer/local.py: acks by hand, seek, and what to do when a checkpoint or a place is lost."""
+"""consumer/consumer.py: acks by hand, seek, and what to do when a checkpoint or a place is lost."""
 
 from __future__ import annotations
 
@@ -10,20 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer import Consumer
-from shmstore import (
-    AckError,
-    CheckpointFile,
-    EventStore,
-    Position,
-    PositionNotFound,
-    StoreClosed,
-    StoreError,
-    SubscriptionLost,
-)
-from shmstore.cli import main
-from tests.consumer.test_local import acked, transaction
-from tests.shmstore.test_durable import room_for
+from shmstore import AckError, CheckpointFile, EventStore, Position, PositionNotFound, StoreClosed, StoreError, SubscriptionLost
+from shmstore.cli.main import main
+from shmstore.consumer import Consumer
+from tests.consumer.test_consumer import acked, transaction
+from tests.shmstore.test_atomic_file import room_for
 
 _numbers = itertools.count(1)
 

@@ -10,9 +10,9 @@ import urllib.request
 
 import pytest
 
-from consumer import metrics
-from consumer.metrics import SILENCE_MS, Endpoint, problems, prometheus
 from shmstore import Cursor, Position, StoreStat, StreamStat, SubscriptionStat
+from shmstore.consumer import metrics
+from shmstore.consumer.metrics import SILENCE_MS, Endpoint, problems, prometheus
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
 

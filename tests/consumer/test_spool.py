@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from consumer import spool as files
-from consumer.spool import Spool, ends_of, pieces, read_payloads, read_slots
 from shmstore import Event, EventStore, PositionNotFound, ShmStoreError, StoreError
-from shmstore.codec import decode
+from shmstore.consumer import spool as files
+from shmstore.consumer.spool import Spool, ends_of, pieces, read_payloads, read_slots
+from shmstore.encoding.codec import decode
 from tests.consumer.spark.events import Binlog, order_row
-from tests.shmstore.test_durable import room_for
+from tests.shmstore.test_atomic_file import room_for
 
 
 @pytest.fixture(autouse=True)
@@ -227,7 +227,7 @@ def test_files_go_when_all_readers_are_done(name: str, tmp_path: Path) -> None:
             Spool(store, folder)
 
 
-PROGRAM = "import sys; from shmstore.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from shmstore.cli.main import main; sys.exit(main())"
 
 
 def run_with_kills(name: str, folder: Path, kills: int, seed: int) -> None:

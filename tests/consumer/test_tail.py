@@ -12,12 +12,12 @@ from contextlib import suppress
 
 import pytest
 
-from consumer import Consumer
-from consumer.formats import Formatter
-from consumer.tail import Peek, tables, tail
 from shmstore import EventStore
+from shmstore.consumer import Consumer
+from shmstore.consumer.formats.own import Formatter
+from shmstore.consumer.tail import Peek, tables, tail
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.start import Start
+from shmstore.start_position import Start
 
 _numbers = itertools.count(1)
 

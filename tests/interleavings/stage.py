@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import shmstore.stat
-import shmstore.table
+import shmstore.store.stats
+import shmstore.store.subscription_table
 from shmstore import BatchMode, EventStore, Subscription
-from shmstore.layout import (
+from shmstore.memory.layout import (
     DISARMED,
     LOCK_SUBSCRIPTION,
     SLOT,
@@ -25,8 +25,9 @@ from shmstore.layout import (
     sizes,
     subscription_word,
 )
-from shmstore.mapping import Views
-from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF, Writer
+from shmstore.memory.mapping import Views
+from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
+from shmstore.ring.writer import Writer
 from tests.interleavings.process import Memory
 
 CONDITIONS = {header_word("room"): "room", header_word("lock"): "lock"} | {
@@ -34,6 +35,10 @@ CONDITIONS = {header_word("room"): "room", header_word("lock"): "lock"} | {
 }
 PLAIN_STORES: frozenset[int] = frozenset()  # words that are stored, or loaded, without an order
 PLAIN_LOADS: frozenset[int] = frozenset()
+
+
+#: Modules whose fences, locks and semaphores the stand-ins take the place of.
+OWN_FENCES = {f"shmstore.memory.{name}" for name in ("ordering", "locks", "semaphores", "deadline")}
 
 
 class Words:
@@ -277,10 +282,10 @@ def staged(
     with patch.context() as patched:
         patched.setattr(sys.modules[__name__], "PLAIN_STORES", frozenset(plain_stores))
         patched.setattr(sys.modules[__name__], "PLAIN_LOADS", frozenset(plain_loads))
-        for module in [m for n, m in sys.modules.items() if n.startswith("shmstore.") and n != "shmstore.sync"]:
+        for module in [m for n, m in sys.modules.items() if n.startswith("shmstore.") and n not in OWN_FENCES]:
             for name, stand_in in stand_ins.items():
                 if hasattr(module, name):
                     patched.setattr(module, name, stand_in)
-        for module in (shmstore.table, shmstore.stat):
+        for module in (shmstore.store.subscription_table, shmstore.store.stats):
             patched.setattr(module, "os", System)
         yield

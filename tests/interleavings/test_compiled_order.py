@@ -25,15 +25,16 @@ import ctypes, importlib.util, json, os, sys
 
 library, name = sys.argv[1:]
 if library:
-    spec = importlib.util.spec_from_file_location("shmstore.hot", library)
+    spec = importlib.util.spec_from_file_location("shmstore.native.hot", library)
     sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[spec.name])
 
 import numpy as np
-import shmstore.ring, shmstore.room, shmstore.segment, shmstore.store, shmstore.subscription
-from shmstore.layout import DISARMED, FIXED_SIZE, SLOT, header_word, subscription_word
-from shmstore.ring import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
-from shmstore.sync import ASYMMETRIC, COMPILED, Condition
+import shmstore.ring.cursors, shmstore.store.backpressure, shmstore.memory.segment, shmstore.store.store, shmstore.store.subscription
+from shmstore.memory.layout import DISARMED, FIXED_SIZE, SLOT, header_word, subscription_word
+from shmstore.memory.ordering import ASYMMETRIC, COMPILED
+from shmstore.memory.semaphores import Condition
+from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
 
 assert COMPILED == bool(library)
 HEARTBEAT = subscription_word(1, "heartbeat_ms")
@@ -88,7 +89,7 @@ class Words:
         self.words[i] = value
 
 
-mapped = shmstore.segment.mapped
+mapped = shmstore.memory.segment.mapped
 
 
 def watched(*arguments, **options):
@@ -99,8 +100,9 @@ def watched(*arguments, **options):
 
 
 base = {}
-shmstore.segment.mapped = watched
-for module in (shmstore.ring, shmstore.room, shmstore.store, shmstore.subscription):
+shmstore.memory.segment.mapped = watched
+for module in [shmstore.ring.cursors, shmstore.ring.writer, shmstore.ring.reader,
+               shmstore.store.backpressure, shmstore.store.store, shmstore.store.subscription]:
     for fence, kind in (("fence", "fence"), ("heavy_fence", "heavy")):
         if hasattr(module, fence):
             setattr(module, fence, lambda do=getattr(module, fence), kind=kind: (step(kind), do())[1])

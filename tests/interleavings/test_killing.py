@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 import shmstore
-import shmstore.overflow
-import shmstore.recovery
-import shmstore.sync
+import shmstore.memory.locks
+import shmstore.ring.overflow
+import shmstore.store.recovery
 from shmstore import EventStore
-from shmstore.layout import LOCK_PRODUCER, SubscriptionState, header_word
-from shmstore.ring import ACK_OF, PUT, STATE_OF, Reader, Writer, slowest_ack
-from shmstore.room import Room
-from shmstore.sync import Lock
-from shmstore.table import SubscriptionTable
+from shmstore.memory.layout import LOCK_PRODUCER, SubscriptionState, header_word
+from shmstore.memory.locks import Lock
+from shmstore.ring.cursors import ACK_OF, PUT, STATE_OF, slowest_ack
+from shmstore.ring.reader import Reader
+from shmstore.ring.writer import Writer
+from shmstore.store.backpressure import Room
+from shmstore.store.subscription_table import SubscriptionTable
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
 from tests.interleavings.stage import Role, Semaphore, Stage, pid_of, read
@@ -34,7 +36,7 @@ PRODUCER = header_word("producer_pid")
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch):
     """No segments beside the ring."""
-    monkeypatch.setattr(shmstore.overflow, "overflows", lambda segment: [])
+    monkeypatch.setattr(shmstore.ring.overflow, "overflows", lambda segment: [])
 
 
 def owned(stage: Stage, side: str) -> EventStore:
@@ -421,14 +423,14 @@ def recovering(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=4, size=1)
         stage.put(b"0", b"?")
-        patch.setattr(shmstore.recovery, "_last_whole", lambda store: min(store._words[PUT], 0))
+        patch.setattr(shmstore.store.recovery, "_last_whole", lambda store: min(store._words[PUT], 0))
         one, two = stage.attach(), stage.attach()
 
         def attach() -> int:
-            return shmstore.recovery.recover(one)
+            return shmstore.store.recovery.recover(one)
 
         def claim() -> int:
-            shmstore.recovery.recover(two)
+            shmstore.store.recovery.recover(two)
             return two.put(b"1")
 
         return {"attach": attach, "claim": claim}, lambda end: (
@@ -447,8 +449,8 @@ def test_a_torn_store_is_cut_off_once(outcomes, monkeypatch):
 
 
 @mutants(
-    ("roles", (shmstore.recovery, "recover", "if any(role.taken() for role in roles):", "if False:")),
-    ("no lock", (shmstore.recovery, "recover", "with store.lock:", "if True:")),
+    ("roles", (shmstore.store.recovery, "recover", "if any(role.taken() for role in roles):", "if False:")),
+    ("no lock", (shmstore.store.recovery, "recover", "with store.lock:", "if True:")),
 )
 def test_cutting_under_a_producer_is_caught(outcomes, monkeypatch, changes):
     """Whoever cuts without asking for roles, or without the lock, cuts off what was put since."""
@@ -463,7 +465,7 @@ def locking(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
     """Three add one under the real lock, on the stage's kernel locks and semaphores."""
 
     def scenario(memory: Memory) -> Any:
-        patch.setattr(shmstore.sync, "Ownership", Role)
+        patch.setattr(shmstore.memory.locks, "Ownership", Role)
         memory.cells["semaphore", "lock"] = 1  # as it is made
         locks = [Lock(-1, 0, Semaphore(memory, "lock")) for _ in range(3)]  # type: ignore[arg-type]
 

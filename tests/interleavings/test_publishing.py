@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 import shmstore
-import shmstore.mapping
-import shmstore.segment
-import shmstore.stat
-from shmstore.mapping import cursors_sane
-from shmstore.ring import ACK_OF, GET_OF, PUT, Reader, Writer
-from shmstore.stat import describe
-from shmstore.subscription import Subscription
+import shmstore.memory.mapping
+import shmstore.memory.segment
+import shmstore.store.stats
+from shmstore.memory.mapping import cursors_sane
+from shmstore.ring.cursors import ACK_OF, GET_OF, PUT
+from shmstore.ring.reader import Reader
+from shmstore.ring.writer import Writer
+from shmstore.store.stats import describe
+from shmstore.store.subscription import Subscription
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
 from tests.interleavings.stage import Stage, read
@@ -216,22 +218,25 @@ def test_what_is_told_of_a_moving_store_is_possible(outcomes):
 @mutants(
     (
         "put last",
-        (shmstore.stat, "describe", "    put = cursor_at(views, words[PUT])\n", ""),
+        (shmstore.store.stats, "describe", "    put = cursor_at(views, words[PUT])\n", ""),
         (
-            shmstore.stat,
+            shmstore.store.stats,
             "describe",
             "min(slowest_ack(views), put.sequence))",
             "slowest_ack(views)); put = cursor_at(views, words[PUT])",
         ),
     ),
-    ("ack beyond put", (shmstore.stat, "describe", "min(slowest_ack(views), put.sequence)", "slowest_ack(views)")),
-    ("one look at put", (shmstore.mapping, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n")),
+    ("ack beyond put", (shmstore.store.stats, "describe", "min(slowest_ack(views), put.sequence)", "slowest_ack(views)")),
+    (
+        "one look at put",
+        (shmstore.memory.mapping, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n"),
+    ),
 )
 def test_telling_what_cannot_be_is_caught(outcomes, monkeypatch, changes):
     """Cursors read in another order make room that is negative, or a store that looks broken."""
     mutate(monkeypatch, *changes)
-    monkeypatch.setitem(globals(), "describe", shmstore.stat.describe)
-    monkeypatch.setitem(globals(), "cursors_sane", shmstore.mapping.cursors_sane)
+    monkeypatch.setitem(globals(), "describe", shmstore.store.stats.describe)
+    monkeypatch.setitem(globals(), "cursors_sane", shmstore.memory.mapping.cursors_sane)
     assert outcomes(describing, asymmetric=True) != {(True, True, True)}
 
 
@@ -266,7 +271,7 @@ def test_a_peek_is_whole_or_refused(outcomes):
 
 def test_an_unchecked_peek_is_caught(outcomes, monkeypatch):
     """A peek that does not look at the floor after its copy gives bytes of the next event."""
-    mutate(monkeypatch, (shmstore.seek, "peek", "if segment.words[FLOOR] >= first:", "if False:"))
+    mutate(monkeypatch, (shmstore.store.lookup, "peek", "if segment.words[FLOOR] >= first:", "if False:"))
     assert (b"2", b"1") in outcomes(peeking, asymmetric=True)
 
 
@@ -289,8 +294,8 @@ def unlinking(patch: pytest.MonkeyPatch) -> Any:
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=4)
         stage.arm(1, wanted=0)
-        patch.setattr(shmstore.segment, "attach", lambda name, path: stage)
-        patch.setattr(shmstore.segment, "os", NoFiles)
+        patch.setattr(shmstore.memory.segment, "attach", lambda name, path: stage)
+        patch.setattr(shmstore.memory.segment, "os", NoFiles)
 
         def put() -> tuple[str, int]:
             told = []

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import shmstore
-import shmstore.overflow
+import shmstore.ring.overflow
 from shmstore import EventStore, Subscription
-from shmstore.layout import SLOT, SlotFlag, SubscriptionState, subscription_word
-from shmstore.ring import ACK_OF, GET_OF, OVERSIZED, PUT, STATE_OF, Writer
-from shmstore.table import SubscriptionTable
+from shmstore.memory.layout import SLOT, SlotFlag, SubscriptionState, subscription_word
+from shmstore.ring.cursors import ACK_OF, GET_OF, OVERSIZED, PUT, STATE_OF
+from shmstore.ring.writer import Writer
+from shmstore.store.subscription_table import SubscriptionTable
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
 from tests.interleavings.stage import Stage, pid_of, read
@@ -86,7 +87,7 @@ BROKEN_HANDSHAKES = [
     ),
     (
         "joining not counted",
-        (shmstore.ring, "slowest_ack", "words[STATE_OF[place]] & 1", "words[STATE_OF[place]] == ACTIVE"),
+        (shmstore.ring.cursors, "slowest_ack", "words[STATE_OF[place]] & 1", "words[STATE_OF[place]] == ACTIVE"),
     ),
     ("places told late", (SubscriptionTable, "_fill", "        words[PLACES] = max(words[PLACES], place + 1)\n", ""),
      (SubscriptionTable, "_fill", "        floor = words[FLOOR]\n", "        floor = words[FLOOR]\n        words[PLACES] = max(words[PLACES], place + 1)\n")),
@@ -396,7 +397,7 @@ def freeing(patch: pytest.MonkeyPatch, *sides: str) -> Callable[[Memory], Any]:
         stage.slots["flags"] = SlotFlag.OVERSIZED
         stage.words[OVERSIZED] = 0
         memory.cells["overflow"] = "there"
-        patch.setattr(shmstore.overflow, "_remove", lambda path: Memory.current.store("overflow", "gone"))
+        patch.setattr(shmstore.ring.overflow, "_remove", lambda path: Memory.current.store("overflow", "gone"))
         bodies = {}
         for place, side in enumerate(sides, 1):
             store = stage.attach()
@@ -438,9 +439,9 @@ def oversized(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
         reader = stage.reader(1)
         stage.slots["flags"][0] = SlotFlag.OVERSIZED
         writer = stage.producer._writer
-        patch.setattr(shmstore.overflow, "write", lambda *a: Memory.current.store("overflow", "there"))
-        patch.setattr(shmstore.overflow, "_remove", lambda path: Memory.current.store("overflow", "gone"))
-        patch.setattr(shmstore.overflow, "overflows", lambda segment: [])
+        patch.setattr(shmstore.ring.overflow, "write", lambda *a: Memory.current.store("overflow", "there"))
+        patch.setattr(shmstore.ring.overflow, "_remove", lambda path: Memory.current.store("overflow", "gone"))
+        patch.setattr(shmstore.ring.overflow, "overflows", lambda segment: [])
         patch.setattr(Writer, "put_encoded", lambda self, blob, slots, sizes: self.put_one(b"."))
         one = np.zeros(1, SLOT)
         one["size"] = 5
@@ -528,7 +529,7 @@ RELEASE = "                self._owner.release()\n"
 @mutants(
     ("released first", (Subscription, "close", NOBODY + RELEASE, RELEASE + NOBODY)),
     ("taken unasked", (SubscriptionTable, "take", "if not owner.acquire():", "if False:")),
-    ("from get", (shmstore.ring.Reader, "__init__", "self.get: int = self.ack", "self.get: int = views.words[self._get]")),
+    ("from get", (shmstore.ring.reader.Reader, "__init__", "self.get: int = self.ack", "self.get: int = views.words[self._get]")),
 )
 def test_a_careless_succession_is_caught(outcomes, monkeypatch, changes):
     """An owner noted away after the next has come, a role taken unasked, or a get that is not taken back: each shows."""

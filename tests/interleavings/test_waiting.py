@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-import shmstore.ring
+import shmstore.ring.cursors
 from shmstore import EventStore, Subscription
-from shmstore.ring import Reader, Writer
-from shmstore.room import Room
-from shmstore.sync import Deadline
+from shmstore.memory.deadline import Deadline
+from shmstore.ring.reader import Reader
+from shmstore.ring.writer import Writer
+from shmstore.store.backpressure import Room
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
 from tests.interleavings.stage import Stage, read
@@ -79,22 +80,27 @@ def test_two_waiting_readers_are_both_woken(outcomes):
 
 
 @mutants(
-    ("no fence", (shmstore.ring, "armed_readers", "    fence()", "    pass")),
+    ("no fence", (shmstore.ring.cursors, "armed_readers", "    fence()", "    pass")),
     (
         "cleared late",
-        (shmstore.ring, "armed_readers", "    words[ARMED] = 0\n", ""),
+        (shmstore.ring.cursors, "armed_readers", "    words[ARMED] = 0\n", ""),
         (
-            shmstore.ring,
+            shmstore.ring.cursors,
             "armed_readers",
             "    return ready",
             "    words[ARMED] = int(any(words[w] != DISARMED for w in WANTED_OF))\n    return ready",
         ),
     ),
     ("flag before wish", (Subscription, "_await", ARM, "".join(reversed(ARM.splitlines(keepends=True))))),
-    ("not set again", (shmstore.ring, "armed_readers", "            words[ARMED] = 1", "            pass")),
+    ("not set again", (shmstore.ring.cursors, "armed_readers", "            words[ARMED] = 1", "            pass")),
     (
         "all disarmed",
-        (shmstore.ring, "armed_readers", "        else:\n", "        else:\n            words[WANTED_OF[place]] = DISARMED\n"),
+        (
+            shmstore.ring.cursors,
+            "armed_readers",
+            "        else:\n",
+            "        else:\n            words[WANTED_OF[place]] = DISARMED\n",
+        ),
     ),
 )
 def test_a_careless_look_at_the_readers_is_caught(outcomes, monkeypatch, changes):
@@ -121,7 +127,7 @@ def test_two_readers_that_arm_at_once_are_both_woken(outcomes):
 
 def test_a_look_at_one_reader_only_is_caught(outcomes, monkeypatch):
     """A producer that wakes the first it finds leaves the second asleep."""
-    mutate(monkeypatch, (shmstore.ring, "armed_readers", "ready.append(place)", "ready.append(place)\n            break"))
+    mutate(monkeypatch, (shmstore.ring.cursors, "armed_readers", "ready.append(place)", "ready.append(place)\n            break"))
     found = outcomes(both_arming, asymmetric=True)
     assert {("stuck", "one"), ("stuck", "two")} & found
 
@@ -145,8 +151,8 @@ def test_nobody_is_woken_for_nothing(outcomes):
 
 
 @mutants(
-    ("early", (shmstore.ring, "armed_readers", "if wanted <= put or", "if True or")),
-    ("twice", (shmstore.ring, "armed_readers", "            words[WANTED_OF[place]] = DISARMED\n", "")),
+    ("early", (shmstore.ring.cursors, "armed_readers", "if wanted <= put or", "if True or")),
+    ("twice", (shmstore.ring.cursors, "armed_readers", "            words[WANTED_OF[place]] = DISARMED\n", "")),
 )
 def test_a_thundering_herd_is_caught(outcomes, monkeypatch, changes):
     """Waking who waits for more, or whoever was woken already, shows."""
@@ -215,7 +221,7 @@ def test_of_two_acks_one_wakes_the_producer(outcomes):
 
 def test_an_ack_that_does_not_fence_is_caught(outcomes, monkeypatch):
     """Two readers that each look at the other's ack before their own is visible both leave the producer asleep."""
-    mutate(monkeypatch, (shmstore.ring, "room_is_wanted", "    fence()", "    pass"))
+    mutate(monkeypatch, (shmstore.ring.cursors, "room_is_wanted", "    fence()", "    pass"))
     assert ("stuck", "put") in outcomes(two_acks, asymmetric=True)
 
 

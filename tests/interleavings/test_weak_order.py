@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-import shmstore.overflow
-import shmstore.seek
+import shmstore.ring.overflow
+import shmstore.store.lookup
 from shmstore import EventStore, Subscription
-from shmstore.layout import SubscriptionState
-from shmstore.ring import ACK_OF, ARMED, GET_OF, PUT, WANTED_OF, Writer
-from shmstore.table import SubscriptionTable
+from shmstore.memory.layout import SubscriptionState
+from shmstore.ring.cursors import ACK_OF, ARMED, GET_OF, PUT, WANTED_OF
+from shmstore.ring.writer import Writer
+from shmstore.store.subscription_table import SubscriptionTable
 from tests.interleavings import test_killing, test_publishing, test_table, test_waiting
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
@@ -106,7 +107,7 @@ COPIED = "        fence()  # the copy, before the look whether the producer may 
 
 def test_a_peek_without_its_fence_is_caught(outcomes, monkeypatch):
     """A look at the floor that may come before the copy lets bytes of the next event pass; x86 hides it."""
-    mutate(monkeypatch, (shmstore.seek, "peek", COPIED, ""))
+    mutate(monkeypatch, (shmstore.store.lookup, "peek", COPIED, ""))
     assert (b"2", b"1") in outcomes(test_publishing.peeking, weak=True, asymmetric=False)
     assert outcomes(test_publishing.peeking, asymmetric=False) == {(b"0", b"1"), "gone"}
 
@@ -157,6 +158,6 @@ def test_who_leaves_clears_or_takes_over_is_seen_whole(outcomes):
 
 def test_a_successor_finds_whole_events_only(outcomes, monkeypatch):
     """Killed at any moment of a put, a producer leaves the event whole or not at all; the next begins after it."""
-    monkeypatch.setattr(shmstore.overflow, "overflows", lambda segment: [])
+    monkeypatch.setattr(shmstore.ring.overflow, "overflows", lambda segment: [])
     found = outcomes(test_killing.succeeding, weak=True, asymmetric=True, mortal=["old"])
     assert found == outcomes(test_killing.succeeding, asymmetric=True, mortal=["old"])

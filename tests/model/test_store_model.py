@@ -15,7 +15,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-import shmstore.mapping
+import shmstore.memory.mapping
 from shmstore import (
     SLOT,
     AckError,
@@ -33,12 +33,12 @@ from shmstore import (
     SubscriptionInUse,
     SubscriptionNotFound,
 )
-from shmstore.layout import DISARMED, MAX_SEQUENCE
-from shmstore.overflow import overflows
-from shmstore.ring import ROOM_WANTED
+from shmstore.memory.layout import DISARMED, MAX_SEQUENCE
+from shmstore.ring.cursors import ROOM_WANTED
+from shmstore.ring.overflow import overflows
 from tests.model.store_model import Stored, StoreModel
 
-COMPILED = shmstore.mapping.COMPILED
+COMPILED = shmstore.memory.mapping.COMPILED
 NAMES = ("a", "b", "c")
 FILE = "binlog.000003"
 
@@ -93,7 +93,7 @@ class Machine(RuleBasedStateMachine):
             self.subscribe(name, "earliest", 0)
 
     def teardown(self) -> None:
-        shmstore.mapping.COMPILED = COMPILED
+        shmstore.memory.mapping.COMPILED = COMPILED
         if self.store is not None:
             self.producer.close()
             self.store.close()
@@ -102,7 +102,7 @@ class Machine(RuleBasedStateMachine):
 
     def choose(self, compiled: bool) -> None:
         """Let who attaches next have the compiled hot path, where there is one, or not: each kind must work with the other."""
-        shmstore.mapping.COMPILED = compiled and COMPILED
+        shmstore.memory.mapping.COMPILED = compiled and COMPILED
 
     # ------------------------------------------------------------ put
 

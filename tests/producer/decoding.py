@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pymysql
 
-from producer.compression import payload_events, uncompress_query
-from producer.rows import ROWS_EVENTS, RowsDecoder
-from shmstore import codec
+from shmstore.encoding import codec
 from shmstore.event import EventType, Row, TableSchema
+from shmstore.producer.binlog.compression import payload_events, uncompress_query
+from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder
 
 FORMAT_DESCRIPTION, QUERY, TABLE_MAP, PAYLOAD, QUERY_COMPRESSED = 15, 2, 19, 40, 165
 

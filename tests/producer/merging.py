@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import producer
-from shmstore import EntryType, Event, EventStore
+from shmstore import EntryType, Event, EventStore, producer
 from tests.producer.running import Mirror, execute, remove, store_name, wait_for
 from tests.servers.server import Server
 
@@ -91,7 +90,7 @@ class Producer:
 
     def start(self) -> None:
         with self.config.with_suffix(".log").open("ab") as log:
-            command = [sys.executable, "-m", "shmstore.cli", "run", "--config", str(self.config)]
+            command = [sys.executable, "-m", "shmstore", "run", "--config", str(self.config)]
             self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log, env={**os.environ, "SHMSTORE_DEBUG": "1"})
 
     def end(self, number: int = signal.SIGKILL) -> int:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import producer
-from shmstore import EntryType, Event, EventStore, EventType, StoreNotFound
+from shmstore import EntryType, Event, EventStore, EventType, StoreNotFound, producer
 from tests.servers.server import Server
 
 _numbers = itertools.count(1)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-import producer
-from producer.binlog import Session, connect
-from producer.chunks import Rows, begin, literals, prepare, selection
-from producer.server import read_server
-from producer.tables import SourceTable, read_table
-from shmstore import Position, TableSchema, codec
+from shmstore import Position, TableSchema, producer
+from shmstore.encoding import codec
+from shmstore.producer.connection.prepared import Rows
+from shmstore.producer.connection.server import read_server
+from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.snapshot.select import literals, selection
+from shmstore.producer.snapshot.tables import SourceTable, read_table
+from shmstore.producer.snapshot.watermarks import begin, prepare
 from tests.servers.server import Server
 
 

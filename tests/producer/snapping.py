@@ -10,8 +10,7 @@ from typing import Any
 
 import pymysql
 
-import producer
-from shmstore import EntryType, Event, EventStore, EventType
+from shmstore import EntryType, Event, EventStore, EventType, producer
 from tests.producer.running import Running, events_of, wait_for
 from tests.servers.server import Server
 

@@ -6,15 +6,14 @@ from contextlib import closing
 
 import pytest
 
-import producer
-from producer.binlog import connect
-from producer.doctor import _binlog
-from producer.gtid_position import current_position
-from producer.replicator import replica_id
-from producer.server import Server as ServerAsked
-from producer.server import read_server, require_binlog
-from producer.settings import Settings
-from shmstore import BinlogDisabled, EntryType, Event, EventStore, EventType, Position
+from shmstore import BinlogDisabled, EntryType, Event, EventStore, EventType, Position, producer
+from shmstore.producer.connection.dump import replica_id
+from shmstore.producer.connection.server import Server as ServerAsked
+from shmstore.producer.connection.server import read_server, require_binlog
+from shmstore.producer.connection.session import connect
+from shmstore.producer.doctor import _binlog
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.gtid_position import current_position
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 

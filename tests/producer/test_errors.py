@@ -1,4 +1,4 @@
-"""producer/binlog.py: what errors of a server and of the client mean."""
+"""producer/connection/session.py: what errors of a server and of the client mean."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import ssl
 import pymysql
 import pytest
 
-import producer
-from producer.binlog import translate
-from producer.packets import ServerRefused
-from shmstore import SourceError
+from shmstore import SourceError, producer
+from shmstore.producer.binlog.packets import ServerRefused
+from shmstore.producer.connection.server_errors import translate
 
 ENDPOINT = ("db", 3306)
 NAMES = "`certificates`.`TLS` SSL EOF occurred, reset by peer, same server_id, same server_uuid/server_id, pynacl, cryptography"

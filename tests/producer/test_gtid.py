@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producer.gtid import GtidSet, MariadbGtids, parse
+from shmstore.producer.gtid import GtidSet, MariadbGtids, parse
 from tests.servers.server import Server
 
 UUIDS = [f"{i:08x}-0000-4000-8000-00000000000{i}" for i in range(3)]

@@ -8,12 +8,12 @@ import re
 import pymysql
 import pytest
 
-from producer.ddl import Unreadable
-from producer.schema import SchemaHistory
-from producer.tokens import SqlMode
 from shmstore.event import Position
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.sql.catalog import Unreadable
+from shmstore.producer.sql.tokens import SqlMode
 from tests.producer.decoding import database_of, run
-from tests.producer.test_schema import query_of, tables_of
+from tests.producer.schema.test_history import query_of, tables_of
 from tests.servers.server import start_server
 
 STATEMENTS = 80

@@ -1,4 +1,4 @@
-"""producer/start.py: a store that ends inside a transaction, whatever its last event is."""
+"""producer/start/choose.py: a store that ends inside a transaction, whatever its last event is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from producer import stream
 from shmstore import EntryType, Event, EventStore
+from shmstore.producer.transactions import buffer
 from tests.producer.running import Mirror, Running, execute, remove, running, shape, wait_for_position
 from tests.servers.server import Server
 
@@ -23,7 +23,7 @@ class Killed(Exception):
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test runs with compiled code and without."""
     if request.param == "python":
-        monkeypatch.setattr(stream, "COMPILED", False)
+        monkeypatch.setattr(buffer, "COMPILED", False)
 
 
 def kills(server: Server, database: str, write: Callable[[int], None], most: int, **handlers: Any) -> Iterator[list[Event]]:

@@ -17,7 +17,7 @@ from shmstore import EventStore
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "shmstore.cli"]
+COMMAND = [sys.executable, "-m", "shmstore"]
 _numbers = itertools.count(1)
 
 

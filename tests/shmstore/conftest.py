@@ -59,7 +59,7 @@ def attach(name: str) -> Iterator[Callable[[], EventStore]]:
 @pytest.fixture
 def pure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference in Python, without the compiled hot path."""
-    monkeypatch.setattr("shmstore.mapping.COMPILED", False)
+    monkeypatch.setattr("shmstore.memory.mapping.COMPILED", False)
 
 
 @pytest.fixture(params=["compiled", "pure"])
@@ -79,5 +79,5 @@ def start() -> Iterator[Callable[..., Future[Any]]]:
 @pytest.fixture
 def no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits look again only when they are woken: a lost wake-up is a test that fails, not one that is slow."""
-    monkeypatch.setattr("shmstore.subscription.WAIT_SLICE", 120.0)
-    monkeypatch.setattr("shmstore.room.WAIT_SLICE", 120.0)
+    monkeypatch.setattr("shmstore.store.subscription.WAIT_SLICE", 120.0)
+    monkeypatch.setattr("shmstore.store.backpressure.WAIT_SLICE", 120.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shmstore import Column, EntryType, EventType, TableSchema
-from shmstore.codec import encode_schema, encode_stored
+from shmstore.encoding.codec import encode_schema, encode_stored
 
 DAY, MOMENT = 86_400, 86_400 * 10**6
 ALL = TableSchema(

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from shmstore import ABSENT, EntryType, Event, EventType, Position
-from shmstore.codec import encode_batch
+from shmstore.encoding.codec import encode_batch
 from shmstore.event import Absent
 from tests.shmstore.samples import ddl, end, position, rows
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-import shmstore.codec
-import shmstore.mapping
+import shmstore.encoding.codec
+import shmstore.memory.mapping
 from shmstore import BatchTooLarge, CheckpointFile, EventStore, StoreClosed, StoreError, checkpoints
-from shmstore.checkpoint import forget
-from shmstore.layout import DISARMED, header_word
-from shmstore.ring import ARMED, PLACES, PUT, WANTED_OF
+from shmstore.memory.layout import DISARMED, header_word
+from shmstore.ring.cursors import ARMED, PLACES, PUT, WANTED_OF
+from shmstore.store.checkpoint import forget
 from tests.shmstore.samples import contents, leftovers
 
 SOON = 30
@@ -141,7 +141,7 @@ def refused(do, *words):
 
 def run_alone(mounts: str, code: str) -> None:
     """Run Python where only it sees the `mounts`."""
-    environment = {**os.environ, "SHMSTORE_PURE": "" if shmstore.mapping.COMPILED else "1"}
+    environment = {**os.environ, "SHMSTORE_PURE": "" if shmstore.memory.mapping.COMPILED else "1"}
     command = ["unshare", "-m", "sh", "-ec", f'{mounts}; exec "$0" -c "$1"', sys.executable, REFUSED + code]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -258,12 +258,14 @@ def test_a_state_folder_of_another_user(tmp_path, monkeypatch):
 @pytest.mark.parametrize("limit", [64, 2**30], ids=["a small store", "a store that would hold it"])
 def test_an_event_of_four_gigabytes(make, monkeypatch, limit, either_way):
     """An event whose size a slot cannot say is too large for every store, alone, in a list or as a view; nothing is copied first."""
-    monkeypatch.setattr("shmstore.segment.take_memory", lambda fd, size, **_: os.ftruncate(fd, size))  # no page of it is touched
+    monkeypatch.setattr(
+        "shmstore.memory.segment.take_memory", lambda fd, size, **_: os.ftruncate(fd, size)
+    )  # no page of it is touched
     store, huge = make(memory_unit=limit), bytes(2**32)  # pages that nobody has written to take no memory
     for events in (huge, [huge], [b"x", huge], memoryview(huge)):
         with pytest.raises(BatchTooLarge, match=r"4,294,967,296 bytes.*4,294,967,295"):
             store.put(events, timeout=0)
-    slots = shmstore.ring.plain_slots([b"x"])
+    slots = shmstore.ring.writer.plain_slots([b"x"])
     with pytest.raises(BatchTooLarge, match="4,294,967,295"):
         store.put_encoded(huge, slots, timeout=0)
     assert store.newest == -1
@@ -273,9 +275,9 @@ def test_an_event_that_encodes_to_too_much(monkeypatch):
     """An event is measured when it is encoded."""
     from tests.shmstore.samples import begin
 
-    monkeypatch.setattr("shmstore.codec.MAX_PAYLOAD", 10)
+    monkeypatch.setattr("shmstore.encoding.codec.MAX_PAYLOAD", 10)
     with pytest.raises(BatchTooLarge, match=r"48 bytes.*it may have 10"):
-        shmstore.codec.encode_batch([begin(0)])
+        shmstore.encoding.codec.encode_batch([begin(0)])
 
 
 # ---------------------------------------------------------------- the C library, and paths

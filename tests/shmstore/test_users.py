@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-import shmstore.mapping
+import shmstore.memory.mapping
 from shmstore import EventStore
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
@@ -19,7 +19,7 @@ GROUP, OWNER, MEMBER = 54321, 54322, 54323
 
 BECOME = """
 import ctypes, os, sys
-import shmstore.check, shmstore.recovery
+import shmstore.store.integrity, shmstore.store.recovery
 from shmstore import *
 name, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 os.setgroups([]); os.setgid(group); os.setuid(user)
@@ -33,7 +33,7 @@ class User:
     """A process of another user that runs `code`, talked to by lines."""
 
     def __init__(self, name: str, user: int, group: int, code: str) -> None:
-        pure = "" if shmstore.mapping.COMPILED else "1"
+        pure = "" if shmstore.memory.mapping.COMPILED else "1"
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SHMSTORE_PURE": pure}
         self.process = subprocess.Popen(
             [sys.executable, "-c", BECOME + code, name, str(user), str(group)],

@@ -15,7 +15,8 @@ import time
 from random import Random
 from typing import Any
 
-from shmstore import EventStore, ShmStoreError, SubscriptionInUse, mapping
+from shmstore import EventStore, ShmStoreError, SubscriptionInUse
+from shmstore.memory import mapping
 
 
 def payload(seed: int, i: int) -> bytes:

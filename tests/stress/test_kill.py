@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore
-from shmstore.overflow import overflows
-from shmstore.sync import is_alive, start_time
+from shmstore.memory.locks import is_alive, start_time
+from shmstore.ring.overflow import overflows
 from tests.shmstore.samples import leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def finished(store: EventStore, who: str, total: int) -> bool:
 def watch(store: EventStore) -> None:
     """ack <= get <= put, read in the order in which they can only have grown."""
     words = store.segment.words
-    from shmstore.ring import ACK_OF, GET_OF, PLACES, PUT
+    from shmstore.ring.cursors import ACK_OF, GET_OF, PLACES, PUT
 
     for place in range(1, words[PLACES]):
         ack = words[ACK_OF[place]]

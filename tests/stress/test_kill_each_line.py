@@ -19,7 +19,7 @@ from tests.shmstore.samples import leftovers
 @pytest.fixture(autouse=True)
 def _pure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference in Python: compiled code has no lines to stop at. `test_kill` kills within it."""
-    monkeypatch.setattr("shmstore.mapping.COMPILED", False)
+    monkeypatch.setattr("shmstore.memory.mapping.COMPILED", False)
 
 
 @pytest.fixture(name="name")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shmstore import CheckpointFile, EventStore, Position, ShmStoreError
-from shmstore.layout import HEADER, SUBSCRIPTION
+from shmstore.memory.layout import HEADER, SUBSCRIPTION
 from tests.shmstore.samples import begin, ddl, end, leftovers, position, rows
 
 WORDS = (-1, 0, 1, 2, 7, 8, 9, 63, 64, 65, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, -(2**63), -(2**31))

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-from consumer.spark import register
+from shmstore.consumer.spark import register
 
 
 def namespace(_: str) -> str:

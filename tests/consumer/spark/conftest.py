@@ -51,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One local Spark with two threads for all tests: starting one takes seconds. It finds the format by itself."""
     from pyspark.sql import SparkSession
 
-    from consumer.spark import session_settings
+    from shmstore.consumer.spark import session_settings
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SHMSTORE_STATE"] = str(tmp_path_factory.mktemp("state"))  # Spark's processes keep the environment of its start

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from consumer.spark.database import DRIVERS, Database
+from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS, Database
 from tests.servers.postgres import start_postgres
 from tests.servers.server import Server
 

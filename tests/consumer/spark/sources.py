@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from producer.places import join_places
 from shmstore import EntryType, Event, EventType, Position, Row
+from shmstore.producer.start.places import join_places
 from tests.consumer.spark.events import ORDERS, order_row
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa942956"

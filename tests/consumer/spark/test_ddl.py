@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.spark.ddl import Action, actions
+from shmstore.consumer.spark.ddl import Action, actions
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ import pymysql.cursors
 import pytest
 from deltalake import DeltaTable
 
-from consumer.spark.database import DRIVERS
 from shmstore import EventStore, StoreNotFound
+from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from tests.consumer.spark.copies import copies
 from tests.servers.server import Server
 
@@ -127,12 +127,12 @@ class Chain:
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             file, offset = cursor.fetchone()[:2]
-        program = "import sys; from shmstore.cli import main; sys.exit(main())"
+        program = "import sys; from shmstore.cli.main import main; sys.exit(main())"
         producer = f"produce --store {store} --port {server.port} --start {file}:{offset} --include {database}.* --capacity 512"
         driver = f"replicate {store} --tables {database}.* --master local[2,4] {target}"
         self.commands = {
             "producer": [sys.executable, "-c", program, *producer.split()],
-            "driver": [sys.executable, "-m", "consumer.spark", *driver.split()],
+            "driver": [sys.executable, "-m", "shmstore.consumer.spark", *driver.split()],
         }
         self.folder, self.store = folder, store
         self.environment = {

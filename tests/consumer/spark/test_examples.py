@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from consumer.spark import Lag, LagListener, each_batch
-from consumer.spool import Spool
 from shmstore import Column, EventStore, TableSchema
+from shmstore.consumer.spark import Lag, LagListener, each_batch
+from shmstore.consumer.spool import Spool
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query, started
 

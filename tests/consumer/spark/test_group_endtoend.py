@@ -36,7 +36,7 @@ def test_copies_equal_select_after_kills(mariadb: Server, mysql: Server, store_n
     chain = Chain(
         mariadb, database, store_name, tmp_path, f"--format delta --target {tmp_path}/lake/{{source}}/{{database}}/{{table}}"
     )
-    chain.commands["producer"] = [sys.executable, "-m", "shmstore.cli", "run", "--config", str(config)]
+    chain.commands["producer"] = [sys.executable, "-m", "shmstore", "run", "--config", str(config)]
     copies = {name: tmp_path / "lake" / name / database / "t" for name in servers}
     over = threading.Event()
     loads = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consumer.spark.offset import Offset, seq_prefix, seq_suffix, seqs
-from consumer.spark.options import HELP, OptionError, Options, Start
+from shmstore.consumer.spark.options import HELP, OptionError, Options, Start
+from shmstore.consumer.spark.row_order import seq_prefix, seq_suffix, seqs
+from shmstore.consumer.spark.source.offset import Offset
 
 
 def test_defaults() -> None:

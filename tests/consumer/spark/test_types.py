@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from consumer.spark.options import Options
-from consumer.spark.replicate import Replication
 from shmstore import EntryType, EventStore
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.replicate.replicate import Replication
 from tests.consumer.spark.copies import Copies, copies, text
 from tests.servers.server import Server
 
@@ -82,7 +82,7 @@ OWN: dict[str, list[tuple[str, str, tuple[str, Any], tuple[str, Any]]]] = {
 
 
 def test_every_type(spark: Any, any_server: Server, database: str, store_name: str, tmp_path: Path) -> None:
-    """Types are those of the table in `consumer.spark.schema`, values those that SELECT gives, NULL is NULL; in every copy as well."""
+    """Types are those of the table in `shmstore.consumer.spark.decode.schema`, values those that SELECT gives, NULL is NULL; in every copy as well."""
     types = TYPES + OWN[any_server.flavor]
     columns = ", ".join(f"c{i} {declared}" for i, (declared, *_) in enumerate(types))
     with any_server.connect(database=database) as connection, connection.cursor() as cursor:
@@ -95,7 +95,7 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
         for number in (0, 1):
             cursor.execute(f"INSERT INTO t VALUES ({number}, {', '.join(row[2 + number][0] for row in types)})")
         cursor.execute("INSERT INTO t (id) VALUES (2)")
-    program = "import sys; from shmstore.cli import main; sys.exit(main())"
+    program = "import sys; from shmstore.cli.main import main; sys.exit(main())"
     arguments = f"produce --store {store_name} --port {any_server.port} --start {file}:{offset} --include {database}.*"
     with subprocess.Popen([sys.executable, "-c", program, *arguments.split()], stderr=subprocess.PIPE) as producer:
         try:

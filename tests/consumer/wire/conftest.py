@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from consumer.wire import Settings
 from shmstore import EventStore
+from shmstore.consumer.wire import Settings
 from tests.consumer.wire.harness import PackagedClient, RawClient, ServerThread
 
 _numbers = itertools.count(1)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from consumer.wire import Settings
-from consumer.wire import messages as m
-from consumer.wire.server import Server
 from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
+from shmstore.consumer.wire import Settings
+from shmstore.consumer.wire.protocol import messages as m
+from shmstore.consumer.wire.server.server import Server
 
 TABLE = TableSchema(
     "shop",

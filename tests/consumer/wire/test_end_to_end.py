@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from consumer import canal
-from consumer.wire import messages as m
 from shmstore import EventStore
+from shmstore.consumer.formats import canal
+from shmstore.consumer.wire.protocol import messages as m
 from tests.consumer.wire.harness import PackagedClient, RawClient, ServerThread, entries
 from tests.producer.running import running, wait_for_position
 from tests.servers.server import Server

@@ -1,4 +1,4 @@
-"""consumer.wire under many clients: what waits holds up nobody, and where the system's limits end the server says so."""
+"""shmstore.consumer.wire under many clients: what waits holds up nobody, and where the system's limits end the server says so."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from threading import Thread
 
 import pytest
 
-from consumer.wire import messages as m
-from consumer.wire.capacity import Threads
-from consumer.wire.messages import PacketType as T
 from shmstore import BatchMode, EventStore, ShmStoreError
+from shmstore.consumer.wire.protocol import messages as m
+from shmstore.consumer.wire.protocol.messages import PacketType as T
+from shmstore.consumer.wire.server.capacity import Threads
 from tests.consumer.wire.harness import RawClient, ServerThread, events, ids, refused
 
 NewStore = Callable[..., EventStore]
@@ -25,7 +25,7 @@ NewServer = Callable[..., ServerThread]
 
 SERVE = """
 import resource, sys
-from consumer.wire import Settings, serve
+from shmstore.consumer.wire import Settings, serve
 soft, hard, most = map(int, sys.argv[2:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 serve(Settings(port=0, state=sys.argv[1], max_connections=most, ready=lambda at: print(at[1], flush=True)))

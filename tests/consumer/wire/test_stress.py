@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from consumer.wire import messages as m
-from consumer.wire.frame import frame
-from consumer.wire.messages import PacketType as T
 from shmstore import BatchMode, EventStore
+from shmstore.consumer.wire.protocol import messages as m
+from shmstore.consumer.wire.protocol.framing import frame
+from shmstore.consumer.wire.protocol.messages import PacketType as T
 from tests.consumer.wire.harness import RawClient, ServerThread, events, ids
 
 LONG = pytest.mark.long

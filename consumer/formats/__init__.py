@@ -1,0 +1,1 @@
+"""Events as JSON, in the shapes that other tools' consumers already read."""

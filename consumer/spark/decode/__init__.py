@@ -1,0 +1,1 @@
+"""Encoded events -> Arrow, in the executors."""

@@ -1,0 +1,1 @@
+"""Copies of tables, kept up to date by one streaming query."""

@@ -1,0 +1,311 @@
+"""A micro-batch's events -> for each table the steps that bring its copy up to date.
+
+Events come in their order, so "the last change of a key" is the last one seen: one dict a table, no sorting, and only rows
+that survive are turned into columns. A change of the primary key deletes the old key and writes the new one. A DDL in the
+middle ends a step: what came before it is applied before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from shmstore.consumer.spark.ddl import Action, Clause, actions
+from shmstore.consumer.spark.decode import json_text
+from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.row_order import seq_prefix, seq_suffix
+from shmstore.encoding.arrow import PartialImage, column_array
+from shmstore.encoding.codec import decode_schema, decode_stored
+from shmstore.event import Column, EntryType, EventType, Position, TableSchema
+
+VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
+_MOMENT = pa.timestamp("us", "UTC")
+HISTORY_FIELDS = [
+    pa.field(VALID_FROM, _MOMENT),
+    pa.field(VALID_TO, _MOMENT),
+    pa.field(CURRENT, pa.bool_()),
+    pa.field(SEQ, pa.string()),
+]
+
+
+class CannotFollow(ValueError):
+    """A table changed in a way that its copy cannot be brought to; the message says how to make a new copy."""
+
+
+class Merge(NamedTuple):
+    """Last change of each key: rows to write whole, and keys to delete. `keys` are the names of the key columns of `schema`."""
+
+    keys: tuple[str, ...]
+    upserts: pa.Table
+    deletes: pa.Table
+    schema: TableSchema
+
+
+class Versions(NamedTuple):
+    """SCD type 2: keys whose current version ends (with when and by which seq), and new versions."""
+
+    keys: tuple[str, ...]
+    ends: pa.Table
+    versions: pa.Table
+    schema: TableSchema
+
+
+class Empty(NamedTuple):
+    """The table lost all its rows (TRUNCATE, DROP), at this moment."""
+
+    time_ms: int
+
+
+class Alter(NamedTuple):
+    """The table's columns changed."""
+
+    clauses: tuple[Clause, ...]
+
+
+Step = Merge | Versions | Empty | Alter
+
+
+def target_fields(table: TableSchema) -> list[pa.Field]:
+    """The columns of a copy of `table`. TIME is text there, as MySQL prints it: table formats have no such interval."""
+    schema = arrow_schema(image_type(table))
+    return [pa.field(f.name, pa.string() if pa.types.is_duration(f.type) else f.type) for f in schema]
+
+
+def target_field(column: Column) -> pa.Field:
+    """The column of a copy that holds `column`."""
+    return target_fields(TableSchema("", "", (column,)))[0]
+
+
+def columns_of(table: TableSchema, rows: Sequence[Sequence[Any]], zero_dates: str) -> pa.Table:
+    """Return `rows`, in stored form, with the columns of a copy of `table`."""
+    fields = target_fields(table)
+    values: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
+    arrays = []
+    for column, field_, cells in zip(table.columns, fields, values, strict=True):
+        if column.type == "time":
+            cells = [json_text.time_text(value, column.scale) for value in cells]
+            arrays.append(pa.array(cells, pa.string()))
+        else:
+            arrays.append(column_array(column, field_.type, cells, zero_dates))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@dataclass(slots=True)
+class TableChanges:
+    """Collects one table's changes. Its `steps` are complete after `finish`."""
+
+    name: tuple[str, str]
+    keys: tuple[str, ...] | None
+    zero_dates: str
+    history: bool
+    seq_head: str = ""
+    steps: list[Step] = field(default_factory=list)
+    rows: int = 0
+    _schema: TableSchema | None = None
+    _places: tuple[int, ...] = ()
+    _last: dict[Any, Any] = field(default_factory=dict)
+    _log: list[tuple[Any, Any, int, str]] = field(default_factory=list)
+
+    def add(self, schema: TableSchema, header: list[Any], body: list[Any]) -> None:
+        """Take one rows event. Raises `PartialImage`, `CannotFollow`."""
+        if self._schema is None or (schema is not self._schema and schema[2:] != self._schema[2:]):
+            self._flush()
+            self._begin(schema)
+        before_columns, before, after_columns, after = body
+        if before_columns is not None or after_columns is not None:
+            raise PartialImage(
+                f"a row image of {'.'.join(self.name)} at {header[2]}:{header[3]} lacks columns: set binlog_row_image=FULL on the server"
+            )
+        self.rows += len(after if after is not None else before)
+        if self.history:
+            self._add_history(header, before, after)
+            return
+        key, last = self._key(), self._last
+        if before is None:
+            for row in after:
+                last[key(row)] = row
+        elif after is None:
+            for row in before:
+                last[key(row)] = None
+        else:
+            for old, new in zip(before, after, strict=True):
+                was, is_ = key(old), key(new)
+                if was != is_:
+                    last[was] = None
+                last[is_] = new
+
+    def _add_history(self, header: list[Any], before: Any, after: Any) -> None:
+        key = self._key()
+        prefix = self.seq_head + seq_prefix(Position(header[2], 0).file_number, header[3], header[8])
+        for i in range(len(after if after is not None else before)):
+            seq = prefix + seq_suffix(header[11] + i)
+            new = after[i] if after is not None else None
+            if before is not None:
+                was = key(before[i])
+                if new is None or key(new) != was:
+                    self._log.append((was, None, header[5], seq))
+            if new is not None:
+                self._log.append((key(new), new, header[5], seq))
+
+    def _begin(self, schema: TableSchema) -> None:
+        self._schema = schema
+        names = self.keys or tuple(schema.columns[i].name for i in schema.primary_key)
+        if not names:
+            raise CannotFollow(
+                f"table {'.'.join(self.name)} has no primary key, so its rows cannot be told apart: "
+                f"give keys={{'{'.'.join(self.name)}': ['column', ...]}}, or leave the table out"
+            )
+        missing = set(names) - set(schema.names)
+        if missing:
+            raise CannotFollow(
+                f"table {'.'.join(self.name)} has no column {', '.join(sorted(missing))} to use as a key: it has {', '.join(schema.names)}"
+            )
+        self._places = tuple(schema.names.index(name) for name in names)
+
+    def _key(self) -> Callable[[Any], Any]:
+        places = self._places
+        if len(places) == 1:
+            place = places[0]
+            return lambda row: row[place]
+        return lambda row: tuple([row[i] for i in places])
+
+    def act(self, action: Action, header: list[Any]) -> None:
+        """Take one DDL. Raises `CannotFollow`."""
+        self._flush()
+        place = f"{header[2]}:{header[3]} ({header[13]})"
+        if action.kind in ("truncate", "drop"):
+            self.steps.append(Empty(header[5]))
+        elif action.kind == "alter" and action.clauses:
+            unclear = [clause.name for clause in action.clauses if not clause.clear]
+            if unclear:
+                raise CannotFollow(
+                    f"the DDL at {place} gives column {', '.join(unclear)} of {'.'.join(self.name)} values that only the server knows: "
+                    "take a new snapshot of the table into a new target"
+                )
+            self.steps.append(Alter(action.clauses))
+            self._schema = None
+        elif action.kind in ("rename", "unclear"):
+            raise CannotFollow(
+                f"the DDL at {place} moves rows of {'.'.join(self.name)} out of sight: take a new snapshot of the table into a new target"
+            )
+
+    def finish(self) -> list[Step]:
+        """Return the steps."""
+        self._flush()
+        return self.steps
+
+    def _flush(self) -> None:
+        schema = self._schema
+        if schema is None or not (self._last or self._log):
+            return
+        names = tuple(schema.columns[i].name for i in self._places)
+        if self.history:
+            self.steps.append(self._versions(schema, names))
+            self._log = []
+            return
+        upserts = [row for row in self._last.values() if row is not None]
+        deletes = [key for key, row in self._last.items() if row is None]
+        self.steps.append(Merge(names, columns_of(schema, upserts, self.zero_dates), self._key_table(schema, deletes), schema))
+        self._last = {}
+
+    def _key_table(self, schema: TableSchema, keys: list[Any]) -> pa.Table:
+        rows = [(key,) for key in keys] if len(self._places) == 1 else keys
+        return columns_of(schema._replace(columns=tuple(schema.columns[i] for i in self._places)), rows, self.zero_dates)
+
+    def _versions(self, schema: TableSchema, names: tuple[str, ...]) -> Versions:
+        first: dict[Any, tuple[int, str]] = {}
+        following: dict[Any, int] = {}
+        versions: list[tuple[Any, int, int | None, str]] = []
+        for key, row, time_ms, seq in reversed(self._log):
+            if row is not None:
+                versions.append((row, time_ms, following.get(key), seq))
+            following[key] = time_ms
+            first[key] = (time_ms, seq)
+        versions.reverse()
+        ends = self._key_table(schema, list(first))
+        ends = ends.append_column(VALID_TO, _moments([time for time, _ in first.values()]))
+        ends = ends.append_column(SEQ, pa.array([seq for _, seq in first.values()], pa.string()))
+        fresh = columns_of(schema, [row for row, _, _, _ in versions], self.zero_dates)
+        fresh = fresh.append_column(VALID_FROM, _moments([begins for _, begins, _, _ in versions]))
+        fresh = fresh.append_column(VALID_TO, _moments([ends_ for _, _, ends_, _ in versions]))
+        fresh = fresh.append_column(CURRENT, pa.array([ends_ is None for _, _, ends_, _ in versions], pa.bool_()))
+        fresh = fresh.append_column(SEQ, pa.array([seq for _, _, _, seq in versions], pa.string()))
+        return Versions(names, ends, fresh, schema)
+
+
+def _moments(times_ms: list[Any]) -> pa.Array:
+    return pa.array([None if time is None else time * 1000 for time in times_ms], pa.int64()).cast(_MOMENT)
+
+
+def collect(
+    payloads: Iterable[Any],
+    options: Options,
+    keys: dict[str, tuple[str, ...]],
+    history: bool,
+    copies: Callable[[str], Iterable[str]],
+    source: str | None = None,
+) -> dict[tuple[str, str], TableChanges]:
+    """Return the changes of each table of `options` in `payloads`, encoded events in their order.
+
+    `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database that have a copy.
+    `source` is the one that the events are from, in a store of several.
+    """
+    found: dict[tuple[str, str], TableChanges] = {}
+    head = "" if source is None else f"{source}/"
+
+    def changes(database: str, table: str) -> TableChanges:
+        name = (database, table)
+        if name not in found:
+            found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history, head)
+        return found[name]
+
+    wanted: dict[bytes, TableSchema | None] = {}
+    for payload in payloads:
+        header, blob, body = decode_stored(payload)
+        if blob is not None and body is not None:
+            if blob not in wanted:
+                schema = decode_schema(blob)
+                wanted[blob] = schema if options.wants(schema.database, schema.table) else None
+            table = wanted[blob]
+            if table is not None:
+                changes(table.database, table.table).add(table, header, body)
+        elif header[1] == EventType.XAROLLBACK:
+            raise CannotFollow(
+                f"the XA transaction rolled back at {header[2]}:{header[3]} had been written at its XA PREPARE, and its rows are in the copies: "
+                "take a new snapshot of the tables it touched into a new target"
+            )
+        elif header[0] == EntryType.ROWS:
+            raise CannotFollow(
+                f"the statement at {header[2]}:{header[3]} ({header[13]}) changed rows that the binlog does not hold: set binlog_format=ROW, "
+                "and take a new snapshot"
+            )
+        elif header[0] == EntryType.DDL:
+            for action in actions(header[13], header[14].get("default_database", header[12]), header[14].get("sql_mode", "")):
+                _act(action, header, options, lambda name: {*copies(name), *(t for d, t in found if d == name)}, changes)
+    return found
+
+
+def _act(
+    action: Action,
+    header: list[Any],
+    options: Options,
+    dropped: Callable[[str], Iterable[str]],
+    changes: Callable[[str, str], TableChanges],
+) -> None:
+    if action.table == "*":
+        for table in dropped(action.database):
+            if options.wants(action.database, table):
+                changes(action.database, table).act(action, header)
+    elif not action.table:
+        raise CannotFollow(f"the DDL at {header[2]}:{header[3]} cannot be read: {header[13]}")
+    elif options.wants(action.database, action.table) and action.kind != "create":
+        changes(action.database, action.table).act(action, header)
+    elif action.to is not None and options.wants(*action.to):
+        raise CannotFollow(
+            f"table {action.database}.{action.table} was renamed to {'.'.join(action.to)} at {header[2]}:{header[3]}: "
+            "its rows are not in the copy; take a snapshot"
+        )

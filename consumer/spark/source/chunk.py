@@ -1,0 +1,34 @@
+"""Chunk: events out of a store on their way to an executor, and the address that other hosts get them from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+KEY_BYTES = 32
+
+
+class Address(NamedTuple):
+    """Where events are served, and the key that opens it."""
+
+    host: str
+    port: int
+    key: bytes
+
+
+class Chunk(NamedTuple):
+    """Events out of a store: their payloads back to back, where each ends, and their slots."""
+
+    first: int
+    raw: memoryview | bytes
+    ends: np.ndarray[tuple[int], np.dtype[np.int64]]
+    slots: np.ndarray[tuple[int], np.dtype[np.void]]
+
+    def payloads(self) -> Iterator[memoryview]:
+        """Yield the payload of each event."""
+        raw, start = memoryview(self.raw), 0
+        for end in self.ends.tolist():
+            yield raw[start:end]
+            start = end

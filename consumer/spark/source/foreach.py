@@ -1,0 +1,59 @@
+"""A driver loop: a DataFrame for every batch of a subscription, without Structured Streaming's fixed cost of a micro-batch.
+
+For the lowest latency. The loop acks after the function returned, so a crash in between gives the batch again: at least
+once, where a streaming query with an idempotent sink is exactly once. All decode is done in the driver, which bounds the
+rate; events must fit into its memory, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from shmstore import CheckpointFile, EventStore
+from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.source.multi_source import Sources, is_group
+from shmstore.consumer.spark.source.partition import chunk_of, rows_of
+from shmstore.consumer.spark.source.schema_lookup import find_table
+
+
+def each_batch(
+    spark: SparkSession,
+    function: Callable[[DataFrame, int], None],
+    *,
+    store: str,
+    subscription: str = "loop",
+    tables: str = "*",
+    payload: str | None = None,
+    limit_events: int = 10_000,
+    stop: Callable[[], bool] = lambda: False,
+    timeout: float = 0.2,
+) -> int:
+    """Call ``function(frame, last sequence)`` for every batch with rows until `stop()` is true; return how many calls were made.
+
+    `frame` has the columns of the streaming source with the same `tables` and `payload`. `stop` is asked after every batch,
+    and every `timeout` seconds while nothing comes. What `function` raises ends the loop; its batch is not acked.
+    """
+    given = {"store": store, "subscription": subscription, "tables": tables, **({"payload": payload} if payload else {})}
+    options = Options.parse(given)
+    decoder = Decoder(options, find_table(options) if options.payload == "typed" else None)
+    calls, several = 0, None
+    with (
+        EventStore.attach(store) as source,
+        source.subscribe(subscription, checkpoint=CheckpointFile(None, store, subscription)) as reader,
+    ):
+        while not stop():
+            batch = reader.get(limit_events=limit_events, timeout=timeout)
+            if not batch:
+                continue
+            several = is_group(source) if several is None else several
+            sources = Sources.of(source, None, None, batch.first, batch.last) if several else None
+            found = list(rows_of(chunk_of(batch), decoder, sources))
+            if found:
+                function(spark.createDataFrame(pa.Table.from_batches(found)), batch.last)
+                calls += 1
+            reader.ack(batch)
+    return calls

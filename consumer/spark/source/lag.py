@@ -1,0 +1,87 @@
+"""How far a query is behind its store: in events, in bytes, in seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from shmstore import EventStore, PositionNotFound, StoreError
+from shmstore.consumer.spark.source.offset import Offset
+
+
+class Lag(NamedTuple):
+    """What a query has not finished yet. `seconds` is the age difference of the events at both ends, by the server's clock."""
+
+    query: str
+    store: str
+    events: int
+    size: int
+    seconds: float
+
+
+def lag_of(query: str, end: dict[str, Any], latest: dict[str, Any] | None) -> Lag | None:
+    """Return the lag between a source's end offset and the newest event; None for another kind of source.
+
+    Bytes and seconds are read from the segment: on another host than the store's they are 0 and only the events count.
+    Raises nothing: a lag that cannot be told must not stop a query.
+    """
+    try:
+        done = Offset.of(end)
+        newest = Offset.of(latest) if latest else done
+    except ValueError:
+        return None
+    events = newest.seq - done.seq if newest.epoch == done.epoch else 0
+    try:
+        with EventStore.attach(done.store) as store:
+            if store.epoch != done.epoch:
+                return Lag(query, done.store, 0, 0, 0.0)
+            events = max(0, store.newest - done.seq)
+            if not events:
+                return Lag(query, done.store, 0, 0, 0.0)
+            waiting = store.peek(done.seq + 1)
+            times = waiting.slots["time"]
+            return Lag(query, done.store, events, int(waiting.ends[-1]), max(0.0, float(times[-1] - np.min(times))) / 1000)
+    except (StoreError, PositionNotFound, OSError):
+        return Lag(query, done.store, events, 0, 0.0)
+
+
+class LagListener(StreamingQueryListener):
+    """Calls `report` with each shmstore query's `Lag` after every micro-batch: ``spark.streams.addListener(LagListener(print))``."""
+
+    def __init__(self, report: Callable[[Lag], None]) -> None:
+        self._report = report
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to tell yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Report the lag of each source."""
+        for source in event.progress.sources:
+            end, latest = _offset(source.endOffset), _offset(source.latestOffset)
+            lag = lag_of(str(event.progress.id), end, latest) if end else None
+            if lag is not None:
+                self._report(lag)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """An idle query is behind by nothing that is whole."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Nothing more to tell."""
+
+
+def _offset(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

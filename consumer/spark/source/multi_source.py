@@ -1,0 +1,252 @@
+"""A store of several sources: which of its events a micro-batch has, and which server each came from.
+
+Such a store has another order once it is made again, so a sequence says nothing there, and neither do file and offset, which are
+one server's. GTIDs do: an offset's text has those of every source, and a transaction was read where they cover its own. A micro-batch
+that was planned in an earlier life of the store is therefore not a range of the ring but a choice from one: what is after its
+start and not after its end. So it is the same rows again, in whatever order they come. What a query had read ahead of the others
+stays in its offsets until the store has come to it.
+
+Only the last event of a transaction, or of a part of one, names its source. The others are known by whose GTIDs they carry: two
+sources never bring transactions of one server (the producer refuses them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shmstore import Batch, EventStore, EventType, Position, PositionNotFound
+from shmstore.consumer.spark.source.chunk import Chunk
+from shmstore.consumer.spark.source.offset import Offset
+from shmstore.encoding.codec import position_of, split_stored
+from shmstore.gtids import Gtids, covers, joined, parse, single
+
+_TRANSACTION, _GTIDS, _PROPS = 7, 10, 14
+_LOOK = 4096
+_gtids = lru_cache(maxsize=256)(parse)
+_single = lru_cache(maxsize=64)(single)
+
+
+class Mark(NamedTuple):
+    """What the last event of a transaction, or of a part (`inside` it), says: where all sources stand, and which one it is from."""
+
+    sequence: int
+    gtids: str
+    transaction: str
+    inside: bool
+    position: Position
+    source: str
+
+    @classmethod
+    def of(cls, sequence: int, header: list[Any]) -> Mark | None:
+        """Return what `header` says; None where its event is no such one."""
+        position, props = position_of(header), header[_PROPS]
+        inside = "resume" in props
+        if not inside and not position.of_group:
+            return None
+        gtids = props["resume"].partition(" ")[2] if inside else position.gtids
+        return cls(sequence, gtids, str(header[_TRANSACTION]), inside, position, props.get("source", ""))
+
+
+def is_group(store: EventStore) -> bool | None:
+    """Whether the store holds several sources; None while it holds nothing that says so."""
+    place = store.last_ack_point()
+    if place is not None and place.gtids:
+        return place.of_group
+    newest = store.latest_event  # a large transaction leaves nothing of the one before it
+    if newest is not None and "resume" in newest.props:
+        return "=" in newest.props["resume"]
+    mark = next(marks(store), None)
+    return "=" in mark.gtids if mark is not None else None if place is None else False
+
+
+def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> Offset:
+    """Return the offset of event `sequence`, the last of a transaction or of a part, for a query that has read up to `after`.
+
+    Raises `PositionNotFound` where it is no such event.
+    """
+    batch = store.peek(sequence, limit_events=1)
+    mark = next((Mark.of(sequence, split_stored(payload)[0]) for payload in batch.payloads()), None)
+    if mark is None:
+        raise PositionNotFound(f"event {sequence} of store {store.name!r} is within a transaction, where no query can stand")
+    gtids, here = mark.gtids, _gtids(mark.gtids)
+    if after is not None and after.of_group:  # what was read ahead of the others before the store was made again
+        ahead = [part for part in after.gtids.split(";") if not covers(here, _gtids(part))]
+        gtids = ";".join([gtids, *ahead])
+    place = mark.position
+    inside = mark.transaction if mark.inside else ""
+    return Offset(store.name, store.epoch, sequence, place.file, place.offset, gtids, place.row, inside)
+
+
+def base_of(store: EventStore, offset: Offset) -> int | None:
+    """Return the last event of this life of the store before which a query at `offset` has read all; None where that cannot be told yet.
+
+    Raises `PositionNotFound` where events after `offset` are gone.
+    """
+    have, first = _gtids(offset.gtids), None
+    for mark in marks(store):
+        if not mark.inside and covers(have, _gtids(mark.gtids)):
+            return mark.sequence
+        first = mark
+    if first is None:
+        return None
+    own = None if first.inside else single(first.transaction)
+    if not covers(have if own is None else joined(have, own), _gtids(first.gtids)):
+        raise PositionNotFound(f"store {store.name!r} begins after {offset}")
+    return store.oldest - 1
+
+
+def reach_of(store: EventStore, offset: Offset) -> int | None:
+    """Return the first event of this life of the store up to which all is there that is not after `offset`; None while it is not."""
+    wanted, found, within = _gtids(offset.gtids), None, None
+    for mark in marks(store):
+        if mark.inside:
+            if mark.transaction == offset.inside and mark.position.order >= offset.order:
+                within = mark.sequence
+        elif covers(_gtids(mark.gtids), wanted):
+            found = mark.sequence
+            if offset.inside and (own := single(offset.inside)) and covers(_gtids(mark.gtids), own):
+                within = mark.sequence
+        else:
+            break
+    if found is None or (offset.inside and within is None):
+        return None
+    return found if within is None else max(found, within)
+
+
+def marks(store: EventStore, first: int | None = None, last: int | None = None) -> Iterator[Mark]:
+    """Yield the marks of events `first` to `last`, or of all that are there, newest first."""
+    first, last = store.oldest if first is None else first, store.newest if last is None else last
+    while last >= first:
+        start = max(first, last - _LOOK + 1)
+        batch = store.peek(start, limit_events=last - start + 1)
+        for i, payload in reversed(list(enumerate(batch.payloads(), start))):
+            mark = Mark.of(i, split_stored(payload)[0])
+            if mark is not None:
+                yield mark
+        last = start - 1
+
+
+def whole(batch: Batch, most: int) -> int:
+    """Return how many of the first events of `batch` end with a mark: the most up to `most`, else the fewest; 0 without one."""
+    found = [i for i, payload in enumerate(batch.payloads(), 1) if Mark.of(i, split_stored(payload)[0]) is not None]
+    return max((i for i in found if i <= most), default=min(found, default=0))
+
+
+def names_of(store: EventStore, first: int, last: int) -> dict[str, str]:
+    """Return the source of each server's transactions among events `first` to `last`, by server UUID or MariaDB's domain."""
+    names: dict[str, str] = {}
+    shared = False  # an ancestor's GTIDs may be in several sources' sets: its transactions say themselves which one brings them
+    place = store.last_ack_point()
+    for part in place.gtids.split(";") if place is not None else ():
+        name, _, there = part.partition("=")
+        for server in _servers(there.partition("/")[2]):
+            shared = shared or server in names
+            names[server] = unquote(name)
+    for mark in marks(store, first if shared else last, last):
+        if mark.source:
+            names[_server(mark.transaction)] = mark.source
+    return names
+
+
+def _server(transaction: str) -> str:
+    """The server's UUID, or MariaDB's domain, in a GTID."""
+    return transaction.partition(":" if ":" in transaction else "-")[0]
+
+
+def _servers(gtids: str) -> set[str]:
+    return {key.partition(":")[0] for key in _gtids(gtids)}
+
+
+# ---------------------------------------------------------------- in the executors
+
+
+class Sources(NamedTuple):
+    """What an executor must know of a group: `names` by server UUID or MariaDB's domain; the micro-batch is what is after `after` and not
+    after `until`, where they are from another life of the store."""
+
+    names: dict[str, str]
+    after: Offset | None
+    until: Offset | None
+
+    @classmethod
+    def of(cls, store: EventStore, start: Offset | None, end: Offset | None, first: int, last: int) -> Sources:
+        """Return them for the events `first` to `last` that are after `start` and not after `end`."""
+        here = store.epoch
+        after = start if start is not None and (start.epoch != here or _is_ahead(start)) else None
+        return cls(names_of(store, first, last), after, end if end is not None and end.epoch != here else None)
+
+    def pieces(self, chunk: Chunk) -> Iterator[tuple[Chunk, str | None]]:
+        """Yield the events of `chunk` that are in the micro-batch, in runs; with the name of their source where GTIDs do not say it."""
+        reads = chunk.slots["type"] == int(EventType.READ)
+        if self.after is None and self.until is None and not reads.any():
+            yield chunk, None
+            return
+        kept = list(map(self._kept, chunk.payloads(), reads.tolist()))
+        raw, at = memoryview(chunk.raw), 0
+        for (wanted, name), run in groupby(kept):
+            count = len(list(run))
+            start = int(chunk.ends[at - 1]) if at else 0
+            end = at + count
+            if wanted:
+                yield (
+                    Chunk(
+                        chunk.first + at, raw[start : int(chunk.ends[end - 1])], chunk.ends[at:end] - start, chunk.slots[at:end]
+                    ),
+                    name,
+                )
+            at = end
+
+    def _kept(self, payload: memoryview, read: bool) -> tuple[bool, str | None]:
+        header = split_stored(payload)[0]
+        if read:  # rows of a snapshot: they stand where their source stood, and say no transaction
+            if position_of(header).of_group:
+                return True, str(header[_PROPS].get("source", ""))
+            return True, next((self.names[server] for server in _servers(str(header[_GTIDS])) if server in self.names), "")
+        transaction = str(header[_TRANSACTION])
+        own = _single(transaction)
+        if own is None:
+            return True, None
+        place = position_of(header).order
+        return (
+            not (self.after is not None and _is_done(self.after, transaction, own, place))
+            and (self.until is None or _is_done(self.until, transaction, own, place)),
+            None,
+        )
+
+    def named(self, batch: pa.RecordBatch, name: str | None) -> pa.RecordBatch:
+        """Return rows with their source in `source.name` and before their `seq`."""
+        if name is None:
+            encoded = batch["transaction"].dictionary_encode()
+            known = [self.names.get(_server(transaction)) for transaction in encoded.dictionary.to_pylist()]
+            names = pa.array(known, pa.string()).take(encoded.indices)
+        else:
+            names = pa.repeat(name, len(batch))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns["seq"] = pc.binary_join_element_wise(names.fill_null(""), columns["seq"], "/")
+        source = columns["source"]
+        columns["source"] = pa.StructArray.from_arrays([*source.flatten()[:-1], names], fields=list(source.type))
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
+
+    def of_events(self, chunk: Chunk, name: str | None) -> pa.Array:
+        """Return the source of each event."""
+        if name is not None:
+            return pa.repeat(name, len(chunk.ends))
+        servers = [_server(str(split_stored(payload)[0][_TRANSACTION])) for payload in chunk.payloads()]
+        return pa.array(map(self.names.get, servers), pa.string())
+
+
+def _is_ahead(offset: Offset) -> bool:
+    """True where it names a source twice: once as it was ahead of the others."""
+    parts = offset.gtids.split(";")
+    return len({part.partition("=")[0] for part in parts}) < len(parts)
+
+
+def _is_done(offset: Offset, transaction: str, own: Gtids, place: tuple[int, int, int]) -> bool:
+    return covers(_gtids(offset.gtids), own) or (transaction == offset.inside and place <= offset.order)

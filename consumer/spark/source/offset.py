@@ -1,0 +1,98 @@
+"""Offsets of a Spark query over a store, and the order of rows.
+
+An offset says "everything up to and including this event". Spark writes it to the checkpoint as JSON and compares the
+text, so the keys come in one fixed order and nothing in it depends on a clock. `seq` finds the event fast while the
+store lives; the binlog position finds it again in a re-created store, whose epoch differs. In a store of several sources `gtids` says
+where each of them stands (`shmstore.consumer.spark.source.multi_source`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from shmstore.event import Position
+
+VERSION = 1
+
+
+class Offset(NamedTuple):
+    """A place in a store: the last event read. `seq` is -1 before the first event.
+
+    `inside` is the transaction that it is a part of, in a store of several sources: `gtids` are from before it.
+    """
+
+    store: str
+    epoch: int
+    seq: int
+    file: str = ""
+    offset: int = 0
+    gtids: str = ""
+    row: int = 0
+    inside: str = ""
+
+    @property
+    def position(self) -> Position | None:
+        """The binlog position, or None before the first event of a store."""
+        return Position(self.file, self.offset, self.gtids, self.row) if self.file or self.gtids else None
+
+    @property
+    def of_group(self) -> bool:
+        """Whether it is a place in a store of several sources."""
+        return "=" in self.gtids
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """As `Position.order`."""
+        return Position(self.file, self.offset, self.gtids, self.row).order
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the dict that Spark stores; its keys are in a fixed order."""
+        return {
+            "version": VERSION,
+            "store": self.store,
+            "epoch": self.epoch,
+            "seq": self.seq,
+            "file": self.file,
+            "offset": self.offset,
+            "gtids": self.gtids,
+            "row": self.row,
+            **({"inside": self.inside} if self.inside else {}),
+        }
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> Offset:
+        """Return the offset in `value`, a dict from a checkpoint. Raises ValueError where it is not one."""
+        version = value.get("version")
+        if version != VERSION:
+            raise ValueError(
+                f"offset of version {version!r} in the checkpoint: this shmstore reads version {VERSION}; upgrade the reader"
+            )
+        try:
+            return cls(
+                str(value["store"]),
+                int(value["epoch"]),
+                int(value["seq"]),
+                str(value["file"]),
+                int(value["offset"]),
+                str(value["gtids"]),
+                int(value["row"]),
+                str(value.get("inside", "")),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"offset {value!r} is not one of shmstore: {error}") from error
+
+    @classmethod
+    def at(cls, store: str, epoch: int, seq: int, position: Position | None) -> Offset:
+        """Return the offset of the event `seq`, which ends at `position`."""
+        if position is None:
+            return cls(store, epoch, seq)
+        return cls(store, epoch, seq, position.file, position.offset, position.gtids, position.row)
+
+    def __str__(self) -> str:
+        place = self.gtids if self.of_group else f"{self.file}:{self.offset}" if self.file else "the start"
+        return f"{place} (event {self.seq} of epoch {self.epoch:016x})"
+
+    def to_json(self) -> str:
+        """Return the text that `startingOffsets` takes."""
+        return json.dumps(self.to_dict())

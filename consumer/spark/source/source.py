@@ -1,0 +1,115 @@
+"""ShmStoreSource: ``spark.readStream.format("shmstore")`` and ``spark.read.format("shmstore")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from shmstore import EventStore, PositionNotFound
+from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.schema import schema_of
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of
+from shmstore.consumer.spark.source.offset import Offset
+from shmstore.consumer.spark.source.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
+from shmstore.consumer.spark.source.schema_lookup import find_table
+from shmstore.consumer.spark.source.spool_reader import SpoolBatchReader, SpoolReader
+from shmstore.consumer.spark.source.stream_reader import StreamReader
+from shmstore.consumer.spark.source.subscription_owner import attach, window
+
+
+class ShmStoreSource(DataSource):
+    """A store as a Spark data source. The options are listed by `shmstore.consumer.spark.options.HELP`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed = Options.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "shmstore"
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        if self._parsed.payload != "typed":
+            return Decoder(self._parsed)
+        return Decoder(self._parsed, find_table(self._parsed))
+
+    def schema(self) -> StructType:
+        """Return the columns of the payload asked for. Raises `SchemaUnknown` where a typed table was never seen."""
+        return schema_of(self._parsed.payload, self._decoder.table)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of micro-batches."""
+        if self._parsed.spool is not None:
+            return SpoolReader(self._decoder)
+        return StreamReader(self._decoder)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of what the store, or its spool, holds now."""
+        if self._parsed.spool is not None:
+            return SpoolBatchReader(self._decoder)
+        return BatchReader(self._decoder)
+
+
+class BatchReader(DataSourceReader):
+    """Reads the whole transactions that the store holds at this moment; moves nothing and holds nothing back.
+
+    The events are copied when the read is planned: later they could be gone, since no subscription keeps them.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the events from startingOffsets (earliest by default) to endingOffsets."""
+        options = self._decoder.options
+        with attach(options, 0.0) as store:
+            first, last = store.oldest, store.newest
+            start, end = options.start, options.end
+            if start.kind == "offset":
+                first = _located(store, Offset.of(start.value)) + 1
+            elif start.kind != "committed":
+                first = store.find(start.place)
+            if end.kind == "offset":
+                last = _located(store, Offset.of(end.value), end=True)
+            if last < first:
+                return [InlinePartition([])]
+            events = window(store, first, last)
+            point = events.ack_point
+            if point is None:
+                return [InlinePartition([])]
+            events = window(store, first, point)
+            after, until = (Offset.of(one.value) if one.kind == "offset" else None for one in (start, end))
+            sources = Sources.of(store, after, until, first, point) if is_group(store) else None
+            size = int(events.ends[-1])
+            parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
+            return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in split(first, events.ends, parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, in an executor."""
+        return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
+
+
+def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
+    """The last event of a read that ends at `offset`, or of what is before one that begins there. Raises `PositionNotFound`."""
+    position = offset.position
+    if offset.epoch == store.epoch or position is None:
+        return offset.seq
+    if not offset.of_group:
+        return store.find(position) - 1
+    found = reach_of(store, offset) if end else base_of(store, offset)
+    if found is None:
+        raise PositionNotFound(f"store {store.name!r} has not come to {offset}: read again when its producer has")
+    return found
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("shmstore")`` known to `spark`, where the package ``pyspark_shmstore`` is not installed."""
+    spark.dataSource.register(ShmStoreSource)

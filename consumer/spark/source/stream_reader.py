@@ -1,0 +1,143 @@
+"""StreamReader: the store as a source of micro-batches.
+
+Nothing here takes events away: `partitions` and `read` peek at sequences, as often as Spark asks, and only `commit` and
+`latestOffset(start)` ack. Spark makes one reader in a process of its own beside the driver (it plans and owns the
+subscription) and sends a pickled copy to the executors (they only read), so the lease opens on first use.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.source.multi_source import Sources
+from shmstore.consumer.spark.source.offset import Offset
+from shmstore.consumer.spark.source.partition import (
+    INLINE_BYTES,
+    InlinePartition,
+    Range,
+    RemotePartition,
+    SharedPartition,
+    chunk_of,
+    record_batches,
+    split,
+)
+from shmstore.consumer.spark.source.schema_lookup import holdup_of
+from shmstore.consumer.spark.source.subscription_owner import Lease, Limit, window
+
+LOOK_SECONDS = 10.0
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches that end at transaction boundaries, and acks those that Spark has logged as done."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._options = decoder.options
+        self._lease = Lease(self._options)
+        self._frozen: tuple[int, int] | None = None
+        self._looked = 0.0
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[Decoder]]:
+        return StreamReader, (self._decoder,)
+
+    # ---------------------------------------------------------------- offsets
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins. Spark asks twice, and again when batch 0 is run again: the answer stays."""
+        return self._lease.first().to_dict()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Ack what ends at `start`, and return the end of the next micro-batch: `start` itself when nothing is new."""
+        done = Offset.of(start)
+        base = self._lease.locate(done)
+        if base is None:
+            self._lease.pass_over(done)
+            return start
+        base = self._lease.done(base)
+        end = self._lease.end_after(base, Limit.of(limit, self._options), self._end())
+        if end == base:
+            self._tell_holdup()
+            return start
+        self._lease.note_start(base)
+        return self._lease.offset_at(end, done).to_dict()
+
+    def _tell_holdup(self) -> None:
+        """Say now and then, where Spark's log is, that nothing comes because another reader stands still."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            if text := holdup_of(self._lease.store, but=self._options.subscription):
+                logging.getLogger(__name__).warning("query with subscription %r gets nothing%s", self._options.subscription, text)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options ask for."""
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the newest event of the store, for the query's progress report."""
+        store = self._lease.store
+        return Offset.at(store.name, store.epoch, store.newest, store.latest_position).to_dict()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Freeze the end: what comes later is for the next run."""
+        store = self._lease.store
+        self._frozen = (store.epoch, store.newest)
+
+    def _end(self) -> int | None:
+        if self._frozen is None or self._frozen[0] != self._lease.store.epoch:
+            return None
+        return self._frozen[1]
+
+    # ---------------------------------------------------------------- partitions
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the partitions of the events after `start` up to `end`; the same events each time it is asked."""
+        after, until = Offset.of(start), Offset.of(end)
+        base = self._lease.wait_for(after)
+        last = self._lease.wait_for(until, end=True)
+        if last <= base:
+            return []
+        options, store = self._options, self._lease.store
+        ends = self._lease.ends(base + 1, last)
+        size = int(ends[-1])
+        parts = min(options.partitions, 1 + size // options.partition_bytes)
+        sources = Sources.of(store, after, until, base + 1, last) if until.of_group else None
+        inline = options.transport == "inline"
+        if inline:
+            parts = max(parts, -(-size // INLINE_BYTES))
+        ranges = split(base + 1, ends, parts)
+        if inline:
+            return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in ranges]
+        given = [Range(store.name, options.store_path, store.epoch, a, b) for a, b in ranges]
+        if options.transport == "shm":
+            return [SharedPartition(one, sources) for one in given]
+        address = self._lease.serve().address
+        return [RemotePartition(one, address, sources, nearby=options.transport == "auto") for one in given]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, in an executor."""
+        return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
+
+    # ---------------------------------------------------------------- end
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Ack up to `end`: Spark has logged its batch."""
+        sequence = self._lease.locate(Offset.of(end))
+        if sequence is not None:
+            self._lease.done(sequence)
+
+    def stop(self) -> None:
+        """Give the subscription up."""
+        self._lease.close()

@@ -1,0 +1,1 @@
+"""Stored events -> the bytes of Canal's Entry."""

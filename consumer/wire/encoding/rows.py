@@ -1,0 +1,202 @@
+"""Rows of one table version -> the bytes of Canal's RowChange.rowDatas.
+
+Plan. A column of a row is  tag, length | index, sqlType, name, isKey, updated, isNull | value tag, length | value | mysqlType.
+Everything but the value is a function of the column, the flags, the sqlType and the value's length: `_Pieces` keeps it
+by length. So a cell costs one look-up and one format. A single row is made cell by cell, many rows column by column
+and then joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final
+
+from shmstore.consumer.formats.canal import Rendering, Sql, Values, mysql_type, renderings
+from shmstore.consumer.wire.encoding.protobuf import SMALL, message, narrow, number, string, varint
+from shmstore.encoding.codec import decode_schema
+
+_BEFORE: Final = "\x0a"
+_AFTER: Final = "\x12"
+_ROW: Final = "b"
+_KEPT_LENGTHS: Final = 4096
+_TEXTS: Final = frozenset((Sql.CHAR, Sql.VARCHAR, Sql.CLOB, Sql.BLOB))
+
+
+class _Pieces(dict[int, str]):
+    """The bytes before a column's value, by the value's length in bytes."""
+
+    __slots__ = ("_before", "_head", "_rest")
+
+    def __init__(self, head: str, before: str, rest: int) -> None:
+        self._head = head
+        self._before = before
+        self._rest = rest
+
+    def __missing__(self, length: int) -> str:
+        value = f"\x42{varint(length)}" if length else ""
+        size = len(self._before) + len(value) + length + self._rest
+        piece = f"{self._head}{varint(size)}{self._before}{value}"
+        if length < _KEPT_LENGTHS:
+            self[length] = piece
+        return piece
+
+
+# How a cell may be: in the image before; after, and the same as before; after, and changed or new.
+_WAS, _SAME, _CHANGED = 0, 1, 2
+_SIDES: Final = (_BEFORE, _AFTER, _AFTER)
+_UPDATED: Final = ("", "", "\x28\x01")
+
+_Cell = Callable[[Any], str]
+
+
+class _Column:
+    """One column of one table: how its values become bytes."""
+
+    __slots__ = ("_shown", "_tail", "_usual", "cell")
+
+    def __init__(self, name: str, index: int, is_key: bool, shown: Rendering, tail: str) -> None:
+        self._shown = shown
+        self._tail = tail
+        fixed = number("\x08", index)
+        named = string("\x1a", name) + ("\x20\x01" if is_key else "")
+
+        def pieces(sql_type: int) -> tuple[_Pieces, ...]:
+            return tuple(
+                _Pieces(_SIDES[how], f"{fixed}\x10{varint(sql_type)}{named}{_UPDATED[how]}\x30\x00", len(tail))
+                for how in range(3)
+            )
+
+        self._usual = pieces(shown.sql_type)
+        high = pieces(shown.high_type)
+        null = f"{fixed}\x10{varint(shown.null_type)}{named}"
+        #: What makes one cell's bytes of its value, by how the cell is.
+        self.cell = tuple(
+            _cell(shown, self._usual[how], high[how], tail, message(_SIDES[how], f"{null}{_UPDATED[how]}\x30\x01{tail}"))
+            for how in range(3)
+        )
+
+    def cells(self, how: int, values: tuple[Any, ...]) -> list[str]:
+        """The bytes of this column in every row, all of them `how`."""
+        shown = self._shown
+        if None in values or (shown.signed_max is not None and max(values) > shown.signed_max):
+            return list(map(self.cell[how], values))
+        pieces, tail = self._usual[how], self._tail
+        texts = map(shown.text, values)
+        if shown.sql_type in _TEXTS:  # digits and the like need no look at their characters
+            texts = map(narrow, texts)
+        return [f"{pieces[len(text)]}{text}{tail}" for text in texts]
+
+
+def _cell(shown: Rendering, usual: _Pieces, high: _Pieces, tail: str, null: str) -> _Cell:
+    """What makes one cell's bytes: a closure, since that is one call a cell and no look-ups in it."""
+    as_text, most = shown.text, shown.signed_max
+
+    def cell(value: Any) -> str:
+        if value is None:
+            return null
+        text = as_text(value)
+        return f"{usual[len(text)]}{text}{tail}"
+
+    def own(value: Any) -> str:
+        if value is None:
+            return null
+        text = value if type(value) is str else as_text(value)
+        if not text.isascii():
+            text = narrow(text)
+        return f"{usual[len(text)]}{text}{tail}"
+
+    if most is None:
+        return own if shown.own else cell
+
+    def unsigned(value: Any) -> str:
+        if value is None:
+            return null
+        text = as_text(value)
+        return f"{(usual if value <= most else high)[len(text)]}{text}{tail}"
+
+    return unsigned
+
+
+class Table:
+    """One table version, as the entries of its rows need it. `blob` is its stored schema."""
+
+    __slots__ = ("_after", "_changed", "_columns", "_was", "head", "name", "names")
+
+    def __init__(self, blob: bytes, values: Values) -> None:
+        schema = decode_schema(blob)
+        self._columns = tuple(
+            _Column(column.name, i, i in schema.primary_key, shown, string("\x52", mysql_type(column)))
+            for i, (column, shown) in enumerate(zip(schema.columns, renderings(schema, values), strict=True))
+        )
+        self._was = tuple(column.cell[_WAS] for column in self._columns)
+        self._after = tuple(column.cell[_SAME:] for column in self._columns)
+        self._changed = tuple(column.cell[_CHANGED] for column in self._columns)
+        #: The name that filters see.
+        self.name = f"{schema.database}.{schema.table}"
+        #: Header.schemaName and tableName.
+        self.names = string("\x42", schema.database) + string("\x4a", schema.table)
+        #: RowChange.tableId. The server's own number is not kept in a store; like that one this has 48 bits and is another
+        #: for another definition of the table, and unlike that one it is the same after a restart of the server.
+        self.head = number("\x08", int.from_bytes(blake2b(blob, digest_size=6).digest(), "big") or 1)
+
+    def rows(self, body: list[Any]) -> str:
+        """The rowDatas of a stored body that has rows."""
+        before_columns, before, after_columns, after = body
+        if len(before or after) == 1:
+            if before_columns is not None or after_columns is not None:
+                cells = self._one(before_columns, before, after_columns, after)
+            elif not before:
+                cells = [cell(value) for cell, value in zip(self._changed, after[0], strict=True)]
+            else:
+                was = before[0]
+                cells = [cell(value) for cell, value in zip(self._was, was, strict=True)]
+                if after:
+                    cells += [
+                        (same if old == new else changed)(new)
+                        for (same, changed), old, new in zip(self._after, was, after[0], strict=True)
+                    ]
+            row = "".join(cells)
+            length = len(row)
+            return f"b{SMALL[length] if length < 16384 else varint(length)}{row}"
+        sides = self._images(before_columns, before, after_columns, after)
+        rows = map("".join, zip(*sides, strict=True))
+        return "".join([f"b{SMALL[len(row)] if len(row) < 16384 else varint(len(row))}{row}" for row in rows])
+
+    def _numbers(self, present: list[int] | None) -> range | list[int]:
+        return range(len(self._columns)) if present is None else present
+
+    def _one(self, before_columns: list[int] | None, before: Any, after_columns: list[int] | None, after: Any) -> list[str]:
+        """The cells of a single row that lacks columns."""
+        columns = self._columns
+        was: dict[int, Any] = {}
+        cells = []
+        if before:
+            was = dict(zip(self._numbers(before_columns), before[0], strict=True))
+            cells = [columns[i].cell[_WAS](value) for i, value in was.items()]
+        if after:
+            for i, value in zip(self._numbers(after_columns), after[0], strict=True):
+                cells.append(columns[i].cell[_SAME if i in was and was[i] == value else _CHANGED](value))
+        return cells
+
+    def _images(
+        self, before_columns: list[int] | None, before: Any, after_columns: list[int] | None, after: Any
+    ) -> list[list[str]]:
+        """The cells of many rows, column by column: those of the image before, then those of the image after."""
+        sides = []
+        was: dict[int, tuple[Any, ...]] = {}
+        if before:
+            was = dict(zip(self._numbers(before_columns), zip(*before, strict=True), strict=True))
+            sides = [self._columns[i].cells(_WAS, values) for i, values in was.items()]
+        if after:
+            for i, values in zip(self._numbers(after_columns), zip(*after, strict=True), strict=True):
+                column = self._columns[i]
+                if i not in was:
+                    sides.append(column.cells(_CHANGED, values))
+                elif was[i] == values:
+                    sides.append(column.cells(_SAME, values))
+                else:
+                    # Not in one go: what changed differs from row to row.
+                    _, same, changed = column.cell
+                    sides.append([(same if old == new else changed)(new) for old, new in zip(was[i], values, strict=True)])
+        return sides

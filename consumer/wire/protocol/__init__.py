@@ -1,0 +1,1 @@
+"""The bytes of Canal's protocol and its states. No I/O."""

@@ -1,0 +1,1 @@
+"""Sockets, waiting and time around the protocol and the sessions."""

@@ -1,0 +1,69 @@
+"""The server's process: signals, and Prometheus' port."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import threading
+from collections.abc import Callable
+
+from shmstore import ShmStoreError
+from shmstore.consumer.wire.server.server import Server
+from shmstore.consumer.wire.server.settings import Settings
+
+_log = logging.getLogger("shmstore.serve")
+
+
+async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int]:
+    """Serve until `stop` is set, or SIGTERM or SIGINT comes (in the main thread only); return the signals that came."""
+    stop = stop or asyncio.Event()
+    came: list[int] = []
+
+    def end(number: int) -> None:
+        came.append(number)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, number)
+    server = Server(settings)
+    await server.start()
+    metrics = None
+    try:
+        if settings.metrics_port:
+            metrics = await _metrics(settings, server.metrics.exposition)
+        if not settings.credentials.password_hash and not ipaddress.ip_address(server.address[0]).is_loopback:
+            _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
+        if settings.ready is not None:
+            settings.ready(server.address)
+        await stop.wait()
+    finally:
+        if metrics is not None:
+            metrics.close()
+        await server.close()
+    return came
+
+
+async def _metrics(settings: Settings, exposition: Callable[[], str]) -> asyncio.Server:
+    """Answer every HTTP request on the metrics port with the counters."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await reader.readuntil(b"\r\n\r\n")
+                body = exposition().encode()
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    try:
+        return await asyncio.start_server(answer, settings.host, settings.metrics_port)
+    except OSError as error:
+        raise ShmStoreError(f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}") from error

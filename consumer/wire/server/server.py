@@ -1,0 +1,461 @@
+"""The server: sockets, waiting and time around `protocol` and `session`.
+
+Plan. One task a connection takes its requests one at a time, in order. A session (destination, client id) belongs to no
+connection: two connections of one client share it, one call at a time. The only thing that takes long is a GET that
+waits; it waits in a thread, of which there are as many as connections, for the store's own wake-up, and gives the session
+up when another connection asks for it or its own goes away. Large batches are encoded in steps with the loop running in between. So neither a client that is
+slow, nor one that is silent, nor one that wants a lot holds up another.
+
+The bytes of an answer go out in one write, and the next request is looked at when they have left: a client that does
+not read costs one answer's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from shmstore import (
+    Batch,
+    EventStore,
+    ProtocolError,
+    ShmStoreError,
+    StoreClosed,
+    StoreNotFound,
+    SubscriptionLost,
+    state_directory,
+)
+from shmstore.consumer.formats.canal import Values
+from shmstore.consumer.wire.encoding.entry import Encoder
+from shmstore.consumer.wire.protocol import connection_state
+from shmstore.consumer.wire.protocol.connection_state import (
+    Acknowledge,
+    Answer,
+    Client,
+    Connection,
+    Get,
+    Request,
+    Rollback,
+    Subscribe,
+    Unsubscribe,
+)
+from shmstore.consumer.wire.protocol.messages import PacketType
+from shmstore.consumer.wire.server.capacity import Capacity, Threads
+from shmstore.consumer.wire.server.connection import Peer
+from shmstore.consumer.wire.server.metrics import ClientMetrics, Metrics
+from shmstore.consumer.wire.server.settings import Settings
+from shmstore.consumer.wire.session.entry_cache import Shelf
+from shmstore.consumer.wire.session.filter import compile_filter
+from shmstore.consumer.wire.session.session import LARGE, Session, subscription_name
+from shmstore.consumer.wire.session.turn import Seat, Turn
+
+_log = logging.getLogger("shmstore.serve")
+
+# Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
+_WAIT_EMPTY: Final = 30.0
+_WAIT_PARTIAL: Final = 0.1
+_IN_A_ROW: Final = 16
+_SHELF_BYTES: Final = 32 << 20
+
+
+class Server:
+    """A canal server over the stores of this host. `start`, then `close`; `serve` does both."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.address: tuple[str, int] = (settings.host, settings.port)
+        self._credentials = settings.credentials
+        self._state = Path(settings.state) if settings.state is not None else state_directory()
+        self._seats: dict[Client, Seat] = {}
+        self._shelves: dict[str, Shelf] = {}
+        self._peers: set[Peer] = set()
+        self._capacity = Capacity.of_process(settings.max_connections)
+        # A connection is in one call at a time.
+        self._threads = Threads(self._capacity.connections)
+        self._in_thread = self._threads.run
+        self._listener: asyncio.Server | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` where the address cannot be had or the certificate cannot be read."""
+        settings, capacity = self.settings, self._capacity
+        if capacity.connections < settings.max_connections:
+            _log.warning(
+                "takes %s connections, not %s: it may have %s files open; raise the hard limit (ulimit -Hn, LimitNOFILE=)",
+                *(capacity.connections, settings.max_connections, capacity.files),
+            )
+        context = _tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: Peer(self),
+            settings.host,
+            settings.port,
+            ssl=context,
+            ssl_handshake_timeout=settings.auth_timeout if context else None,
+            backlog=512,
+        )
+        self.address = self._listener.sockets[0].getsockname()[:2]
+
+    async def close(self) -> None:
+        """Close every connection and give up the subscriptions: their clients go on with the next server."""
+        self._closing = True
+        if self._listener is not None:
+            self._listener.close()
+        peers = list(self._peers)
+        for peer in peers:
+            peer.abort()
+        await asyncio.gather(*(peer.task for peer in peers if peer.task is not None), return_exceptions=True)
+        for seat in self._seats.values():
+            async with Turn(seat):
+                if seat.session is not None:
+                    with suppress(ShmStoreError):
+                        await self._in_thread(seat.session.close)
+                    seat.session = None
+        self._threads.close()
+
+    # ------------------------------------------------------------ connections
+
+    def connected(self, peer: Peer) -> bytes | None:
+        """Take a connection in and return None, or else what it is sent before it is closed."""
+        most = self._capacity.connections
+        if self._closing or len(self._peers) >= most:
+            self.metrics.refused_connections += 1
+            # Clients look for a reason in the answer to their authentication, not in place of the handshake.
+            why = (
+                "the server ends"
+                if self._closing
+                else f"{most} connections are open, which is all that the server takes: close one"
+            )
+            return connection_state.handshake(os.urandom(connection_state.SEED_BYTES)) + connection_state.refused(
+                connection_state.FAILED, why
+            )
+        self._peers.add(peer)
+        self.metrics.connections += 1
+        self.metrics.connections_total += 1
+        return None
+
+    def disconnected(self, peer: Peer) -> None:
+        """Forget a connection."""
+        if peer in self._peers:
+            self._peers.discard(peer)
+            self.metrics.connections -= 1
+
+    async def converse(self, peer: Peer) -> None:
+        """Serve one connection until it ends."""
+        settings = self.settings
+        connection = Connection(self._credentials, os.urandom(connection_state.SEED_BYTES), settings.max_frame)
+        peer.write(connection.greeting())
+        served = 0
+        while True:
+            await peer.drained(connection.write_timeout or settings.idle_timeout)
+            chunk = peer.take()
+            if chunk:
+                connection.receive(chunk)
+            try:
+                found = connection.next()
+            except ProtocolError as error:
+                self.metrics.client("", "").errors[connection_state.FAILED] += 1
+                peer.write(connection_state.refused(connection_state.FAILED, str(error)))
+                return
+            if found is None:
+                if connection.state is connection_state.State.NEW:
+                    patience = settings.auth_timeout
+                else:
+                    patience = min(connection.read_timeout or settings.idle_timeout, settings.idle_timeout)
+                if not await peer.readable(patience):
+                    return
+                continue
+            kind, request = found
+            await self._answer(peer, kind, request)
+            if isinstance(request, Get) and not peer.pending:
+                await self._read_ahead(peer, request)
+            served += 1
+            if not served % _IN_A_ROW:
+                await asyncio.sleep(0)  # requests that came together are no reason to keep others waiting
+
+    async def _answer(self, peer: Peer, kind: int, request: Request) -> None:
+        began = time.perf_counter()
+        waited = 0.0
+        client = None if isinstance(request, Answer) else request.client
+        metrics = (
+            self.metrics.client(client.destination, str(client.client_id))
+            if client in self._seats
+            else self.metrics.client("", "")
+        )
+        if isinstance(request, Answer):
+            data, code = request
+        else:
+            try:
+                data, waited = await self._perform(peer, request)
+                code = 0
+                metrics = self.metrics.client(request.client.destination, str(request.client.client_id))
+            except ShmStoreError as error:
+                code = connection_state.FAILED
+                data = connection_state.refused(code, str(error))
+            except Exception as error:
+                _log.exception("%s of %s failed", PacketType(kind).name, client)
+                code = connection_state.FAILED
+                data = connection_state.refused(code, f"internal error: {type(error).__name__}: see the server's log")
+        metrics = self._metrics_of(client)
+        if code:
+            metrics.errors[code] += 1
+        metrics.bytes_in += peer.counted()
+        metrics.bytes_out += len(data)
+        metrics.request(kind, max(0.0, time.perf_counter() - began - waited) * 1000)
+        if data:
+            peer.write(data)
+
+    def _metrics_of(self, client: Client | None) -> ClientMetrics:
+        """The client's counters. Names that nobody subscribed share one set: they are anybody's to invent."""
+        known = client is not None and client in self._seats
+        return self.metrics.client(client.destination, str(client.client_id)) if known and client else self.metrics.client("", "")
+
+    # ------------------------------------------------------------ requests
+
+    async def _perform(self, peer: Peer, request: Request) -> tuple[bytes, float]:
+        """Carry out a request; return (answer, seconds it waited because it was told to)."""
+        assert not isinstance(request, Answer)
+        if isinstance(request, Subscribe):
+            return await self._subscribe(request), 0.0
+        if isinstance(request, Unsubscribe):
+            return await self._unsubscribe(request.client), 0.0
+        seat = await self._known(request.client)
+        if seat is None:
+            if isinstance(request, Rollback):
+                return b"", 0.0  # Python and PHP clients roll back before they subscribe, Java's and Go's right after auth
+            if isinstance(request, Acknowledge) and request.batch_id == connection_state.NO_BATCH:
+                return b"", 0.0
+            raise ProtocolError(
+                f"ClientIdentity[destination={request.client.destination},clientId={request.client.client_id}] should subscribe first"
+            )
+        if isinstance(request, Get):
+            return await self._get(peer, seat, request)
+        if request.batch_id != connection_state.NO_BATCH or isinstance(request, Rollback):
+            async with Turn(seat):
+                session = self._session(seat, request.client)
+                with _Gone(self, seat):
+                    if isinstance(request, Acknowledge):
+                        session.ack(request.batch_id)
+                    else:
+                        session.rollback(request.batch_id)
+        return b"", 0.0
+
+    def _session(self, seat: Seat, client: Client) -> Session:
+        """The seat's session, which a call that came before may have ended."""
+        if seat.session is None:
+            raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
+        return seat.session
+
+    def drop(self, seat: Seat) -> None:
+        """Forget a session whose store is gone, so that the next request finds the store's successor."""
+        session, seat.session = seat.session, None
+        if session is not None:
+            with suppress(ShmStoreError):
+                session.close()
+
+    async def _known(self, client: Client) -> Seat | None:
+        """The seat of a client that has subscribed once, in this server's life or before it; None for any other."""
+        seat = self._seats.get(client)
+        if seat is not None and seat.session is not None:
+            return seat
+        self._allowed(client.destination)
+        if not await self._in_thread(_is_subscribed, client):
+            return None
+        return await self._open(client)
+
+    def _allowed(self, destination: str) -> None:
+        if self.settings.stores and destination not in self.settings.stores:
+            raise StoreNotFound(f"destination {destination!r} is not served here; there are {', '.join(self.settings.stores)}")
+
+    async def _open(self, client: Client) -> Seat:
+        seat = self._seats.setdefault(client, Seat())
+        async with Turn(seat):
+            if seat.session is None:
+                try:
+                    self._check_sessions()
+                    seat.session = await self._in_thread(self._make_session, client)
+                except BaseException:
+                    if not seat.waiters:  # a name that leads nowhere leaves nothing
+                        self._seats.pop(client, None)
+                    raise
+        return seat
+
+    def _check_sessions(self) -> None:
+        count = sum(seat.session is not None for seat in self._seats.values())
+        if count >= self._capacity.sessions:
+            raise ProtocolError(
+                f"{count} clients are subscribed through this server, which may have {self._capacity.files} files open: raise its limit "
+                "(ulimit -Hn, LimitNOFILE=), or unsubscribe those that do not come back"
+            )
+
+    def _shelf(self, store: EventStore) -> Shelf:
+        """The shelf of this life of `store`."""
+        shelf = self._shelves.get(store.name)
+        if shelf is None or shelf.epoch != store.epoch:
+            shelf = self._shelves[store.name] = Shelf(store.epoch, _SHELF_BYTES)
+        return shelf
+
+    def _make_session(self, client: Client) -> Session:
+        settings = self.settings
+        store = _attach(client.destination)
+        try:
+            return Session(
+                store,
+                client,
+                Encoder(Values(settings.values)),
+                self._shelf(store),
+                state=self._state,
+                start=settings.start,
+                filter=settings.filter,
+                max_outstanding=settings.max_outstanding,
+                max_reply=settings.max_reply,
+            )
+        except BaseException:
+            store.close()
+            raise
+
+    async def _subscribe(self, request: Subscribe) -> bytes:
+        client = request.client
+        self._allowed(client.destination)
+        # Compiled beside the loop, and remembered: a long filter keeps nobody waiting.
+        await self._in_thread(compile_filter, request.filter)
+        seat = await self._open(client)
+        async with Turn(seat):
+            with _Gone(self, seat):
+                self._session(seat, client).filter(request.filter)
+        return connection_state.granted()
+
+    async def _unsubscribe(self, client: Client) -> bytes:
+        try:
+            seat = await self._known(client)
+        except SubscriptionLost:
+            await self._in_thread(_remove, client)
+            return connection_state.granted()
+        if seat is not None:
+            async with Turn(seat):
+                if seat.session is not None:
+                    try:
+                        await self._in_thread(seat.session.forget)
+                    finally:
+                        seat.session = None
+        return connection_state.granted()
+
+    async def _absorb(self, session: Session, batch: Batch) -> None:
+        """Encode a batch, and let others have the loop: a large one (a single event can be) goes to a thread."""
+        if batch and len(batch.raw) > LARGE:
+            await self._in_thread(session.absorb, batch)
+        else:
+            session.absorb(batch)
+            await asyncio.sleep(0)
+
+    async def _get(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:
+        loop = asyncio.get_running_loop()
+        deadline = None if request.wait is None else loop.time() + request.wait
+        waited = 0.0
+        async with Turn(seat) as turn:
+            while True:
+                session = self._session(seat, request.client)
+                limit = session.limit(request.size)
+                with _Gone(self, seat):
+                    while (taken := session.take(limit)) is not None:
+                        await self._absorb(session, taken)
+                    left = _WAIT_EMPTY if deadline is None else deadline - loop.time()
+                    if session.full(limit) or request.wait == 0 or left <= 0 or self._closing or peer.lost:
+                        break
+                    began = loop.time()
+                    peer.interrupts = session
+                    try:
+                        longest = _WAIT_PARTIAL if session.partial else _WAIT_EMPTY
+                        came = await self._in_thread(session.wait, min(left, longest), limit)
+                    finally:
+                        peer.interrupts = None
+                        waited += loop.time() - began
+                    await self._absorb(session, came)
+                if not await turn.step_aside(None if deadline is None else deadline - loop.time()):
+                    return connection_state.no_batch(), waited
+            if peer.lost:
+                return b"", waited  # what was taken stays ready for the client's next GET
+            batch = session.deliver(limit)
+        metrics = self._metrics_of(request.client)
+        if batch is None:
+            metrics.empty_batches += 1
+            return connection_state.no_batch(), waited
+        batch_id, entries, rows = batch
+        metrics.batches += 1
+        metrics.entries += len(entries)
+        metrics.rows += rows
+        return connection_state.batch(batch_id, entries), waited
+
+    async def _read_ahead(self, peer: Peer, request: Get) -> None:
+        """Make the client's next batch ready while it is busy with this one; stops as soon as anybody wants anything."""
+        seat = self._seats.get(request.client)
+        if seat is None or seat.lock.locked():
+            return
+        async with Turn(seat):
+            try:
+                while seat.session is not None and not (peer.pending or peer.lost or seat.waiters or self._closing):
+                    taken = seat.session.take(seat.session.limit(request.size))
+                    if taken is None:
+                        return
+                    await self._absorb(seat.session, taken)
+            except ShmStoreError:
+                return  # the next request meets it too, and tells the client
+
+
+class _Gone:
+    """Drops the session where what is done in the block finds its store or subscription gone."""
+
+    __slots__ = ("_seat", "_server")
+
+    def __init__(self, server: Server, seat: Seat) -> None:
+        self._server, self._seat = server, seat
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and issubclass(kind, StoreClosed | SubscriptionLost):
+            self._server.drop(self._seat)
+
+
+def _tls(certificate: str, key: str) -> ssl.SSLContext:
+    """Raises `OSError` where a file cannot be read, and `ValueError` where it is not what it should be."""
+
+    def passphrase() -> str:  # asked for on the terminal without this
+        raise ValueError(
+            f"the TLS key {key} is encrypted: give one without a passphrase, in a file that only the server may read"
+        )
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, passphrase)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"{certificate} and {key} are not a certificate chain and its key in PEM ({error.reason or error.strerror})"
+        ) from error
+    return context
+
+
+def _attach(destination: str) -> EventStore:
+    try:
+        return EventStore.attach(destination)
+    except ValueError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise StoreNotFound(f"destination {destination[:100]!r} cannot name a store") from error
+
+
+def _is_subscribed(client: Client) -> bool:
+    with _attach(client.destination) as store:
+        return any(stat.name == subscription_name(client) for stat in store.subscriptions())
+
+
+def _remove(client: Client) -> None:
+    with _attach(client.destination) as store:
+        store.unsubscribe(subscription_name(client))

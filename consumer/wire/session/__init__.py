@@ -1,0 +1,1 @@
+"""One client's reading of one store. No socket."""

@@ -1,0 +1,305 @@
+"""One canal client's reading of one store: its batches, ids and filter, over a subscription of its own.
+
+Plan. Events are taken from the subscription in steps of bounded size, encoded, and kept in `_ready` until a GET is
+answered from them; what a batch did not take waits there for the next. A batch is a run of sequences, so acking one
+acks the events in between that the filter dropped. A session serves one call at a time: the server sees to it.
+
+Nothing here waits but `wait`, which the server calls in a thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, StoreError, Subscription
+from shmstore.consumer.wire.encoding.entry import Encoder
+from shmstore.consumer.wire.protocol.connection_state import Client
+from shmstore.consumer.wire.session.entry_cache import MISSING, Shelf
+from shmstore.consumer.wire.session.filter import Wanted, compile_filter
+from shmstore.consumer.wire.session.outbox import Limit, Ready, Run
+from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, Ledger
+from shmstore.event import EntryType
+from shmstore.memory.layout import DISARMED, header_word
+
+_STEP_EVENTS: Final = 512
+_STEP_BYTES: Final = 256 * 1024
+#: Bytes of a batch (a single event can be so large) from which on it is encoded in a thread, and not shared.
+LARGE: Final = 1 << 20
+_ROOM_WANTED: Final = header_word("room_wanted")
+
+
+def subscription_name(client: Client) -> str:
+    """Name of a client's subscription: ``canal-1001``."""
+    return f"canal-{client.client_id}"
+
+
+class Session:
+    """A client's place in a store; it outlives connections, and (through the ledger) the server."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        client: Client,
+        encoder: Encoder,
+        shelf: Shelf,
+        *,
+        state: Path,
+        start: str,
+        filter: str,
+        max_outstanding: int,
+        max_reply: int,
+    ) -> None:
+        """Take `client`'s subscription in `store`, going on where it stood. The session owns `store` from here on.
+
+        Raises what `EventStore.subscribe` raises.
+        """
+        self.client = client
+        self.store = store
+        self.closed = False
+        self._encoder = encoder
+        self._shelf = shelf
+        self._max_outstanding = min(max_outstanding, MOST_BATCHES)
+        self._max_reply = max_reply
+        self._default_filter = filter
+        self._isolates = store.ddl_isolation
+        self._ready = Ready()
+        name = subscription_name(client)
+        self._ledger = Ledger(state / store.name / f"{name}.batches")
+        self.subscription = self._subscribe(name, start, CheckpointFile(state, store.name, name))
+        self._given = self._recover()
+        self._wanted: Wanted | None = None
+        self.filter(self._ledger.record.filter)
+        shelf.readers.add(self)
+
+    def _subscribe(self, name: str, start: str, checkpoint: CheckpointFile) -> Subscription:
+        record = self._ledger.record
+        self._checkpoint = checkpoint
+        if record.epoch == self.store.epoch and record.resume >= 0:
+            try:
+                # Unsubscribed in this life of the store: on from what it had acked, while that is there.
+                return self.store.subscribe(name, start=record.resume + 1, checkpoint=checkpoint)
+            except PositionNotFound:
+                pass
+        return self.store.subscribe(name, start=start, checkpoint=checkpoint)
+
+    def _recover(self) -> deque[Given]:
+        """Go back to where the client was: the batches it holds count as given."""
+        record = self._ledger.record
+        ack = self.subscription.ack_cursor.sequence
+        given = deque(record.batches_after(self.store.epoch, ack, self.store.newest))
+        self._advance(given[-1].last if given else ack)
+        self._ledger.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given)))
+        return given
+
+    def _advance(self, sequence: int) -> None:
+        """Move the get cursor forward to `sequence`, which was got before."""
+        while (behind := sequence - self.subscription.get_cursor.sequence) > 0:
+            self.subscription.get(limit_events=behind, timeout=0)
+
+    # ------------------------------------------------------------ filter
+
+    def filter(self, text: str) -> None:
+        """Use this filter from the next event not yet given on; empty is the server's own. Raises `ProtocolError`."""
+        wanted = compile_filter(text or self._default_filter)
+        self._back()
+        self._wanted = wanted
+        if text != self._ledger.record.filter:
+            self._ledger.write(self._ledger.record._replace(filter=text))
+
+    def _back(self) -> None:
+        """Go back to what the client was given last, or has acked: what came after it will be got again."""
+        told = self._given[-1].last if self._given else self.subscription.ack_cursor.sequence
+        if self.subscription.get_cursor.sequence > told:
+            self._ready.clear()
+            self.subscription.rollback()
+            self._advance(told)
+
+    # ------------------------------------------------------------ get
+
+    def limit(self, size: int) -> Limit:
+        """What a GET of `size` asks for: entries in an ITEMSIZE store, memory units (KiB) of entries in a MEMSIZE store."""
+        if self.store.batch_mode is BatchMode.ITEMSIZE:
+            return Limit(size, self._max_reply)
+        return Limit(1 << 62, min(size * self.store.memory_unit, self._max_reply))
+
+    def full(self, limit: Limit) -> bool:
+        """True where waiting longer would not make the batch larger, or where the producer waits for room."""
+        ready = self._ready
+        if ready.count >= limit.entries or ready.bytes >= limit.bytes:
+            return True
+        if not ready.count:
+            return False
+        return (self._isolates and ready.has_alone) or self.store.segment.words[_ROOM_WANTED] != DISARMED
+
+    def take(self, limit: Limit) -> Batch | None:
+        """Return the next events that are there, for `absorb`; None where the batch is full already, or nothing is there."""
+        if self.full(limit):
+            return None
+        return self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=0) or None
+
+    @property
+    def partial(self) -> bool:
+        """True where entries are ready, and too few."""
+        return self._ready.count > 0
+
+    def wait(self, timeout: float | None, limit: Limit) -> Batch:
+        """Wait for events and return them, for `absorb`; perhaps none. Blocks: call it in a thread."""
+        missing = 1
+        if self._wanted is None and limit.entries < 1 << 62:
+            missing = max(1, min(limit.entries - self._ready.count, _STEP_EVENTS, self.store.capacity // 4))
+        return self.subscription.get(limit_events=_STEP_EVENTS, limit_bytes=_STEP_BYTES, timeout=timeout, min_events=missing)
+
+    def interrupt(self) -> None:
+        """Let `wait` in another thread return at once."""
+        if not self.closed:
+            self.subscription.interrupt()
+
+    def absorb(self, batch: Batch) -> None:
+        """Encode `batch` and keep it ready. Raises `StoreCorrupt`, or `ProtocolError` of a filter that takes too long."""
+        if not batch:
+            return
+        try:
+            run = self._encoded(batch)
+        except BaseException:
+            self._back()  # or the next batch would leave these events out
+            raise
+        self._ready.add(run)
+        self._pass_dropped()
+
+    def _encoded(self, batch: Batch) -> Run:
+        wanted = self._wanted
+        if wanted is None and len(self._shelf.readers) > 1 and len(batch.raw) <= LARGE:
+            entries = self._shared(batch)
+        else:
+            encode = self._encoder.encode
+            entries = [encode(payload, wanted) for payload in batch.payloads()]
+        slots = batch.slots
+        alone: frozenset[int] = frozenset()
+        if wanted is not None or self._isolates:
+            kinds = slots["entry"].tolist()
+            if wanted is not None:
+                _drop_empty_transactions(entries, kinds)
+            if self._isolates:
+                alone = frozenset(n for n, kind in enumerate(kinds, batch.first) if kind == EntryType.DDL)
+        return Run(batch.first, entries, slots["rows"].tolist(), alone)
+
+    def _shared(self, batch: Batch) -> list[bytes | None]:
+        """The entries of `batch`, encoded by whichever client came first."""
+        shelf, encode = self._shelf, self._encoder.encode
+        entries: list[bytes | None] = []
+        for sequence, payload in enumerate(batch.payloads(), batch.first):
+            found = shelf.find(sequence)
+            if found is MISSING:
+                found = encode(payload)
+                shelf.keep(sequence, found)
+            entries.append(found)
+        return entries
+
+    def _pass_dropped(self) -> None:
+        """Ack what the filter dropped at the front, so that a client that wants little holds up nobody."""
+        ready = self._ready
+        ready.skip()
+        # With batches out, only the acks of those can free it.
+        if not self._given and ready.next - 1 > self.subscription.ack_cursor.sequence:
+            self.subscription.ack(ready.next - 1)
+
+    def deliver(self, limit: Limit) -> tuple[int, list[bytes], int] | None:
+        """Make a batch of what is ready: (id, entries, rows), or None where there is nothing. Raises `ProtocolError`."""
+        portion = self._ready.portion(limit)
+        if portion is None:
+            return None
+        if len(self._given) >= self._max_outstanding:
+            raise ProtocolError(
+                f"{len(self._given)} batches are out and not acked; allowed are {self._max_outstanding}: ack or roll back first"
+            )
+        record = self._ledger.record
+        given = Given(record.next_id, portion.last)
+        # Before anything is taken: a ledger that cannot be written leaves the events ready for the next GET.
+        self._ledger.write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
+        self._given.append(given)
+        self._ready.drop(portion)
+        return given.id, portion.entries, portion.rows
+
+    # ------------------------------------------------------------ ack, rollback
+
+    def ack(self, batch_id: int) -> None:
+        """The client is done with its oldest batch. Raises `ProtocolError` where `batch_id` is not that one."""
+        self._oldest(batch_id, "acked")
+        self.subscription.ack(self._given[0].last)
+        self._given.popleft()
+        self._keep()
+        self._pass_dropped()
+
+    def rollback(self, batch_id: int) -> None:
+        """Give again all that is not acked, under new ids. `batch_id` is 0, or the oldest batch's. Raises `ProtocolError`."""
+        if batch_id != 0:
+            self._oldest(batch_id, "rolled back")
+        self.subscription.rollback()
+        self._ready.clear()
+        if self._given:
+            self._given.clear()
+            self._keep()
+
+    def _oldest(self, batch_id: int, done: str) -> None:
+        if not any(batch.id == batch_id for batch in self._given):
+            raise ProtocolError(
+                f"batchId:{batch_id} is not exist, and cannot be {done}: given and not acked are {[batch.id for batch in self._given][:10]}"
+            )
+        if self._given[0].id != batch_id:
+            raise ProtocolError(f"batchId:{batch_id} is not the firstly:{self._given[0].id}: batches are {done} oldest first")
+
+    def _keep(self) -> None:
+        # The cursor has moved already, and a ledger that lags behind it is put right when it is read.
+        with suppress(StoreError):
+            self._ledger.write(self._ledger.record._replace(batches=tuple(self._given)))
+
+    @property
+    def outstanding(self) -> tuple[Given, ...]:
+        """The batches given and not acked, oldest first."""
+        return tuple(self._given)
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Give the subscription up; the client goes on from here with the next server. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._shelf.readers.discard(self)
+        try:
+            self.subscription.close()
+        finally:
+            self.store.close()
+
+    def forget(self) -> None:
+        """Remove the subscription, so that it holds nothing in the store; its acked place is kept for a later one."""
+        if self.closed:
+            return
+        self.closed = True
+        self._shelf.readers.discard(self)
+        acked = self.subscription.ack_cursor.sequence
+        try:
+            self.subscription.close()
+            self.store.unsubscribe(subscription_name(self.client))
+            # Removed with the subscription: a producer must not start over for a reader that is gone.
+            self._checkpoint.remove()
+            with suppress(StoreError):  # it starts anew then, at worst seeing again what it has acked
+                self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
+        finally:
+            self.store.close()
+
+
+def _drop_empty_transactions(entries: list[bytes | None], kinds: list[int]) -> None:
+    """Drop a BEGIN and its END where the filter left nothing in between and both are here, as Canal does mostly."""
+    begin = -1
+    for i, kind in enumerate(kinds):
+        if kind == EntryType.BEGIN:
+            begin = i
+        elif kind == EntryType.END and begin >= 0:
+            entries[begin] = entries[i] = None
+            begin = -1
+        elif entries[i] is not None:
+            begin = -1

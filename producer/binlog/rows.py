@@ -1,0 +1,336 @@
+"""Rows events -> row images with values in stored form, ready for `codec.encode_stored`.
+
+Plan. For each table layout and set of columns present one function is written as Python source, compiled and kept (`image`).
+It loops over the rows of an event, knowing every type, so that nothing is looked up per value:
+
+    def decode(d, p, end, add_a):
+        while p < end:
+            if not d[p]:                        # no NULL in this row
+                p += 1
+                a0, n = unpack0(d, p)           # columns of fixed width, and the length of the text behind them, in one call
+                p += 5
+                q = p + n
+                a1 = d[p:q].decode()
+                p = q
+            else: ...                           # some NULL: column by column
+            if p > end: raise IndexError(...)   # a slice never fails at the end of the data, so the end is checked once a row
+            add_a((a0, a1, ))
+
+A bad value raises one of a few plain errors inside that function; `RowsDecoder.rows` turns them into `UnsupportedEvent`
+with the column that the failing line belongs to. `decoder_source` returns the source for reading.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from shmstore.encoding.codec import Packed
+from shmstore.errors import SourceError, UnsupportedEvent
+from shmstore.event import EventType, Position, TableSchema
+from shmstore.producer.binlog.compression import uncompress
+from shmstore.producer.binlog.row_program import program, rows_of
+from shmstore.producer.binlog.row_source import DECODER_FILE, compile_decoder, write_decoder
+from shmstore.producer.binlog.table_map import Layout, TableMap, parse_layout
+from shmstore.producer.native_code import COMPILED
+from shmstore.producer.values.varint import packed
+
+if TYPE_CHECKING:
+    from shmstore.producer.sql.tokens import SqlMode
+
+__all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder", "decoder_source"]
+
+
+class _Kind(NamedTuple):
+    """What a rows event's type byte says."""
+
+    type: EventType
+    version: int  # 2: extra data behind the flags
+    compressed: bool = False
+    partial: bool = False
+
+
+_KINDS: Final = {
+    23: _Kind(EventType.INSERT, 1),
+    24: _Kind(EventType.UPDATE, 1),
+    25: _Kind(EventType.DELETE, 1),
+    30: _Kind(EventType.INSERT, 2),
+    31: _Kind(EventType.UPDATE, 2),
+    32: _Kind(EventType.DELETE, 2),
+    39: _Kind(EventType.UPDATE, 2, partial=True),
+    166: _Kind(EventType.INSERT, 1, compressed=True),
+    167: _Kind(EventType.UPDATE, 1, compressed=True),
+    168: _Kind(EventType.DELETE, 1, compressed=True),
+    169: _Kind(EventType.INSERT, 2, compressed=True),
+    170: _Kind(EventType.UPDATE, 2, compressed=True),
+    171: _Kind(EventType.DELETE, 2, compressed=True),
+}
+ROWS_EVENTS: Final = frozenset(_KINDS)
+_CACHED = 4096
+_DECODERS = 256  # of one layout
+_DUMMY_TABLE = 0xFFFFFF  # a rows event that only ends a statement names this table and holds no rows
+_NO_TABLE = TableMap(_DUMMY_TABLE, Layout("", "", (), (), None))
+# What damaged bytes make the generated functions and their helpers raise.
+_DAMAGE = (struct.error, LookupError, ValueError, TypeError, OverflowError, RecursionError, zlib.error)
+
+
+class DecodedRows(NamedTuple):
+    """The rows of one event. `body` is [before columns, before rows, after columns, after rows] in stored form."""
+
+    table: TableMap
+    type: EventType
+    body: list[Any]
+    count: int  # type: ignore[assignment]  # rows; it takes the place of tuple.count
+
+
+class Schemas(Protocol):
+    """What the decoder asks of a schema history, and lets it see."""
+
+    def find(self, database: str, table: str) -> TableSchema | None:
+        """Return the table as it is at the place in the binlog that was reached."""
+
+    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = ...) -> bool:
+        """Take in a DDL that ends at `position`."""
+
+
+class RowsDecoder:
+    """Decodes the rows events of one binlog connection; it remembers which table id stands for which table.
+
+    `schemas` gives names, signs and members where the binlog does not hold them (binlog_row_metadata is not FULL), and
+    tells types apart that the binlog does not (MariaDB's UUID, INET4 and INET6 from BINARY).
+
+    `mariadb` says which server writes the binlog (its FORMAT_DESCRIPTION tells): the two count GEOMETRY differently among
+    the columns that have a character set. None: guessed from each TABLE_MAP, which old MySQL's may leave open.
+    """
+
+    mariadb: bool | None = None
+
+    def __init__(self, *, schemas: Schemas | None = None, compiled: bool = COMPILED) -> None:
+        self._schemas = schemas
+        self._compiled = compiled and COMPILED
+        self._tables: dict[int, TableMap] = {}
+        self._maps: dict[bytes, tuple[TableMap, TableSchema | None]] = {}  # by the whole body
+        self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
+        self._alike: dict[tuple[bool | None, bytes], Layout] = {}  # by the body behind the names
+
+    def table_map(self, body: bytes) -> TableMap:
+        """Take in a TABLE_MAP event (19). Raises `UnsupportedEvent` on malformed bytes."""
+        known = self._maps.get(body)
+        if known is None or (self._schemas is not None and not self._still(known)):
+            known = self._read(body)
+        table = known[0]
+        self._tables[table.table_id] = table
+        return table
+
+    def _still(self, known: tuple[TableMap, TableSchema | None]) -> bool:
+        assert self._schemas is not None
+        if not self.follows_schemas and known[1] is None and not known[0].layout.is_open:
+            return True
+        try:
+            return self._schemas.find(known[0].database, known[0].table) == known[1]
+        except SourceError:
+            return False  # parsed again: the layout keeps the reason for who asks for the schema
+
+    def _read(self, body: bytes) -> tuple[TableMap, TableSchema | None]:
+        told: list[TableSchema | None] = [None]
+
+        def ask(database: str, table: str) -> TableSchema | None:
+            told[0] = self._schemas.find(database, table) if self._schemas is not None else None
+            return told[0]
+
+        cached = self._layouts.get(body[8:])
+        if cached is None or self._schemas is not None:
+            layout = self._told(body) or parse_layout(body, ask, self.mariadb)
+            if cached is not None and cached[1] == told[0]:
+                layout = cached[0]  # keeps its compiled decoders
+            if len(self._layouts) >= _CACHED:
+                self._layouts.clear()
+            cached = self._layouts[body[8:]] = (layout, told[0])
+        if len(self._maps) >= _CACHED:
+            self._maps.clear()
+        entry = self._maps[body] = (TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1])
+        return entry
+
+    def _told(self, body: bytes) -> Layout | None:
+        """The layout by the log alone; None where a schema history may know more of it."""
+        if self.follows_schemas:
+            return None
+        if len(self._alike) >= _CACHED:
+            self._alike.clear()
+        layout = parse_layout(body, None, self.mariadb, self._alike)
+        return None if layout.is_open and self._schemas is not None else layout
+
+    def table_of(self, body: bytes) -> TableMap:
+        """Return the table of a rows event without decoding it. Raises `UnsupportedEvent` when its TABLE_MAP was not seen."""
+        table_id = int.from_bytes(body[:6], "little")
+        table = self._tables.get(table_id)
+        if table is None:
+            if table_id == _DUMMY_TABLE:
+                return _NO_TABLE
+            raise UnsupportedEvent(
+                f"rows event of table id {table_id}, whose TABLE_MAP was not seen: reading began inside a transaction; "
+                "start at a transaction end (a checkpoint, a GTID, or a position that SHOW BINLOG EVENTS gives for one)"
+            )
+        return table
+
+    @property
+    def follows_schemas(self) -> bool:
+        """Whether a schema history may say something new of a table map seen before, while its table id stays."""
+        return self._schemas is not None and not getattr(self._schemas, "settled", False)
+
+    def compiled_rows(self, table: TableMap, event_type: int, bits: bytes) -> _Compiled | None:
+        """Return the compiled decoder for events of this type with these bits of columns present; None where there is none."""
+        kind = _KINDS[event_type]
+        made = self._decoder(table.layout, kind, bits, (len(table.layout.fields) + 7) // 8)
+        return made if isinstance(made, _Compiled) else None
+
+    def clear(self) -> None:
+        """Forget the table ids, at a rotation or on a new connection. What was compiled stays."""
+        self._tables.clear()
+
+    def rows(self, event_type: int, body: bytes) -> DecodedRows:
+        """Decode a rows event. Raises `UnsupportedEvent`, or `SchemaUnknown` where the log and the history lack the schema."""
+        kind = _KINDS.get(event_type)
+        if kind is None:
+            raise UnsupportedEvent(f"event type {event_type} is not a rows event this version knows ({sorted(_KINDS)})")
+        table = self.table_of(body)
+        if table is _NO_TABLE:
+            return DecodedRows(table, kind.type, [None, None, None, None], 0)
+        fields = table.layout.fields
+        entry: _Generated | _Compiled | None = None
+        try:
+            at = 8
+            if kind.version == 2:
+                at += max(2, int.from_bytes(body[8:10], "little"))
+            count, at = packed(body, at)
+            if count != len(fields):
+                raise ValueError(f"{count} columns, its TABLE_MAP has {len(fields)}")
+            width = (count + 7) // 8
+            end = at + (2 * width if kind.type is EventType.UPDATE else width)
+            key = (self._compiled, kind.type, kind.partial, body[at:end])
+            entry = table.layout.decoders.get(key)
+            if entry is None:
+                if len(body) < end:
+                    raise IndexError("the bits of the columns present are cut off")
+                if len(table.layout.decoders) >= _DECODERS:  # MINIMAL images of a wide table come in many sets of columns
+                    table.layout.decoders.clear()
+                entry = table.layout.decoders[key] = self._decoder(table.layout, kind, body[at:end], width)
+            data = body
+            if kind.compressed:
+                data, end = uncompress(body[end:]), 0
+            return entry.run(table, kind.type, data, end)
+        except _DAMAGE as error:
+            raise _unreadable(event_type, body, table, error, "" if entry is None else entry.failed(error)) from error
+
+    def _decoder(self, layout: Layout, kind: _Kind, bits: bytes, width: int) -> _Generated | _Compiled:
+        images = [_present(bits[i : i + width], len(layout.fields)) for i in range(0, len(bits), width)] if width else [[]]
+        if self._compiled and not kind.partial and not any(field.hidden for field in layout.fields):
+            with suppress(NotImplementedError):
+                return _Compiled(layout, kind, images)
+        return _Generated(layout, kind, images)
+
+
+class _Generated:
+    """The generated function for one layout, one kind of event and one set of columns present."""
+
+    __slots__ = ("after", "before", "decode", "empty", "source")
+
+    def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
+        self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
+        self.empty = not any(images)
+        self.decode: Callable[..., None]
+        self.decode, self.source = compile_decoder(layout.fields, images, kind.partial)
+
+    def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
+        """Decode the rows in data[at:]."""
+        rows: list[Any] = []
+        if self.empty:
+            raise ValueError("no column is present in the rows")
+        if type_ is EventType.UPDATE:
+            after: list[Any] = []
+            self.decode(data, at, len(data), rows.append, after.append)
+            return DecodedRows(table, type_, [self.before, rows, self.after, after], len(rows))
+        self.decode(data, at, len(data), rows.append)
+        if type_ is EventType.INSERT:
+            return DecodedRows(table, type_, [None, None, self.after, rows], len(rows))
+        return DecodedRows(table, type_, [self.before, rows, None, None], len(rows))
+
+    def failed(self, error: BaseException) -> str:
+        """Name of the column whose line raised `error`."""
+        trace, column = error.__traceback__, ""
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == DECODER_FILE and trace.tb_lineno <= len(self.source.columns):
+                column = self.source.columns[trace.tb_lineno - 1]
+            trace = trace.tb_next
+        return column
+
+
+class _Compiled:
+    """The same by compiled code: rows come as MessagePack, no value becomes a Python object."""
+
+    __slots__ = ("after", "before", "names", "programs", "type")
+
+    def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
+        self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
+        self.type = kind.type
+        programs = [program(layout.fields, present) for present in images]
+        self.names = [[layout.fields[i].column.name for i in present] for present in images]
+        self.programs = (
+            (programs[0], programs[1])
+            if kind.type is EventType.UPDATE
+            else (None, programs[0])
+            if kind.type is EventType.INSERT
+            else (programs[0], None)
+        )
+
+    def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
+        """Decode the rows in data[at:]."""
+        before_images, after_images = self.programs
+        count, before, after = rows_of(before_images, after_images, data, at)
+        body = [
+            self.before,
+            None if before is None else Packed(before),
+            self.after,
+            None if after is None else Packed(after),
+        ]
+        return DecodedRows(table, type_, body, count)
+
+    def failed(self, error: BaseException) -> str:
+        """Name of the column that raised `error`."""
+        used = [one for one in self.programs if one is not None]
+        for one, names in zip(used, self.names, strict=True):
+            if one.failed >= 0:
+                column: str = names[one.failed]
+                one.forget()
+                return column
+        return ""
+
+
+def _present(bits: bytes, count: int) -> list[int]:
+    return [i for i in range(count) if bits[i >> 3] >> (i & 7) & 1]
+
+
+def _columns(images: list[list[int]], count: int, type_: EventType) -> tuple[list[int] | None, list[int] | None]:
+    """(before, after): the columns present as the event's body names them, None for all `count` that are not hidden."""
+    shown = [[i for i in image if i < count] for image in images]
+    named = [None if len(image) == count else image for image in shown]
+    if type_ is EventType.UPDATE:
+        return named[0], named[1]
+    return (None, named[0]) if type_ is EventType.INSERT else (named[0], None)
+
+
+def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseException, column: str) -> UnsupportedEvent:
+    where = f"column {column!r} of " if column else ""
+    return UnsupportedEvent(
+        f"rows event (type {event_type}) of {len(body)} bytes: {where}table {table.database}.{table.table} cannot be decoded: "
+        f"{error}; check the binlog with mysqlbinlog --verify-binlog-checksum, or leave the table out of the source"
+    )
+
+
+def decoder_source(table: TableMap, type_: EventType = EventType.INSERT, *, partial: bool = False) -> str:
+    """Return the Python source of the decoder of full row images of `table`, for reading."""
+    every = list(range(len(table.layout.fields)))
+    return write_decoder(table.layout.fields, [every, every] if type_ is EventType.UPDATE else [every], partial).text

@@ -1,0 +1,449 @@
+"""TABLE_MAP events: the layout of the rows that follow, and the table's schema.
+
+Plan. A TABLE_MAP body is, in order: table id (6 bytes), flags (2), database and table name (length, text, NUL), the number of
+columns, one type byte for each, the types' metadata, the nullable bits, and then, in tag-length-value form, the optional
+metadata that `binlog_row_metadata` asks for: signs, character sets, names, ENUM and SET members, primary key. Types say how
+many bytes a value takes; only the optional metadata says what they mean.
+
+What cannot be told (no names, an unknown type) is kept as an error and raised when the schema is asked for, so that a table
+which nobody wants cannot stop the producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from shmstore.encoding.codec import encode_schema
+from shmstore.errors import SchemaUnknown, SourceError, UnsupportedEvent
+from shmstore.event import Column, TableSchema
+from shmstore.producer.binlog.table_map_metadata import (
+    BEGIN_BEHIND,
+    Tag,
+    read_bits,
+    read_collations,
+    read_members,
+    read_numbers,
+    read_primary_key,
+    read_tags,
+    read_text,
+    read_texts,
+)
+from shmstore.producer.values.charsets import charset_of, member_text
+from shmstore.producer.values.varint import packed
+
+__all__ = ["Field", "Layout", "TableMap", "Wire", "parse_layout"]
+
+
+class Wire(IntEnum):
+    """Type bytes of columns (`enum_field_types`); MariaDB's own are 140 and 141."""
+
+    DECIMAL = 0
+    TINY = 1
+    SHORT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    NULL = 6
+    TIMESTAMP = 7
+    LONGLONG = 8
+    INT24 = 9
+    DATE = 10
+    TIME = 11
+    DATETIME = 12
+    YEAR = 13
+    NEWDATE = 14
+    VARCHAR = 15
+    BIT = 16
+    TIMESTAMP2 = 17
+    DATETIME2 = 18
+    TIME2 = 19
+    BLOB_COMPRESSED = 140
+    VARCHAR_COMPRESSED = 141
+    VECTOR = 242
+    JSON = 245
+    NEWDECIMAL = 246
+    ENUM = 247
+    SET = 248
+    TINY_BLOB = 249
+    MEDIUM_BLOB = 250
+    LONG_BLOB = 251
+    BLOB = 252
+    VAR_STRING = 253
+    STRING = 254
+    GEOMETRY = 255
+
+
+_ONE_BYTE_META = {Wire.FLOAT, Wire.DOUBLE, Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.GEOMETRY}
+_ONE_BYTE_META |= {Wire.JSON, Wire.VECTOR, Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2, Wire.BLOB_COMPRESSED}
+_TWO_BYTE_META = {Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED, Wire.BIT, Wire.NEWDECIMAL}
+_TWO_BYTE_META |= {Wire.STRING, Wire.ENUM, Wire.SET}
+_NUMERIC = {Wire.TINY, Wire.SHORT, Wire.INT24, Wire.LONG, Wire.LONGLONG, Wire.NEWDECIMAL, Wire.FLOAT, Wire.DOUBLE}
+_SIGN_BITS = _NUMERIC | {Wire.YEAR}  # types with a place among the sign bits
+_BLOBS = {Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.BLOB_COMPRESSED}
+_CHARACTER = {Wire.STRING, Wire.VAR_STRING, Wire.VARCHAR, Wire.VARCHAR_COMPRESSED} | _BLOBS
+_PLAIN: dict[int, str] = {
+    Wire.TINY: "tinyint",
+    Wire.SHORT: "smallint",
+    Wire.INT24: "mediumint",
+    Wire.LONG: "int",
+    Wire.LONGLONG: "bigint",
+    Wire.FLOAT: "float",
+    Wire.DOUBLE: "double",
+    Wire.NEWDECIMAL: "decimal",
+    Wire.TIMESTAMP: "timestamp",
+    Wire.TIMESTAMP2: "timestamp",
+    Wire.DATE: "date",
+    Wire.NEWDATE: "date",
+    Wire.TIME: "time",
+    Wire.TIME2: "time",
+    Wire.DATETIME: "datetime",
+    Wire.DATETIME2: "datetime",
+    Wire.YEAR: "year",
+    Wire.BIT: "bit",
+    Wire.JSON: "json",
+    Wire.VECTOR: "vector",
+    Wire.ENUM: "enum",
+    Wire.SET: "set",
+}
+_BLOB_PREFIX = {1: "tiny", 2: "", 3: "medium", 4: "long"}
+_GEOMETRY = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
+
+
+class Field(NamedTuple):
+    """One column on the wire: type byte (ENUM and SET told from STRING), metadata as one number, and the column.
+
+    A hidden column is in the row images but in no SELECT: MariaDB's hash of a UNIQUE over BLOBs. It is always behind the others.
+    """
+
+    wire: int
+    meta: int
+    column: Column
+    hidden: bool = False
+
+
+class Layout:
+    """What the bytes of a TABLE_MAP after its id and flags say; shared by all events with the same bytes."""
+
+    __slots__ = ("_error", "_fields", "blob", "database", "decoders", "schema", "table")
+
+    def __init__(
+        self,
+        database: str,
+        table: str,
+        fields: tuple[Field, ...],
+        key: tuple[int, ...],
+        error: SourceError | None = None,
+        decoders: dict[Any, Any] | None = None,
+    ) -> None:
+        self.database = database
+        self.table = table
+        self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key)
+        self.blob = encode_schema(self.schema) if error is None else b""
+        # (kind of event, columns present) -> the function that decodes them
+        self.decoders: dict[Any, Any] = {} if decoders is None else decoders
+        self._fields = fields
+        self._error = error
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns in order. Raises what kept them from being understood."""
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+        return self._fields
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a schema history could say more of it: it was not understood, or has a type that others look like."""
+        if self._error is not None:
+            return True
+        return any((column.type, column.size) in _REFINED or column.type == "varbinary" for column in self.schema.columns)
+
+
+class TableMap:
+    """A table as one TABLE_MAP event described it. Shared between events, never changed."""
+
+    __slots__ = ("layout", "table_id")
+
+    def __init__(self, table_id: int, layout: Layout) -> None:
+        self.table_id = table_id
+        self.layout = layout
+
+    @property
+    def database(self) -> str:
+        """Name of the database; always known."""
+        return self.layout.database
+
+    @property
+    def table(self) -> str:
+        """Name of the table; always known."""
+        return self.layout.table
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema. Raises `SchemaUnknown` or `UnsupportedEvent` where the log does not tell it."""
+        _ = self.layout.fields
+        return self.layout.schema
+
+    @property
+    def schema_blob(self) -> bytes:
+        """The encoded schema, as events carry it. Raises like `schema`."""
+        _ = self.layout.fields
+        return self.layout.blob
+
+    def __repr__(self) -> str:
+        return f"TableMap({self.table_id}, {self.database}.{self.table})"
+
+
+def parse_layout(
+    body: bytes,
+    known: Callable[[str, str], TableSchema | None] | None = None,
+    mariadb: bool | None = None,
+    alike: dict[tuple[bool | None, bytes], Layout] | None = None,
+) -> Layout:
+    """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
+
+    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before, by
+    that and their bytes behind the names; this one is put there, or shares what another table has the same.
+
+    Raises `UnsupportedEvent` on malformed bytes.
+    """
+    try:
+        return _parse(body, known, mariadb, {} if alike is None else alike)
+    except (IndexError, ValueError, KeyError) as error:
+        raise UnsupportedEvent(
+            f"TABLE_MAP event (type 19) of {len(body)} bytes is malformed: {error}; "
+            "check the binlog with mysqlbinlog --verify-binlog-checksum"
+        ) from error
+
+
+def _parse(
+    body: bytes,
+    known: Callable[[str, str], TableSchema | None] | None,
+    mariadb: bool | None,
+    alike: dict[tuple[bool | None, bytes], Layout],
+) -> Layout:
+    at = 8
+    names = []
+    for _ in range(2):
+        end = at + 1 + body[at]
+        if body[end] != 0:
+            raise ValueError("a name does not end with NUL")
+        names.append(body[at + 1 : end].decode())
+        at = end + 1
+    database, table = names
+    behind = (mariadb, body[at:])
+    twin = alike.get(behind) if known is None else None
+    if twin is not None:
+        return Layout(database, table, twin.fields, twin.schema.primary_key, decoders=twin.decoders)
+    count, at = packed(body, at)
+    codes = body[at : at + count]
+    if len(codes) != count or count > 4096:
+        raise ValueError(f"{count} columns; the event holds {len(codes)} type bytes, and a table 4096 columns at most")
+    meta, at = read_text(body, at + count)
+    bits = body[at : at + (count + 7) // 8]
+    if len(bits) != (count + 7) // 8:
+        raise ValueError("the nullable bits are cut off")
+    tags = read_tags(body, at + len(bits))
+    error: SourceError | None = None
+    try:
+        wires = _wires(codes, meta)
+    except UnsupportedEvent as unsupported:
+        return Layout(database, table, (), (), UnsupportedEvent(f"table {database}.{table}: {unsupported}"))
+    nullable = [bool(bits[i >> 3] >> (i & 7) & 1) for i in range(count)]
+    try:
+        history = known(database, table) if known is not None else None
+        fields = tuple(_fields(wires, nullable, tags, history, mariadb))
+        key = read_primary_key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
+    except SourceError as unknown:
+        fields, key = (), ()
+        error = type(unknown)(f"table {database}.{table}: {unknown}")
+    layout = Layout(database, table, fields, key, error)
+    if error is None and known is None:
+        alike[behind] = layout
+    return layout
+
+
+def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
+    """(type, metadata) of each column; STRING is resolved into CHAR/BINARY (254), ENUM (247) and SET (248)."""
+    wires: list[tuple[int, int]] = []
+    at = 0
+    for code in codes:
+        value = 0
+        if code in _ONE_BYTE_META:
+            value = meta[at]
+            at += 1
+            if code in (Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2) and value > 6:
+                raise ValueError(f"{value} digits of fractional seconds")
+        elif code in _TWO_BYTE_META:
+            first, second = meta[at], meta[at + 1]
+            at += 2
+            if code in (Wire.STRING, Wire.ENUM, Wire.SET):
+                code, value = _string(first, second)
+            elif code == Wire.BIT:
+                value = second * 8 + first  # bits
+                if not 0 < value <= 64:
+                    raise ValueError(f"BIT({value})")
+            elif code == Wire.NEWDECIMAL:
+                value = first << 8 | second  # precision, scale
+                if not 0 < first <= 65 or second > min(first, 38):
+                    raise ValueError(f"DECIMAL({first},{second})")
+            else:
+                value = first | second << 8
+        elif code not in _PLAIN:
+            raise UnsupportedEvent(
+                f"column {len(wires)} has type byte {code}, which this version does not know; "
+                "leave the table out (exclude it) or change the column's type"
+            )
+        wires.append((code, value))
+    if at != len(meta):
+        raise ValueError(f"{len(meta)} bytes of column metadata, {at} used")
+    return wires
+
+
+def _string(first: int, second: int) -> tuple[int, int]:
+    """CHAR of more than 255 bytes keeps two bits of its length, inverted, in the type byte (MySQL bug 37426)."""
+    real = first | 0x30
+    if real not in (Wire.STRING, Wire.ENUM, Wire.SET, Wire.VAR_STRING):
+        raise ValueError(f"a string column of real type {real}")
+    return (Wire.STRING if real == Wire.VAR_STRING else real), second | (real ^ first) << 4
+
+
+_HASH = b"DB_ROW_HASH_"  # MariaDB's reserved name
+_BINARY = 63  # the collation's id
+
+
+def _fields(
+    wires: list[tuple[int, int]],
+    nullable: list[bool],
+    tags: dict[int, bytes],
+    history: TableSchema | None,
+    mariadb: bool | None,
+) -> list[Field]:
+    """Combine the types with the optional metadata, and with the history where the log is silent."""
+    # a schema without a table name is today's: it tells types apart, but not the names of columns of another time
+    names = _names(wires, tags, history if history is not None and history.table else None, mariadb is True)
+    visible = len(names)
+    while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
+        visible -= 1
+    choices = [i for i, (code, _) in enumerate(wires) if code in (Wire.ENUM, Wire.SET)]
+    collations = _collations(wires, tags, mariadb)
+    collations |= read_collations(tags, choices, Tag.ENUM_AND_SET_DEFAULT_CHARSET, Tag.ENUM_AND_SET_COLUMN_CHARSET)
+    numeric = [i for i, (code, _) in enumerate(wires) if code in _SIGN_BITS]
+    signs: dict[int, bool] = {}
+    if Tag.SIGNEDNESS in tags:
+        signs = dict(zip(numeric, read_bits(tags[Tag.SIGNEDNESS], len(numeric)), strict=True))
+    members: dict[int, Iterator[list[bytes]]] = {Wire.ENUM: iter(read_members(tags.get(Tag.ENUM_MEMBERS, b"")))}
+    members[Wire.SET] = iter(read_members(tags.get(Tag.SET_MEMBERS, b"")))
+    shapes = iter(read_numbers(tags.get(Tag.GEOMETRY_TYPE, b"")))
+    given = {column.name: column for column in history.columns} if history is not None else {}
+    fields = []
+    for i, (code, meta) in enumerate(wires):
+        name = names[i].decode()
+        before = given.get(name)
+        charset, unsigned = "", False
+        listed: tuple[str, ...] = ()
+        if code in _CHARACTER:
+            charset = _charset(name, collations.get(i), before)
+        elif code in members:
+            charset = _charset(name, collations.get(i), before)
+            listed = _members(code, charset, next(members[code], None), name, before)
+        elif code in _NUMERIC:
+            if i not in signs and before is None and i < visible:
+                raise SchemaUnknown(f"column {name}: the binlog does not say whether it is UNSIGNED and no history does")
+            unsigned = signs[i] if i in signs else bool(before and before.unsigned)
+        shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
+        type_, size, scale = _typed(name, charset, code, meta, shape, before)
+        charset = "" if charset == "binary" else charset
+        fields.append(Field(code, meta, Column(name, type_, unsigned, nullable[i], size, scale, charset, listed), i >= visible))
+    return fields
+
+
+def _collations(wires: list[tuple[int, int]], tags: dict[int, bytes], mariadb: bool | None) -> dict[int, int]:
+    """Collation id by index of text column. To MySQL a VECTOR is a text column too, of collation binary; to MariaDB a GEOMETRY."""
+    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER or code == Wire.VECTOR]
+    shapes = [i for i, (code, _) in enumerate(wires) if code == Wire.GEOMETRY]
+    forms = (Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
+    if shapes and mariadb is None and Tag.COLUMN_VISIBILITY not in tags:  # which only MySQL writes, from 8.0.23 on
+        try:
+            guess = read_collations(tags, sorted(texts + shapes), *forms)
+            mariadb = all(guess.get(i) == _BINARY for i in shapes)
+        except (ValueError, IndexError):
+            mariadb = False
+    return read_collations(tags, sorted(texts + shapes) if mariadb else texts, *forms)
+
+
+def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableSchema | None, hides: bool) -> list[bytes]:
+    names = read_texts(tags.get(Tag.COLUMN_NAME, b""))
+    if not names and wires:
+        if history is None:
+            raise SchemaUnknown(
+                "the binlog holds no column names here (binlog_row_metadata was not FULL when it was written) and no schema "
+                "history covers it; SET GLOBAL binlog_row_metadata=FULL and start behind that, or keep a schema history"
+            )
+        hidden = wires[len(history.columns) :]
+        if len(history.columns) > len(wires) or any(not hides or code != Wire.LONGLONG for code, _ in hidden):
+            raise SchemaUnknown(
+                f"the schema history has {len(history.columns)} columns, the event {len(wires)}: a DDL is missing or was misread; "
+                f"leave the table out with --exclude, or {BEGIN_BEHIND}"
+            )
+        names = [column.name.encode() for column in history.columns] + [_HASH] * len(hidden)
+    if len(names) != len(wires):
+        raise ValueError(f"{len(names)} column names for {len(wires)} columns")
+    return names
+
+
+def _members(code: int, charset: str, raw: list[bytes] | None, name: str, before: Column | None) -> tuple[str, ...]:
+    if raw is not None:
+        return tuple([member_text(member, charset) for member in raw])
+    if before is None or before.type != _PLAIN[code]:
+        raise SchemaUnknown(f"column {name}: the binlog holds no members of this {Wire(code).name} and no history does")
+    return before.members
+
+
+def _charset(name: str, collation: int | None, before: Column | None) -> str:
+    if collation is not None:
+        return charset_of(collation)
+    if before is None:
+        raise SchemaUnknown(f"column {name}: the binlog does not say its character set and no history does")
+    return before.charset or "binary"
+
+
+# Types that look like others in the binlog; only a schema history can tell them: (as decoded, size) -> names.
+_REFINED = {("binary", 16): {"uuid", "inet6"}, ("binary", 4): {"inet4"}}
+
+
+_BLOB_WIDTHS: dict[int, int] = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}
+
+
+def _typed(name: str, charset: str, code: int, meta: int, shape: int, before: Column | None) -> tuple[str, int, int]:
+    """Return a column's type by name, its size and its scale."""
+    size = scale = 0
+    binary = charset == "binary"
+    if code in (Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED):
+        type_, size = ("varbinary" if binary else "varchar"), meta
+        if code == Wire.VARCHAR_COMPRESSED:
+            size = max(meta - 1, 0)  # the length counts the method byte
+    elif code == Wire.STRING:
+        type_, size = ("binary" if binary else "char"), meta
+    elif code in _BLOBS:
+        width = _BLOB_WIDTHS.get(code, meta)
+        if width not in _BLOB_PREFIX:
+            raise ValueError(f"column {name}: a blob whose length takes {width} bytes")
+        type_ = _BLOB_PREFIX[width] + ("blob" if binary else "text")
+    elif code == Wire.GEOMETRY:
+        type_ = _GEOMETRY[shape] if shape < len(_GEOMETRY) else "geometry"
+    else:
+        type_ = _PLAIN[code]
+    if code == Wire.NEWDECIMAL:
+        size, scale = meta >> 8, meta & 0xFF
+    elif code == Wire.BIT:
+        size = meta
+    elif code in (Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2):
+        scale = meta
+    elif code in (Wire.TIMESTAMP, Wire.DATETIME, Wire.TIME) and before is not None and before.type == type_:
+        scale = before.scale  # the log does not hold it
+    if before is not None and (before.type in _REFINED.get((type_, size), ()) or (before.type, type_) == ("vector", "varbinary")):
+        type_, size = before.type, 0
+    return type_, size, scale

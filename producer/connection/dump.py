@@ -1,0 +1,175 @@
+"""The binlog as a server sends it: the dump command, then raw events.
+
+mysql-replication makes the connection and sends the dump command (checksum, heartbeat, capability, GTID state); from
+there on the socket is read here, in large pieces, because its own reader reconnects silently and decodes what we
+decode ourselves. A piece holds many events: they are handed out together, and what came together is put together.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+import uuid
+import zlib
+from contextlib import suppress
+from typing import Any
+
+import pymysql
+from pymysql.constants import COMMAND
+from pymysqlreplication import BinLogStreamReader
+
+from shmstore.errors import PositionNotFound, SourceError
+from shmstore.producer.binlog.events import RawEvent
+from shmstore.producer.binlog.packets import ServerRefused, new_splitter
+from shmstore.producer.connection.server_errors import GRANT, translate
+from shmstore.producer.connection.session import FAR, Session, login
+from shmstore.producer.errors import (
+    LinkLost,
+    LoginRefused,
+    PrivilegeMissing,
+)
+from shmstore.producer.gtid import ExecutedSet, GtidSet
+from shmstore.producer.settings import Settings
+
+RECEIVE = 1 << 18
+POLL = 0.2  # seconds after which read() returns with nothing, so that a stop is seen
+HURRIED = 0.002
+
+
+class BinlogReader:
+    """A stream of raw events from a server.
+
+    `read` never reconnects: whoever calls it knows from where to go on.
+    """
+
+    def __init__(
+        self, settings: Settings, session: Session, *, file: str, offset: int, gtids: ExecutedSet | None, server_id: int
+    ) -> None:
+        """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`."""
+        if gtids is None and offset >= FAR:
+            raise PositionNotFound(
+                f"{session.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
+                "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or begin a new store with start = latest after FLUSH BINARY LOGS"
+            )
+        self._endpoint = session.endpoint
+        self._silence = settings.read_timeout
+        self._packets = new_splitter()
+        own = str(uuid.uuid5(uuid.NAMESPACE_OID, f"shmstore-{server_id}"))
+        tagged = isinstance(gtids, GtidSet) and gtids.tagged
+        stream = BinLogStreamReader(
+            connection_settings={},
+            server_id=server_id,
+            blocking=True,
+            resume_stream=True,
+            log_file=file or None,
+            log_pos=offset or None,
+            auto_position=None if gtids is None or tagged else str(gtids),
+            is_mariadb=session.mariadb and gtids is not None,
+            annotate_rows_event=settings.rows_query,
+            slave_heartbeat=settings.heartbeat,
+            slave_uuid=own,
+            report_slave=(socket.gethostname()[:60], "", "", 0),
+            pymysql_wrapper=lambda **_: self._dump_connection(settings, session),
+            enable_logging=False,
+        )
+        try:
+            if tagged:
+                assert isinstance(gtids, GtidSet)
+                self._dump_tagged(settings, session, gtids, server_id, own)
+            else:
+                stream._BinLogStreamReader__connect_to_stream()
+        except SourceError:  # of opening the connection; some are OSErrors too
+            self.close()
+            raise
+        except (pymysql.MySQLError, OSError) as error:
+            self.close()
+            raise self._refused(error) from error
+        self._socket = self._connection._sock
+        self._socket.settimeout(POLL)
+        self._heard = time.monotonic()
+
+    _connection: Any = None
+    _hurried = False
+
+    def _dump_connection(self, settings: Settings, session: Session) -> Any:
+        # not read for as long as the ring is full: the server must not give up on us meanwhile
+        self._connection = login(settings, session.endpoint, init_command="SET SESSION net_write_timeout = 3600")
+        return self._connection
+
+    def _dump_tagged(self, settings: Settings, session: Session, gtids: GtidSet, server_id: int, own: str) -> None:
+        """Send COM_BINLOG_DUMP_GTID with a tagged set, which mysql-replication cannot write."""
+        connection = self._dump_connection(settings, session)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SET @source_binlog_checksum = @@global.binlog_checksum, @master_binlog_checksum = @@global.binlog_checksum"
+            )
+            cursor.execute(
+                "SET @source_heartbeat_period = %s, @master_heartbeat_period = %s", [int(settings.heartbeat * 1e9)] * 2
+            )
+            cursor.execute("SET @slave_uuid = %s, @replica_uuid = %s", (own, own))
+        encoded = gtids.encode()
+        command = (
+            struct.pack("<BHII", COMMAND.COM_BINLOG_DUMP_GTID, 4, server_id, 0) + struct.pack("<QI", 4, len(encoded)) + encoded
+        )
+        connection._write_bytes(struct.pack("<I", len(command)) + command)
+        connection._next_seq_id = 1
+
+    def read(self) -> list[RawEvent]:
+        """Return the events that have arrived, or none after `POLL` seconds. Raises `LinkLost` and other `SourceError`."""
+        room = self._packets.room(RECEIVE)
+        try:
+            size = self._socket.recv_into(room)
+        except TimeoutError:
+            if time.monotonic() - self._heard > self._silence:
+                raise LinkLost(f"{self._where()} was silent for {self._silence:g} s, heartbeats included") from None
+            return []
+        except OSError as error:
+            raise LinkLost(f"the link to {self._where()} broke: {error}") from error
+        if not size:
+            raise LinkLost(f"{self._where()} closed the link")
+        self._heard = time.monotonic()
+        del room
+        try:
+            events: list[RawEvent] = self._packets.took(size)
+            return events
+        except ServerRefused as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> SourceError:
+        meant = translate(error, self._endpoint)
+        if isinstance(meant, LoginRefused):  # the login has passed: the server says it so when REPLICATION SLAVE is missing
+            return PrivilegeMissing(f"{self._where()} does not send its binlog to this account: {meant.args[0]}; {GRANT}")
+        return meant
+
+    def rest(self) -> None:
+        """Call after a pause that was ours: the silence before it does not count."""
+        self._heard = time.monotonic()
+
+    def hurry(self, hurried: bool) -> None:
+        """From now on, wait for events only for a moment: somebody has other work to do meanwhile. Or do again."""
+        if hurried is not self._hurried:
+            self._hurried = hurried
+            self._socket.settimeout(HURRIED if hurried else POLL)
+
+    def _where(self) -> str:
+        return f"{self._endpoint[0]}:{self._endpoint[1]}"
+
+    def close(self) -> None:
+        """Cut the link; never raises. There is no polite end of a dump."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with suppress(OSError):
+            if connection._sock:
+                connection._sock.shutdown(socket.SHUT_RDWR)
+        with suppress(pymysql.MySQLError, OSError):
+            connection._force_close()
+
+
+def replica_id(settings: Settings, source: str = "") -> int:
+    """Return the server id to present: as set, else derived from this host, the store and, of several, the source, so that it
+    stays the same."""
+    if settings.server_id:
+        return settings.server_id
+    return 1 << 30 | zlib.crc32("/".join(filter(None, (socket.gethostname(), settings.store, source))).encode()) >> 2

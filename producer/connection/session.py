@@ -1,0 +1,120 @@
+"""A connection to a server for questions: connect, log in, ask. mysql-replication makes it, PyMySQL carries it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pymysql
+
+from shmstore.producer.connection.server_errors import translate
+from shmstore.producer.connection.tls import TlsContext
+from shmstore.producer.errors import (
+    LoginRefused,
+)
+from shmstore.producer.settings import Settings
+
+FAR = 1 << 32
+
+
+class Session:
+    """A connection for questions. Errors come out as `SourceError`."""
+
+    def __init__(self, connection: Any, endpoint: tuple[str, int], settings: Settings, stop: Callable[[], bool]) -> None:
+        """`stop`: whether what reads the binlog on behalf of this session, which may take long, is to give up."""
+        self._connection = connection
+        self.endpoint, self.settings, self.stop = endpoint, settings, stop
+        self.where = f"{endpoint[0]}:{endpoint[1]}"
+        self.version: str = connection.get_server_info().removeprefix("5.5.5-")  # MariaDB 10 puts it there for old replicas
+        self.mariadb = "mariadb" in self.version.lower()
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of `sql`."""
+        return [tuple(row) for row in self.select(sql, arguments)[1]]
+
+    def select(self, sql: str, arguments: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return (column names, rows) of `sql`."""
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql, arguments or None)
+                names = [column[0] for column in cursor.description or ()]
+                return names, list(cursor.fetchall())
+        except (pymysql.MySQLError, OSError) as error:
+            raise translate(error, self.endpoint) from error
+
+    def variables(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the global variables of `names` that the server has, as text."""
+        wanted = list(names)
+        places = ",".join(["%s"] * len(wanted))
+        rows = self.query(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({places})", wanted)
+        return {str(name).lower(): str(value) for name, value in rows}
+
+    def command(self, body: bytes) -> socket.socket:
+        """Send a command of the protocol by hand; return the socket that its answer comes on. Nothing else may be under way."""
+        try:
+            self._connection._write_bytes(struct.pack("<I", len(body)) + body)
+            self._connection._next_seq_id = 1
+            made: socket.socket = self._connection._sock
+            made.settimeout(self._connection._read_timeout)
+            return made
+        except (pymysql.MySQLError, OSError) as error:
+            raise translate(error, self.endpoint) from error
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        with suppress(pymysql.MySQLError, OSError):
+            self._connection.close()
+
+
+def connect(settings: Settings, endpoint: tuple[str, int], stop: Callable[[], bool] = lambda: False) -> Session:
+    """Open a connection for questions. Raises `ServerUnreachable`, `LoginRefused`, `SourceError`."""
+    return Session(login(settings, endpoint), endpoint, settings, stop)
+
+
+def login(settings: Settings, endpoint: tuple[str, int], **more: Any) -> Any:
+    """Return PyMySQL's connection, logged in; `more` are further arguments of it. Raises what `connect` raises."""
+    arguments: dict[str, Any] = {
+        "host": endpoint[0],
+        "port": endpoint[1],
+        "user": settings.user,
+        "password": settings.secret(),
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "connect_timeout": settings.connect_timeout,
+        "read_timeout": settings.read_timeout,
+        "write_timeout": settings.read_timeout,
+        "program_name": "shmstore",
+        **_tls(settings),
+        **more,
+    }
+    try:
+        connection = pymysql.connect(**arguments, defer_connect=True)
+        if connection.ssl:
+            connection.ctx = TlsContext(connection.ctx)
+        connection.connect()
+        return connection
+    except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
+        raise translate(error, endpoint, user=repr(settings.user)) from error
+
+
+def _tls(settings: Settings) -> dict[str, Any]:
+    if settings.tls == "disabled":
+        return {"ssl_disabled": True}
+    if settings.tls == "preferred" and not settings.tls_ca and not settings.tls_cert:
+        return {}
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca or None)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the certificates that MySQL makes for itself do not pass it
+        context.check_hostname = settings.tls == "verify-identity"
+        verify = settings.tls in ("verify-ca", "verify-identity") or bool(settings.tls_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+        if settings.tls_cert:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ValueError) as error:
+        given = ", ".join(f"{n} {v}" for n in ("tls_ca", "tls_cert", "tls_key") if (v := getattr(settings, n)))
+        raise LoginRefused(f"the TLS files cannot be used: {error}; check {given}") from error
+    return {"ssl": context}

@@ -1,0 +1,1 @@
+"""The loop: read, decode, buffer, put."""

@@ -1,0 +1,334 @@
+"""Several sources into one store: Canal's group sink.
+
+Each source is read and decoded in a thread of its own; what it would put it gives to its `Seat`, and the one thread that puts
+takes from the seats in the order of `merge`. There each position is made the place of all sources (`places`), so that
+after a crash the ring's last event, or else the checkpoints, say where each of them goes on; a transaction that stands half
+in the store is finished first, whatever the others bring meanwhile.
+
+Before the first event, and when a source is new, an empty transaction is put whose position says where each source begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shmstore import SLOT, EntryType, Event, EventStore, EventType, Position, checkpoints
+from shmstore.encoding.codec import decode_stored, encode_batch, encode_stored, position_of
+from shmstore.producer.errors import SettingsError
+from shmstore.producer.pipeline.merge import Lane, Merge, Piece
+from shmstore.producer.pipeline.replicator import Replicator
+from shmstore.producer.pipeline.sink import PatientPut
+from shmstore.producer.pipeline.statistics import Summary, Vitals, together
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.places import Places, join_places, lowest_places, place_text, split_places
+from shmstore.producer.start.resume import Resume, Start, resume_point
+from shmstore.producer.transactions.buffer import Flush, resized
+from shmstore.producer.transactions.writer import GTIDS, PROPS, Tail
+
+SECOND = 1.0
+Stop = Callable[[], bool]
+
+
+class Seat:
+    """One source's end of the group: where it goes on, and what it brings."""
+
+    def __init__(self, group: Group, settings: Settings, resume: Resume | None) -> None:
+        self.name, self.lane = settings.name, Lane(settings.name)
+        self._group, self._resume = group, resume
+        self._most_bytes, self._most_events = settings.transaction_bytes, settings.transaction_events
+
+    @property
+    def resume(self) -> Resume | None:
+        """Where the source goes on: behind what it brought, put or not yet; None for a source that is new."""
+        return self._resume
+
+    def start(self, start: Start, *, gtids: bool, domain: str) -> None:
+        """The source is read from `start` on. Raises `SettingsError` where its transactions could not be told from another's:
+        without `gtids`, or where another MariaDB has its `domain`."""
+        self._group.require_apart(self.name, gtids, domain)
+        with self._group.changed:
+            if self._resume is None:
+                self._resume = Resume(start.position, None)
+                self._group.join(self.name, start.position)
+            self.lane.heard = time.monotonic()
+            self._group.changed.notify_all()
+
+    def say(self, *, drained: bool) -> None:
+        """The link said something; `drained`: that nothing more is there."""
+        now = time.monotonic()
+        self.lane.heard = now
+        if drained:
+            with self._group.changed:
+                self.lane.drained = now
+                self._group.changed.notify_all()
+
+    def put(self, flush: Flush, stop: Stop) -> bool:
+        """Hand over what one put takes, once there is room; False when told to stop before."""
+        last = len(flush.blob) - int(flush.slots["size"][-1])
+        header = decode_stored(memoryview(flush.blob)[last:])[0]
+        position, props = position_of(header), header[PROPS]
+        resume = Resume(_begun(props["resume"]), Tail.of(header)) if "resume" in props else Resume(position, None)
+        lane, changed = self.lane, self._group.changed
+        with changed:
+            while lane.bytes >= self._most_bytes or lane.events >= self._most_events:
+                if stop() or self._group.failed:
+                    return False
+                lane.heard = time.monotonic()  # the silence is ours
+                changed.wait(0.5)
+            lane.heard = time.monotonic()
+            lane.add(flush, lane.heard, int(time.time()))
+            self._resume = resume
+            changed.notify_all()
+        return True
+
+    def end(self) -> None:
+        """Nothing more comes: the source has an end, or failed."""
+        with self._group.changed:
+            self.lane.ended = True
+            self._group.changed.notify_all()
+
+
+class Group:
+    """The sources of `settings`, all of one store, as its one producer."""
+
+    def __init__(self, settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> None:
+        self._settings, self._store, self._stop = settings, store, stop
+        self._log = log or logging.getLogger("producer")
+        self._patient = PatientPut(store, self._log)
+        self.changed = threading.Condition()
+        self._errors: list[BaseException] = []
+        self._beat = 0.0
+        self._vitals = Vitals()
+        self._replicators: list[Replicator] = []
+        self._domains: dict[str, str] = {}  # MariaDB's gtid_domain_id -> source
+        self._brought: dict[str, str] = {}  # server UUID or domain -> the source that brings its transactions
+        self._most_bytes = max(1, min(settings[0].transaction_bytes, store.limit_bytes // 2))
+        self._most_events = max(1, min(settings[0].transaction_events, store.capacity // 2))
+        store.claim()
+        self._places, tail = self._read_store()
+        self._texts = {name: place_text(name, place) for name, place in self._places.items()}
+        self._announced = bool(store.last_ack_point() or tail)  # whether the store says where the sources began
+        self._joined = False  # a source is new: say so in the store
+        names = [one.name for one in settings]
+        if tail is not None and tail.source not in names:
+            raise SettingsError(
+                f"store {store.name!r} ends inside transaction {tail.transaction} of source {tail.source!r}, which only that source "
+                f"can finish: add it to {', '.join(names)}, or start anew with a new store"
+            )
+        self.seats = [
+            Seat(
+                self,
+                one,
+                Resume(self._places[one.name], tail if tail is not None and tail.source == one.name else None)
+                if one.name in self._places
+                else None,
+            )
+            for one in settings
+        ]
+        owner = next((seat.lane for seat in self.seats if tail is not None and seat.name == tail.source), None)
+        self._merge = Merge([seat.lane for seat in self.seats], settings[0].merge_wait, owner)
+
+    def _read_store(self) -> tuple[Places, Tail | None]:
+        resume = resume_point(self._store)
+        if resume is not None:
+            return split_places(resume.position), resume.tail
+        found = checkpoints(self._settings[0].store, self._settings[0].state or None)
+        if found:
+            self._log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
+        return lowest_places({name: checkpoint.position for name, checkpoint in found.items()}), None
+
+    @property
+    def failed(self) -> bool:
+        """Whether something raised: all end."""
+        return bool(self._errors)
+
+    def join(self, name: str, place: Position) -> None:
+        """A new source begins at `place`. The caller holds `changed`."""
+        self._places[name] = place
+        self._texts[name] = place_text(name, place)
+        self._joined = True
+
+    def require_apart(self, name: str, gtids: bool, domain: str) -> None:
+        """Raise `SettingsError` unless the GTIDs of source `name` cannot be another's."""
+        if not gtids:
+            raise SettingsError(
+                f"source {name!r} has no GTIDs; in a store of several sources they tell the transactions apart: set gtid_mode = ON there, or "
+                "give it a store of its own"
+            )
+        other = self._domains.setdefault(domain, name) if domain else name
+        if other != name:
+            raise SettingsError(
+                f"sources {other!r} and {name!r} both have gtid_domain_id = {domain}, so their GTIDs cannot be told apart: give "
+                f"each of these MariaDB servers one of its own (SET GLOBAL gtid_domain_id = N, and in [mysqld]), or each a store"
+            )
+
+    # ------------------------------------------------------------ threads
+
+    def run(self) -> list[Summary]:
+        """Replicate all until told to stop, or until the last source ends. Raises the first error of any."""
+        results: dict[str, Summary] = {}
+        if self._places and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
+            self._put(*encode_batch(self._start_event()))
+
+        def work(seat: Seat, settings: Settings) -> None:
+            try:
+                quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
+                one = dataclasses.replace(settings, heartbeat=quick)
+                replicator = Replicator(one, self._store, self._is_over, seat=seat, log=self._log.getChild(seat.name))
+                self._replicators.append(replicator)
+                results[seat.name] = replicator.run()
+            except BaseException as error:  # handed to the thread that puts, whatever it is
+                self._errors.append(error)
+            finally:
+                seat.end()
+
+        threads = [
+            threading.Thread(target=work, args=pair, name=f"producer-{self._store.name}-{pair[0].name}")
+            for pair in zip(self.seats, self._settings, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._put_all()
+        except BaseException as error:
+            self._errors.append(error)
+        with self.changed:
+            self.changed.notify_all()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return [results[seat.name] for seat in self.seats]
+
+    def _put_all(self) -> None:
+        while not self._is_over():
+            with self.changed:
+                pieces = self._take()
+                whole = not pieces and self._merge.owner is None and self._all_known
+                start = self._start_event() if self._joined and whole else None
+                self._joined = self._joined and start is None
+                if not pieces and start is None:
+                    if all(seat.lane.ended and not seat.lane.pieces for seat in self.seats):
+                        return
+                    self.changed.wait(min(0.5, self._merge.until(time.monotonic())))
+            if start:
+                self._put(*encode_batch(start))
+            if pieces:
+                self._put(*self._placed(pieces))
+            self._heartbeat()
+
+    @property
+    def _all_known(self) -> bool:
+        return all(seat.resume is not None for seat in self.seats)
+
+    # ------------------------------------------------------------ the order
+
+    def _take(self) -> list[tuple[Seat, Piece]]:
+        """Take what goes into the next put. The caller holds `changed`."""
+        pieces: list[tuple[Seat, Piece]] = []
+        if (self._joined and self._merge.owner is None) or not self._all_known:
+            return pieces  # first of all, where each source begins
+        now, size, events = time.monotonic(), 0, 0
+        by_lane = {id(seat.lane): seat for seat in self.seats}
+        added = 100 + sum(map(len, self._texts.values()))  # bytes that `_with_places` adds, about
+        while (lane := self._merge.next(now)) is not None:
+            head = lane.pieces[0]
+            if pieces and (size + head.size + added > self._most_bytes or events + head.events > self._most_events):
+                break
+            self._merge.took(lane, lane.take())
+            pieces.append((by_lane[id(lane)], head))
+            size, events = size + head.size + added, events + head.events
+        if pieces:
+            self.changed.notify_all()  # there is room
+        return pieces
+
+    # ------------------------------------------------------------ the store
+
+    def _start_event(self) -> list[Event]:
+        """An empty transaction that says where each source is now."""
+        now = time.time_ns() // 1_000_000
+        begin = Event(EntryType.BEGIN, EventType.NONE, Position("", 0), now, transaction="group")
+        end = begin._replace(entry=EntryType.END, position=Position("", 0, join_places(self._places)), order=1)
+        return [begin, end._replace(props={"sources": ",".join(sorted(self._places))})]
+
+    def _placed(self, pieces: list[tuple[Seat, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
+        """Return the payloads and slots of `pieces`, with the place of every source in the last event of each."""
+        payloads: list[bytes | memoryview] = []
+        slots: list[bytes] = []
+        for seat, piece in pieces:
+            before = piece.size - piece.last
+            payload = self._with_places(seat.name, piece.payloads[before:], ends=piece.ends)
+            payloads += [piece.payloads[:before], payload]
+            slots += [piece.slots[: -SLOT.itemsize], resized(piece.slots[-SLOT.itemsize :], len(payload))]
+        return b"".join(payloads), np.frombuffer(b"".join(slots), SLOT)
+
+    def _with_places(self, name: str, payload: memoryview, *, ends: bool) -> bytes:
+        header, schema, body = decode_stored(payload)
+        texts, props = self._texts, {**header[PROPS], "source": name}
+        if ends:
+            position = position_of(header)
+            self._require_own(name, header)
+            self._places[name], texts[name] = position, place_text(name, position)
+            header[GTIDS] = ";".join(texts[one] for one in sorted(texts))
+        else:
+            begun = _begun(props["resume"])
+            there = {**texts, name: place_text(name, begun)}
+            props["resume"] = f"{begun.file}:{begun.offset} {';'.join(there[one] for one in sorted(there))}"
+        header[PROPS] = props
+        return encode_stored(header, schema, body)
+
+    def _require_own(self, name: str, header: list[Any]) -> None:
+        """Two sources that bring the same server's transactions replicate each other: its rows would come twice."""
+        transaction = str(header[7])
+        if not header[GTIDS]:
+            self.require_apart(name, False, "")
+        origin = transaction.partition(":")[0] if ":" in transaction else transaction.partition("-")[0]
+        other = self._brought.setdefault(origin, name)
+        if other != name:
+            raise SettingsError(
+                f"sources {other!r} and {name!r} both bring transactions of {'server' if ':' in transaction else 'GTID domain'} {origin} (the second "
+                f"{transaction}): they replicate each other, or are one; leave one out, or give each a store of its own"
+            )
+
+    def _put(self, blob: bytes, slots: np.ndarray[Any, np.dtype[np.void]]) -> None:
+        if self._is_over():
+            return
+        newest = int(slots["time"][-1])
+        self._vitals.begin(newest)
+        done = self._patient.put(blob, slots, self._is_over, self._heartbeat)
+        self._vitals.waited()
+        if done:
+            self._vitals.put(transactions=0, events=len(slots), rows=0, size=len(blob), newest_ms=newest)
+
+    def _is_over(self) -> bool:
+        return self.failed or self._stop()
+
+    def _heartbeat(self) -> None:
+        now = time.monotonic()
+        if self._all_known and now - self._beat >= SECOND:
+            self._beat = now
+            away = {seat.name for seat in self.seats if now - seat.lane.heard > SECOND + self._settings[0].merge_wait}
+            names = [f"{seat.name} (no link)" if seat.name in away and not seat.lane.ended else seat.name for seat in self.seats]
+            if all(not seat.lane.pieces for seat in self.seats):
+                self._vitals.calm()  # then the sources know how far behind they are
+            stream = together((one.stream for one in self._replicators), self._vitals.stat())
+            self._store.heartbeat(", ".join(names), stream=stream)
+
+
+def _begun(resume: str) -> Position:
+    """Where the transaction began, of which the event with this prop ``resume`` is a part."""
+    place, _, gtids = resume.partition(" ")
+    file, _, offset = place.rpartition(":")
+    return Position(file, int(offset), gtids)
+
+
+def run_group(settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> list[Summary]:
+    """Replicate the sources of `settings` into `store` until `stop` says so; return what each did."""
+    return Group(settings, store, stop, log=log).run()

@@ -1,0 +1,422 @@
+"""The loop: read, decode, filter, buffer, put. Owns reconnecting and stopping.
+
+What was put is the truth: after every lost link, as after a restart, the stream goes on behind the last transaction end
+in the ring, and what is already there of a transaction that stands half in it is passed over. Nothing is put twice,
+nothing is left out. Between links the replicator waits, longer each time, with jitter.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shmstore import Checkpoint, Event, EventStore, Position, StreamStat, UnsupportedEvent
+from shmstore.encoding.codec import decode, encode_batch
+from shmstore.producer.binlog.events import RawEvent
+from shmstore.producer.binlog.files import BinlogFiles, list_files
+from shmstore.producer.connection.dump import BinlogReader
+from shmstore.producer.connection.link import Link
+from shmstore.producer.connection.server import read_server, require_binlog
+from shmstore.producer.connection.session import connect
+from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
+from shmstore.producer.pipeline.sink import PatientPut, opened
+from shmstore.producer.pipeline.statistics import Summary, Vitals
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.settings import Settings, parse_place, parse_time
+from shmstore.producer.snapshot.runner import Snapshot
+from shmstore.producer.start.choose import choose_start, keep_resume
+from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
+from shmstore.producer.start.files import find_place, find_time
+from shmstore.producer.start.resume import Resume, Start, has_resume, resume_point
+from shmstore.producer.start.retention import Retention
+from shmstore.producer.start.schema_history import open_history, take_snapshot
+from shmstore.producer.transactions.buffer import Flush, new_buffer
+from shmstore.producer.transactions.decoder import EventDecoder
+from shmstore.producer.transactions.seal import Seal
+from shmstore.producer.transactions.writer import Tail
+
+if TYPE_CHECKING:
+    from shmstore.producer.pipeline.group import Seat
+from shmstore.producer.connection.dump import replica_id
+
+Stop = Callable[[], bool]
+Handler = Callable[[list[Event]], list[Event] | None]
+
+SECOND = 1.0
+SETTLED = 10.0  # seconds a link must have stood for the next failure to count as the first
+
+
+class StopEvent(Protocol):
+    """What threading.Event and multiprocessing.Event have in common."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+
+
+class Replicator:
+    """One source into one store; with a `seat`, beside others: then the seat's group alone touches the store."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: EventStore,
+        stop: Stop,
+        *,
+        before: Handler | None = None,
+        after: Handler | None = None,
+        log: logging.Logger | None = None,
+        seat: Seat | None = None,
+    ) -> None:
+        self._settings, self._store, self._stop, self._seat = settings, store, stop, seat
+        self._before, self._after = before, after
+        self._log = log or logging.getLogger("producer")
+        if seat is None:
+            store.claim()  # before anything is read of it, or written to the disk for it
+        self._patient = PatientPut(store, self._log)
+        self._buffer = new_buffer(
+            events=max(1, min(settings.transaction_events, store.capacity // 2)),
+            size=max(1, min(settings.transaction_bytes, store.limit_bytes // 2)),
+            empty_events=settings.empty_events,
+            empty_seconds=settings.empty_seconds,
+        )
+        self._decoder = EventDecoder(
+            self._buffer,
+            settings.table_filter(),
+            rows_query=settings.rows_query,
+            pass_statements=settings.statements == "pass",
+            skip_errors=settings.on_error == "skip",
+            log=self._log,
+        )
+        self._seal = Seal(settings)
+        alone = seat is None and not settings.binlog
+        self._snapshot = Snapshot(settings, store, self._decoder, self._log) if alone else None
+        if not alone and (settings.snapshot != "never" or settings.on_purged == "snapshot"):
+            raise SettingsError(f"store {settings.store!r} has several sources: snapshots work with one source in a store")
+        self._endpoints = settings.endpoints()
+        self._source = settings.name
+        self._first: Start | None = None  # where the first link began: the resume point while nothing was put
+        self._beat = 0.0
+        self._vitals = Vitals()
+        self._retention = Retention(settings, self._log)
+
+    def summary(self) -> Summary:
+        """Return the counts so far."""
+        return self._vitals.summary(self._decoder.skipped, self._position)
+
+    @property
+    def stream(self) -> StreamStat:
+        """How the stream goes."""
+        stat = self._vitals.stat(self._decoder.skipped)._replace(purge_ms=self._retention.purge_ms)
+        return stat if self._snapshot is None else self._snapshot.progress.told(stat)
+
+    @property
+    def _position(self) -> Position | None:
+        return self._decoder.position if self._decoder.position.file else None
+
+    def run(self) -> Summary:
+        """Replicate until told to stop. Raises `ShmStoreError` for what trying again would not mend."""
+        with closing(self._retention):
+            return self._run()
+
+    def _run(self) -> Summary:
+        failures = 0
+        damaged: list[str] = []
+        while not self._stop():
+            try:
+                link = self._connect()
+            except (LinkLost, ServerUnreachable, LoginRefused) as error:
+                is_known = self._first is not None or (self._seat is not None and self._seat.resume is not None)
+                if not is_known and not isinstance(error, LinkLost):
+                    raise  # never had a connection: somebody is waiting to hear why
+                if self._stop():
+                    break
+                failures += 1
+                self._pause(failures, error)
+                continue
+            linked = time.monotonic()  # not before: what was slow to come has not stood yet
+            self._vitals.connected = True
+            self._vitals.hear()
+            try:
+                self._heartbeat(at_once=True)
+                self._stream(link)
+                break
+            except LinkLost as error:
+                lost = error
+            finally:
+                link.close()
+                if self._snapshot is not None:
+                    self._snapshot.close()
+            if self._stop():
+                break  # the link was left for that, inside a compressed transaction, or broke meanwhile: no other follows
+            if isinstance(lost, ChecksumMismatch):
+                damaged.append(str(lost))
+                if damaged.count(str(lost)) >= 3:  # not on the way: in the server's own file
+                    raise UnsupportedEvent(
+                        f"{lost}, time and again; the server's binlog is damaged: take a snapshot and start after it"
+                    ) from lost
+            self._vitals.reconnects += 1
+            failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
+            self._pause(failures, lost)
+        return self.summary()
+
+    def _pause(self, failures: int, error: Exception) -> None:
+        longest = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(failures - 1, 30))
+        wait = longest * random.uniform(0.5, 1.0)
+        self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, failures)
+        self._vitals.connected = False
+        self._heartbeat(at_once=True)
+        until = time.monotonic() + wait
+        while not self._stop() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+            self._heartbeat()
+
+    # ------------------------------------------------------------ the link
+
+    def _connect(self) -> Link:
+        """Open a link to the first server of the list that answers, and start the decoder where it begins."""
+        if self._settings.binlog:
+            return self._open_files()
+        for i, endpoint in enumerate(self._endpoints):
+            try:
+                link = self._connect_to(endpoint)
+            except (LinkLost, ServerUnreachable, LoginRefused, ServerBehind) as error:
+                if i == len(self._endpoints) - 1 or self._stop():
+                    if isinstance(error, ServerBehind) and i and self._first is not None:
+                        raise ServerUnreachable(str(error)) from error  # a replica that took over may yet catch up
+                    raise
+                self._log.warning("%s; trying the next server", error)
+                continue
+            self._endpoints = (*self._endpoints[i:], *self._endpoints[:i])  # stay with it
+            return link
+        raise AssertionError("no endpoint")
+
+    def _connect_to(self, endpoint: tuple[str, int]) -> Link:
+        settings, store = self._settings, self._store
+        session = connect(settings, endpoint, self._stop)
+        try:
+            server = read_server(session)
+            require_binlog(server, settings)
+            resume, seat = self._resume(), self._seat
+            fresh = resume is None if seat is not None else not has_resume(settings, resume)
+            anew, source = fresh and settings.start == "latest", seat.name if seat is not None else ""
+            schemas = open_history(settings, session, server, anew=anew, source=source)
+            latest = None
+            if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
+                latest = take_snapshot(schemas, session, server)
+            saved: dict[str, Checkpoint] | None = {} if seat is not None else None
+            start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
+            if start.lost is not None and isinstance(schemas, SchemaHistory):
+                schemas, start = after_loss(start, settings, session, server)
+            if self._snapshot is not None and (start.lost is not None or (fresh and settings.snapshot == "initial")):
+                self._snapshot.want(session, server, "initial" if start.lost is None else "purged")
+            if isinstance(schemas, SchemaHistory):
+                start = go_to_start(schemas, start, session, server, fresh=fresh)
+            domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
+            self._note(start, gtids=server.gtids, domain=domain)
+            link = BinlogReader(
+                settings,
+                session,
+                file=start.position.file,
+                offset=start.position.offset,
+                gtids=start.executed if start.by_gtid else None,
+                server_id=replica_id(settings, source),
+            )
+        finally:
+            session.close()
+        self._first = self._first or start
+        self._source = settings.name or server.source
+        self._decoder.use(schemas)
+        self._decoder.start(start.position, start.executed, self._sealed(start.tail))
+        if self._snapshot is not None:
+            self._snapshot.begin(server)
+        place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
+        self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
+        self._retention.use(server)
+        return link
+
+    def _resume(self) -> Resume | None:
+        """Return where the store ends; where nothing was put yet, where its first producer began to read."""
+        if self._seat is not None:
+            return self._seat.resume
+        resume = resume_point(self._store)
+        if resume is None and self._first is not None:
+            return Resume(self._first.position, None)
+        if resume is None and self._store.start_position is not None:
+            return Resume(self._store.start_position, None)
+        return resume
+
+    def _note(self, start: Start, *, gtids: bool = True, domain: str = "") -> None:
+        """The source is read from `start` on: say so before anything is put."""
+        if self._seat is not None:
+            self._seat.start(start, gtids=gtids, domain=domain)
+        elif self._first is None:
+            self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
+
+    def _sealed(self, tail: Tail | None) -> Tail | None:
+        sealed = self._seal.begin(tail)
+        if tail is not None and sealed is not None and tail.checksum != sealed.checksum:
+            self._log.warning(
+                "transaction %s stands half in the store, put with other options or another version: what is there is not compared",
+                tail.transaction,
+            )
+        return sealed
+
+    def _open_files(self) -> Link:
+        """Open the local binlog files at the place where the store ends, else where the options say, else at the first."""
+        settings, start = self._settings, self._settings.start
+        files = list_files(settings.binlog)
+        resume = self._resume()
+        if resume is not None:
+            files, position, executed = find_place(files, resume.position, self._stop)
+        elif start.startswith("time:"):
+            files, position, executed = find_time(files, parse_time(start[5:]), self._stop)
+        else:
+            first = Position(files[0].name, 4) if start in ("latest", "earliest") else parse_place(start)
+            files, position, executed = find_place(files, first, self._stop)
+        self._note(Start(position, executed))
+        self._first = self._first or Start(position, executed)
+        self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
+        self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))
+        self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
+        return BinlogFiles(files, position.offset, self._log)
+
+    def _stream(self, link: Link) -> None:
+        """Read until told to stop, or until the source ends."""
+        feed, buffer, seat, snapshot = self._decoder.feed, self._buffer, self._seat, self._snapshot
+        heartbeats = self._decoder.heartbeats
+        self._decoder.drain = lambda: self._put_ready(link)
+        while not self._stop():
+            events = link.read()
+            if events is None:
+                self._put_ready(link)
+                return
+            if events:
+                self._vitals.hear()
+            for raw in events:
+                if snapshot is None or not snapshot.waits or isinstance(raw, RawEvent):
+                    feed(raw)
+                elif not self._feed_singly(raw, link, snapshot):
+                    return
+                if buffer.full and not self._put_ready(link):
+                    return
+            buffer.tick()
+            if not self._put_ready(link):
+                return
+            if snapshot is not None and not self._beside(link, snapshot, heard=bool(events)):
+                return
+            drained = self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction
+            heartbeats = self._decoder.heartbeats
+            if drained:
+                self._vitals.calm()
+            if seat is not None and events:
+                seat.say(drained=drained)
+            self._heartbeat()
+
+    def _beside(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
+        """Let the snapshot do a little, or much where it holds the stream; False when told to stop meanwhile."""
+        link.hurry(snapshot.active)
+        while snapshot.active:
+            snapshot.step(heard)
+            if not self._put_ready(link) or (snapshot.holds and self._stop()):
+                return False
+            snapshot.settle()
+            if not snapshot.holds:
+                break
+            link.rest()  # its silence is ours
+            self._heartbeat()
+        return True
+
+    def _feed_singly(self, run: Any, link: Link, snapshot: Snapshot) -> bool:
+        """Feed a run event by event, and let the snapshot see each end of a transaction."""
+        for raw in run.raw(RawEvent):
+            self._decoder.feed(raw)
+            if not (self._decoder.in_transaction or (self._put_ready(link) and self._beside(link, snapshot, heard=True))):
+                return False
+        self._decoder.forget_tables()  # the compiled side has not seen them
+        return True
+
+    # ------------------------------------------------------------ the store
+
+    def _put_ready(self, link: Link) -> bool:
+        """Put what is whole; False when told to stop while the ring was full."""
+        while (flush := self._buffer.take()) is not None:
+            if not self._put(flush, link):
+                return False
+        return True
+
+    def _put(self, flush: Flush, link: Link) -> bool:
+        self._seal.close(flush)
+        blob: bytes | memoryview = flush.blob
+        slots = flush.slots
+        if self._snapshot is not None and self._snapshot.window is not None:
+            self._snapshot.window.note(bytes(blob), slots)
+        events = _decode(flush) if self._before or self._after else []
+        if self._before is not None:
+            last = events[-1]
+            changed = self._before(events)
+            if changed is not None:
+                if not changed:
+                    return True
+                events = keep_resume(changed, last)
+                blob, slots = encode_batch(events)
+        vitals, newest = self._vitals, int(slots["time"][-1])
+        vitals.begin(newest)
+        if self._seat is not None:
+            done = self._seat.put(flush._replace(blob=memoryview(bytes(blob))), self._stop)  # it is kept there
+        else:
+            done = self._patient.put(blob, slots, self._stop, self._while_full)
+        if vitals.waited():
+            link.rest()
+        if not done:
+            return False
+        vitals.put(transactions=flush.ends, events=len(slots), rows=flush.rows, size=len(blob), newest_ms=newest)
+        if self._after is not None:
+            self._after(events)
+        return True
+
+    def _while_full(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.read_on()
+        self._heartbeat()
+
+    def _heartbeat(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if self._first is None or not (at_once or now - self._beat >= SECOND):
+            return
+        self._beat = now
+        self._retention.look(self._position)
+        if self._seat is None:
+            self._store.heartbeat(self._source, self._position, self.stream)
+            if self._snapshot is not None:
+                self._snapshot.look()
+
+
+def _decode(flush: Flush) -> list[Event]:
+    events, at = [], 0
+    for size in flush.slots["size"].tolist():
+        events.append(decode(memoryview(flush.blob)[at : at + size]))
+        at += size
+    return events
+
+
+def run(
+    settings: Settings,
+    stop: Stop | StopEvent,
+    *,
+    before: Handler | None = None,
+    after: Handler | None = None,
+    log: logging.Logger | None = None,
+) -> Summary:
+    """Replicate `settings`' source into its store until `stop` says so; the store is created when it is not there.
+
+    `before` gets the events of each put and may return others in their place, but leaves no BEGIN without its END; `after` sees
+    what was put. Raises `ShmStoreError`.
+    """
+    stopping = stop if callable(stop) else stop.is_set
+    with opened(settings) as store:
+        return Replicator(settings, store, stopping, before=before, after=after, log=log).run()

@@ -1,0 +1,1 @@
+"""The tables as they were at a position."""

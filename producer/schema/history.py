@@ -1,0 +1,343 @@
+"""The tables as they were at each place of the binlog: what the log itself does not say.
+
+With `binlog_row_metadata` MINIMAL (MySQL's default) or NO_LOG (MariaDB's) a rows event has no column names, no members of ENUM
+and SET, and on MariaDB no signs and character sets. They come from here: a snapshot of information_schema at one position, and
+from there every DDL in the order of the log. So an old event is read with the columns of its time, not with today's.
+
+Plan. A history is a list of records ordered by position: a snapshot holds all tables (of one database, or of the server),
+a DDL what it changed. `seek` replays them up to a position; `follow` adds a DDL there, or takes the one that is known. The
+file is JSON, one record a line, appended and synced before it counts; a line cut off by a crash is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shmstore.atomic_file import refused, sync
+from shmstore.errors import SchemaUnknown
+from shmstore.event import Column, Position, TableSchema
+from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
+from shmstore.producer.sql.catalog import Catalog, Change, Unreadable
+from shmstore.producer.sql.columns import charset_of_collation, column_of_type
+from shmstore.producer.sql.table_change import Draft, Table
+from shmstore.producer.sql.tokens import USUAL, SqlMode
+
+__all__ = ["SchemaHistory"]
+
+Query = Callable[[str], Sequence[Sequence[Any]]]
+FORMAT = 1
+
+_SERVER = "SELECT @@character_set_server, @@lower_case_table_names, VERSION()"
+_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+_TABLES = (
+    "SELECT table_schema, table_name, table_collation, table_type FROM information_schema.tables "
+    "WHERE table_type NOT LIKE '%VIEW' AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')"
+)
+_COLUMNS = (
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, {} "
+    "FROM information_schema.columns "
+    "WHERE table_schema NOT IN ('information_schema', 'performance_schema', 'sys') ORDER BY table_schema, table_name, ordinal_position"
+)
+_MARIADB_COLUMNS = _COLUMNS.format("generation_expression")
+_MYSQL_COLUMNS = _COLUMNS.format("''")  # it has no system versioning, and 5.6 no such column
+_KEYS = (
+    "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
+    "WHERE index_name = 'PRIMARY' ORDER BY table_schema, table_name, seq_in_index"
+)
+
+
+class _Record(NamedTuple):
+    position: Position
+    kind: str  # "snapshot" | "ddl"
+    change: Change
+    sql: str = ""
+    database: str | None = None  # a snapshot of this one; None: of all
+    server: tuple[str, bool, bool] = ("utf8mb4", False, False)  # a snapshot's: character set, MariaDB, names fold case
+
+
+class SchemaHistory:
+    """Tables by position. `path`: the file that keeps them, loaded when it is there; None: memory only.
+
+    Raises `SchemaUnknown` where the file is not a history.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._path = None if path is None else Path(path)
+        self._records: list[_Record] = []
+        self._applied = 0  # records that the catalog holds
+        self._catalog = Catalog()
+        self._schemas: dict[tuple[str, str], tuple[Table, TableSchema]] = {}
+        if self._path is not None and self._path.exists():
+            self._load(self._path)
+            self._replay(len(self._records))
+
+    @property
+    def path(self) -> Path | None:
+        """The file that keeps it."""
+        return self._path
+
+    @property
+    def first(self) -> Position | None:
+        """Position of the oldest snapshot: nothing before it can be told."""
+        return self._records[0].position if self._records else None
+
+    @property
+    def last(self) -> Position | None:
+        """Position of the newest snapshot or DDL: what came behind it is known only to who followed the log from there."""
+        return self._records[-1].position if self._records else None
+
+    # ------------------------------------------------------------ reading
+
+    def find(self, database: str, table: str) -> TableSchema | None:
+        """The table as it was at the position that was reached, None where none of this name was known there.
+
+        Raises `SchemaUnknown` where a DDL of the table could not be followed.
+        """
+        key = self._catalog.key(database, table)
+        found = self._catalog.tables.get(key)
+        if found is None:
+            return None
+        if isinstance(found, Unreadable):
+            raise SchemaUnknown(
+                f"table {database}.{table}: {found.reason}; leave it out with --exclude '{database}.{table}', or {BEGIN_BEHIND}"
+            )
+        cached = self._schemas.get(key)
+        if cached is not None and cached[0] is found:
+            return cached[1]
+        names = [column.name for column in found.columns]
+        schema = TableSchema(database, table, found.columns, tuple([names.index(name) for name in found.key]))
+        self._schemas[key] = (found, schema)
+        return schema
+
+    def seek(self, position: Position, has: Callable[[str], bool] | None = None) -> None:
+        """Go to the tables as they were at `position`. Raises `SchemaUnknown` when that is older than the first snapshot.
+
+        `has`: whether a GTID set is part of the one executed there. Where given, it decides, and `position` may be of another
+        server.
+        """
+        if not self._records:
+            return
+        if has is not None:
+            count = self._reached(has)
+            if not count:
+                raise SchemaUnknown(
+                    f"the schema history {self._name} begins behind GTID set {position.gtids}; start later, or give a history that goes back further"
+                )
+            self._replay(count)
+            return
+        first = self._records[0].position
+        if position.file.rpartition(".")[0] != first.file.rpartition(".")[0]:
+            raise SchemaUnknown(
+                f"the schema history {self._name} is of binlog {first.file}, not {position.file}: another server's; "
+                "take a new snapshot into a new history"
+            )
+        if position.order < first.order:
+            raise SchemaUnknown(
+                f"the schema history {self._name} begins at {first.file}:{first.offset}, behind {position.file}:{position.offset}; "
+                "start there or later, or give a history that goes back further"
+            )
+        self._replay(self._index(position))
+
+    def _reached(self, has: Callable[[str], bool]) -> int:
+        """How many records, from the first on, a place has reached by its GTID set."""
+        return next((n for n, record in enumerate(self._records) if not has(record.position.gtids)), len(self._records))
+
+    # ------------------------------------------------------------ writing
+
+    def carry(self, other: SchemaHistory, position: Position, has: Callable[[str], bool]) -> None:
+        """Begin at `position` with the tables as `other`, of another server of the same transactions, has them.
+
+        `has` says how far they were followed there, as for `seek`. Raises `SchemaUnknown` where that is before its beginning.
+        """
+        other.seek(position, has)
+        change: Change = {(database, ""): charset for database, charset in other._catalog.databases.items()}
+        change |= other._catalog.tables
+        server = next(record.server for record in other._records[: other._applied][::-1] if record.kind == "snapshot")
+        self._add(_Record(position, "snapshot", change, "", None, server))
+
+    def snapshot(self, query: Query, position: Position, *, database: str | None = None) -> None:
+        """Add the tables as the server has them now, which is how they are at `position`; of one database, or of all.
+
+        `query` runs a SELECT and returns its rows. The state reached stays where it was if that is behind `position`.
+        """
+        ((charset, fold, version),) = query(_SERVER)
+        mariadb = "mariadb" in str(version).lower()
+        server = (str(charset), mariadb, bool(int(fold)))
+        change: Change = {}
+        for name, default in query(_DATABASES):
+            if database is None or name == database:
+                change[(name, "")] = _standard(default)
+        columns: dict[tuple[str, str], list[Column]] = {}
+        unreadable: dict[tuple[str, str], Unreadable] = {}
+        ends: dict[tuple[str, str], str] = {}  # the column that ends the period of a system-versioned row, where it has a name
+        for schema, table, name, type_, charset, nullable, generated in query(_MARIADB_COLUMNS if mariadb else _MYSQL_COLUMNS):
+            if generated == "ROW END":
+                ends[(schema, table)] = name
+            try:
+                column = column_of_type(name, type_, charset or "")._replace(nullable=nullable == "YES")
+            except ValueError as error:
+                unreadable[(schema, table)] = Unreadable(f"column {name} of the snapshot could not be read ({error})")
+                continue
+            columns.setdefault((schema, table), []).append(column)
+        keys: dict[tuple[str, str], list[str]] = {}
+        for schema, table, name in query(_KEYS):
+            keys.setdefault((schema, table), []).append(name)
+        for schema, table, collation, kind in query(_TABLES):
+            if (schema, table) in unreadable and database in (None, schema):
+                change[(schema, table)] = unreadable[(schema, table)]
+            elif database is None or schema == database:
+                own = columns.get((schema, table), [])
+                charset = charset_of_collation(collation or "") or server[0]
+                draft = Draft(Table(tuple(own), tuple(keys.get((schema, table), [])), charset))
+                if kind == "SYSTEM VERSIONED":
+                    draft.period_end = ends.get((schema, table), "")
+                    draft.version()
+                change[(schema, table)] = draft.table
+        self._add(_Record(position, "snapshot", change, "", database, server))
+
+    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
+        """Take in a DDL that ends at `position`; `database` and `mode` are its session's. True when it changed a table or database.
+
+        Call it for every DDL, in the order of the log. One that is known already is taken from the history.
+        """
+        if not self._records:
+            return False
+        at = self._index(position)
+        known = next((r for r in self._records[:at][::-1] if r.position.order == position.order and r.kind == "ddl"), None)
+        if known is not None:
+            self._replay(at)
+            return bool(known.change)
+        if self._records[0].position.order >= position.order:
+            return False  # the first snapshot has it
+        self._replay(at)
+        change = self._catalog.read(sql, database, mode)
+        if change:
+            self._add(_Record(position, "ddl", change, sql, database))
+            self._replay(self._index(position))
+        return bool(change)
+
+    # ------------------------------------------------------------ records
+
+    @property
+    def _name(self) -> str:
+        return str(self._path) if self._path is not None else "in memory"
+
+    def _index(self, position: Position) -> int:
+        """How many records stand at or before `position`."""
+        return bisect_right(self._records, position.order, key=lambda record: record.position.order)
+
+    def _add(self, record: _Record) -> None:
+        if self._path is not None:
+            self._append(self._path, record)
+        at = self._index(record.position)
+        self._records.insert(at, record)
+        if len(self._records) == 1 or at < self._applied:
+            self._replay(max(1, self._applied + (at < self._applied)))
+        elif at == self._applied:
+            self._replay(at + 1)
+
+    def _replay(self, count: int) -> None:
+        """Make the catalog hold the first `count` records."""
+        if count < self._applied:
+            self._applied = 0
+        for at in range(self._applied, count):
+            record = self._records[at]
+            if record.kind == "snapshot":  # forget what it replaces
+                if record.database is None or at == 0:
+                    charset, mariadb, fold = record.server
+                    self._catalog = Catalog(charset=charset, mariadb=mariadb, fold_case=fold)
+                else:
+                    self._catalog.take({(record.database, ""): None})
+            self._catalog.take(record.change)
+        self._applied = count
+
+    # ------------------------------------------------------------ the file
+
+    def _append(self, path: Path, record: _Record) -> None:
+        try:
+            with path.open("ab", buffering=0) as file:
+                before = file.tell()
+                line = _line(_packed(record))
+                line = line if before else _line({"shmstore_schema_history": FORMAT}) + line
+                try:
+                    if file.write(line) < len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file.fileno())
+                except OSError:
+                    os.truncate(file.fileno(), before)  # half a line would spoil what comes behind it
+                    raise
+            if not before:
+                sync(path.parent)  # the name too must survive
+        except OSError as error:
+            raise refused(path, error, "schema history", "name another folder with state") from error
+
+    def _load(self, path: Path) -> None:
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        lines = data[:whole].splitlines()
+        try:
+            if lines and json.loads(lines[0]) != {"shmstore_schema_history": FORMAT}:
+                raise ValueError(f"its first line is {lines[0][:80]!r}")
+            records = [_unpacked(json.loads(line)) for line in lines[1:]]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise SchemaUnknown(
+                f"{path} is no schema history of format {FORMAT}: {error}; move it away and take a new snapshot"
+            ) from error
+        if whole < len(data):  # a crash cut the last line: it never counted
+            with path.open("r+b") as file:
+                file.truncate(whole)
+        self._records = sorted(records, key=lambda record: record.position.order)
+        if not self._records and not lines and path.exists():
+            path.unlink()
+
+
+def _standard(charset: str) -> str:
+    return "utf8mb3" if charset == "utf8" else charset
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _packed(record: _Record) -> dict[str, Any]:
+    change = [[database, table, _packed_value(now)] for (database, table), now in record.change.items()]
+    position = [record.position.file, record.position.offset, record.position.gtids]
+    packed = {"position": position, "kind": record.kind, "database": record.database, "change": change}
+    return packed | ({"server": record.server} if record.kind == "snapshot" else {"sql": record.sql})
+
+
+def _packed_value(now: Table | Unreadable | str | None) -> Any:
+    if isinstance(now, Unreadable):
+        return {"unreadable": now.reason}
+    if isinstance(now, Table):
+        return {
+            "columns": now.columns,
+            "key": now.key,
+            "charset": now.charset,
+            "versioned": now.versioned,
+            "period_end": now.period_end,
+        }
+    return now
+
+
+def _unpacked(packed: dict[str, Any]) -> _Record:
+    file, offset, gtids = packed["position"]
+    change = {(database, table): _unpacked_value(now) for database, table, now in packed["change"]}
+    charset, mariadb, fold = packed.get("server", ("utf8mb4", False, False))
+    position = Position(str(file), int(offset), str(gtids))
+    return _Record(position, packed["kind"], change, packed.get("sql", ""), packed["database"], (charset, mariadb, fold))
+
+
+def _unpacked_value(now: Any) -> Table | Unreadable | str | None:
+    if not isinstance(now, dict):
+        return None if now is None else str(now)
+    if "unreadable" in now:
+        return Unreadable(now["unreadable"])
+    columns = tuple([Column(*column[:7])._replace(members=tuple(column[7])) for column in now["columns"]])
+    return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), now.get("period_end", ""))

@@ -1,0 +1,88 @@
+"""What the stream changes in a table between the moment when a chunk of it is begun and the one when it is put.
+
+A row of the chunk whose key is noted here is left out: the stream has brought a newer one, or that it is gone. That takes full
+row images; after a partial one, or a DDL of the table, the chunk is read again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore import EntryType, EventType
+from shmstore.encoding.codec import decode_schema, decode_stored, pack
+from shmstore.producer.sql.classify import Statement
+
+_PROPS, _XA = 14, pack("xa_xid")
+_CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
+
+
+class Window:
+    """The keys of one table's rows that were put since the window was opened."""
+
+    def __init__(self, database: str, table: str, key: tuple[str, ...]) -> None:
+        self._name, self._key = (database, table), key
+        self._mark = pack(database) + pack(table)  # so the schema of each event of the table has it
+        self._places: dict[bytes, tuple[int, ...] | None] = {}
+        self._prepared: set[str | None] = set()  # XA transactions
+        self.keys: set[tuple[Any, ...]] = set()
+        self.changed = False  # any row
+        self.broken = ""  # why the chunk cannot be used
+
+    def note(self, blob: bytes, slots: NDArray[np.void]) -> None:
+        """Note what is being put."""
+        ends = np.cumsum(slots["size"], dtype=np.int64)
+        for i in np.flatnonzero(np.isin(slots["type"], _CHANGES)).tolist():
+            end = int(ends[i])
+            start = end - int(slots["size"][i])
+            if blob.find(self._mark, start, end) >= 0:
+                self._event(blob[start:end])
+        if blob.find(_XA) >= 0:
+            for end, size in zip(ends.tolist(), slots["size"].tolist(), strict=True):
+                if blob.find(_XA, end - size, end) >= 0:
+                    self._two_phase(decode_stored(blob[end - size : end])[0])
+
+    def _two_phase(self, header: list[Any]) -> None:
+        """Rows of an XA transaction came when it was prepared, and are seen by a read only once it is committed."""
+        name = header[_PROPS].get("xa_xid")
+        if header[0] == int(EntryType.END):
+            self._prepared.add(name)
+        elif header[1] == int(EventType.XACOMMIT) and name not in self._prepared:
+            self.broken = "an XA transaction prepared before was committed"
+
+    def _event(self, payload: bytes) -> None:
+        _, schema, body = decode_stored(payload)
+        if schema is None or body is None:
+            return
+        if schema not in self._places:
+            self._places[schema] = self._places_in(schema)
+        places = self._places[schema]
+        if places is None:
+            return  # another table's
+        self.changed = True
+        before_columns, before, after_columns, after = body
+        if -1 in places:
+            self.broken = "its columns changed"
+        elif before_columns is not None or after_columns is not None:
+            self.broken = "its rows came with some columns only: SET GLOBAL binlog_row_image = FULL"
+        elif places:
+            for rows in (before, after):
+                self.keys.update(tuple([row[i] for i in places]) for row in rows or ())
+
+    def _places_in(self, schema: bytes) -> tuple[int, ...] | None:
+        """Where the key's columns are, -1 where they are not; None for another table."""
+        found = decode_schema(schema)
+        if (found.database, found.table) != self._name:
+            return None
+        return tuple([found.names.index(name) if name in found.names else -1 for name in self._key])
+
+    def altered(self, statement: Statement, database: str) -> bool:
+        """A DDL goes by, with this default database; True where it may concern the table."""
+        names = {(base.lower(), name.lower()) for base, name in (*statement.tables, *statement.targets)}
+        own = (self._name[0].lower(), self._name[1].lower())  # a server may fold names' case
+        mine = own in names or (not names and (statement.name or database).lower() == own[0])
+        if mine:
+            self.broken = "a DDL changed it"
+        return mine

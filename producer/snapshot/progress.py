@@ -1,0 +1,319 @@
+"""What snapshots were asked for and how far they are: durable, beside the checkpoints of the store's readers.
+
+    STATE/STORE/snapshot.progress        written by the producer: which tables, the last key read of each, rows so far
+    STATE/STORE/snapshot-ID.request      written by whoever asks; the producer takes it in and removes it
+
+Each file is replaced whole. A chunk is put first and written down after: after a crash between the two it is read and put
+again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the store's memory; so each
+table also remembers the place that every reader's checkpoint has passed, and `Progress.rewind` goes back there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shmstore import StoreError, StreamStat, checkpoints, state_directory
+from shmstore.atomic_file import replace
+from shmstore.producer.errors import PatternError
+from shmstore.producer.filter import Patterns
+
+__all__ = [
+    "Mark",
+    "Place",
+    "Progress",
+    "ProgressFile",
+    "Request",
+    "Task",
+    "cancel_snapshot",
+    "request_snapshot",
+    "snapshot_status",
+    "snapshot_waits",
+]
+
+FORMAT = 1
+MARKS = 256  # chunks whose acks are still looked for; older ones are read again after a loss of the store
+OPEN = ("waiting", "reading")
+
+
+class Place(NamedTuple):
+    """How far a table is. `state`: waiting, reading, done, gone (dropped), failed or cancelled. `key`: SQL literals."""
+
+    state: str = "waiting"
+    key: tuple[str, ...] = ()
+    rows: int = 0
+    chunks: int = 0
+
+
+_NOWHERE = Place()
+
+
+@dataclass(slots=True)
+class Task:
+    """One table of a request."""
+
+    request: str
+    database: str
+    table: str
+    place: Place = _NOWHERE
+    safe: Place = _NOWHERE  # what all readers have acked for good
+    by: tuple[str, ...] = ()  # the columns of the key
+    estimate: int = 0  # rows, as the server guesses
+    problem: str = ""
+    began_ms: int = 0
+    ended_ms: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether there is something to do."""
+        return self.place.state in OPEN
+
+
+class Mark(NamedTuple):
+    """A chunk that is in the store: the sequence of its last event, and where it left its table."""
+
+    sequence: int
+    task: int
+    place: Place
+
+
+class Request(NamedTuple):
+    """A wish: tables by pattern, why (initial, asked, purged), or to cancel what is open."""
+
+    id: str
+    tables: tuple[str, ...] = ()
+    reason: str = "asked"
+    asked_ms: int = 0
+    cancel: bool = False
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Progress:
+    """All requests of a store that are not forgotten yet, and their tables in the order in which they are read."""
+
+    epoch: int = 0
+    requests: list[Request] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether any table is waiting or being read."""
+        return any(task.open for task in self.tasks)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any table or request could not be served."""
+        return any(task.place.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
+
+    def page(self, waits: int = 0) -> str:
+        """Return it as text: a line for each table, with rates and what is left."""
+        lines = [f"{waits} requests wait for a producer" if waits > 1 else "1 request waits for a producer"] * bool(waits)
+        lines += [f"request {request.id}: {request.problem}" for request in self.requests if request.problem]
+        if not self.tasks:
+            return "\n".join(lines or ["no snapshot was asked for"])
+        table: list[tuple[str, ...]] = [("TABLE", "STATE", "ROWS", "OF ABOUT", "ROWS/S", "LEFT", "")]
+        table += [_line(task) for task in self.tasks]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            cells = [
+                cell.ljust(width) if i in (0, 1, 6) else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        done = sum(not task.open for task in self.tasks)
+        rows = sum(task.place.rows for task in self.tasks)
+        return "\n".join([*lines, f"{done} of {len(self.tasks)} tables, {rows:,} rows"])
+
+    def told(self, stat: StreamStat) -> StreamStat:
+        """Return `stat` with what it says of snapshots."""
+        left = sum(task.open for task in self.tasks)
+        rows = sum(task.place.rows for task in self.tasks)
+        return stat._replace(snapshot_tables=len(self.tasks), snapshot_open=left, snapshot_rows=rows)
+
+    def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
+        """Add a request for `tables`. When nothing else is open, the requests before it are forgotten."""
+        if not self.open:
+            self.requests, self.tasks, self.marks = [], [], []
+        waiting = {(task.database, task.table) for task in self.tasks if task.place.state == "waiting"}
+        added = [Task(request.id, database, table) for database, table in tables if (database, table) not in waiting]
+        self.requests.append(request)
+        self.tasks += added
+
+    def cancel(self) -> None:
+        """Leave out what is not done."""
+        for task in self.tasks:
+            if task.open:
+                self.settle(task, "cancelled")
+
+    def settle(self, task: Task, state: str, problem: str = "") -> None:
+        """A table has come to its end."""
+        task.place = task.place._replace(state=state)
+        task.problem, task.ended_ms = problem, now_ms()
+
+    def mark(self, sequence: int, task: Task, acked: int) -> None:
+        """A chunk of `task` is in the store, up to `sequence`; all readers have acked up to `acked` for good."""
+        self.marks.append(Mark(sequence, self.tasks.index(task), task.place))
+        while self.marks and (self.marks[0].sequence <= acked or len(self.marks) > MARKS):
+            mark = self.marks.pop(0)
+            if mark.sequence <= acked:
+                self.tasks[mark.task].safe = mark.place
+
+    def rewind(self, acked: int | None) -> None:
+        """The store is another one: go back to what every reader had acked of the old one; None: there is no reader."""
+        for mark in self.marks:
+            if acked is not None and mark.sequence <= acked:
+                self.tasks[mark.task].safe = mark.place
+        for task in self.tasks:
+            if task.open or (acked is not None and task.place.state == "done"):
+                task.place = task.safe
+        self.marks = []
+
+
+class ProgressFile:
+    """The files of one store."""
+
+    def __init__(self, store: str, state: str | os.PathLike[str] | None = None) -> None:
+        self.store, self.state = store, state
+        self.folder = (Path(state) if state else state_directory()) / store
+        self.path = self.folder / "snapshot.progress"
+
+    def load(self) -> Progress | None:
+        """Return what is written; None where nothing ever was. Raises `StoreError` where the file is damaged."""
+        try:
+            value = _read(self.path)
+            tasks = [_task(one) for one in value["tasks"]]
+            marks = [Mark(int(sequence), int(task), _place(place)) for sequence, task, place in value["marks"]]
+            if any(not 0 <= mark.task < len(tasks) for mark in marks):
+                raise ValueError("a mark of no table")
+            return Progress(int(value["epoch"]), [_request(one) for one in value["requests"]], tasks, marks)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"snapshot progress {self.path} cannot be read ({error}): restore it, or remove it and ask for the snapshot again"
+            ) from error
+
+    def save(self, progress: Progress) -> None:
+        """Replace what is written. After a crash at any point it is the old or the new, whole."""
+        requests = [request._asdict() for request in progress.requests]
+        self._write(self.path, {"shmstore_snapshot": FORMAT, **asdict(progress), "requests": requests})
+
+    def ask(self, request: Request) -> None:
+        """Leave a request for the producer."""
+        self._write(self.folder / f"snapshot-{request.id}.request", {"shmstore_snapshot": FORMAT, **request._asdict()})
+
+    def asked(self) -> list[tuple[Path, Request]]:
+        """Return the requests that wait, oldest first. One that cannot be read says so itself, as its `problem`: the others are sound."""
+        found = []
+        for path in sorted(self.folder.glob("snapshot-*.request")):
+            try:
+                request = _request(_read(path))
+                Patterns(request.tables)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                name = path.stem.removeprefix("snapshot-")
+                request = Request(name, asked_ms=now_ms(), problem=f"its file {path.name} cannot be read ({error}): ask again")
+            found.append((path, request))
+        return sorted(found, key=lambda one: one[1].asked_ms)
+
+    def acked(self, epoch: int) -> int | None:
+        """The lowest sequence of `epoch` that every reader's checkpoint has passed; None where there is no reader."""
+        found = checkpoints(self.store, self.state)
+        return min((c.sequence if c.epoch == epoch else -1 for c in found.values()), default=None)
+
+    def _write(self, path: Path, value: dict[str, Any]) -> None:
+        replace(path, lambda at: at.write_text(json.dumps(value)), "snapshot progress", "name another folder with state")
+
+
+def request_snapshot(
+    store: str, tables: str | Sequence[str], *, state: str | os.PathLike[str] | None = None, reason: str = "asked"
+) -> str:
+    """Ask the producer of `store` for the rows of `tables` (patterns, as for filters); return the request's id.
+
+    The producer looks about once a second; where none runs, the next one does. Raises `PatternError`, also where there is no
+    pattern: that is no wish for everything.
+    """
+    patterns = (tables,) if isinstance(tables, str) else tuple(tables)
+    if not Patterns(patterns):
+        raise PatternError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
+    request = Request(new_id(), patterns, reason, now_ms())
+    ProgressFile(store, state).ask(request)
+    return request.id
+
+
+def cancel_snapshot(store: str, *, state: str | os.PathLike[str] | None = None) -> None:
+    """Ask the producer of `store` to leave out what is not snapshotted yet. Rows that were put stay."""
+    ProgressFile(store, state).ask(Request(new_id(), cancel=True, asked_ms=now_ms()))
+
+
+def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) -> Progress | None:
+    """Return how far the snapshots of `store` are; None where none was ever begun. Raises `StoreError`."""
+    return ProgressFile(store, state).load()
+
+
+def snapshot_waits(store: str, *, state: str | os.PathLike[str] | None = None) -> int:
+    """Return how many requests no producer has taken up yet."""
+    return len(ProgressFile(store, state).asked())
+
+
+def new_id() -> str:
+    """Return a new request's id."""
+    return uuid.uuid4().hex[:8]
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def _line(task: Task) -> tuple[str, ...]:
+    """A table's line in `Progress.page`."""
+    place, seconds = task.place, ((task.ended_ms or now_ms()) - task.began_ms) / 1000 if task.began_ms else 0.0
+    rate = place.rows / seconds if seconds > 0 else 0.0
+    left = f"{max(0.0, task.estimate - place.rows) / rate:,.0f} s" if task.open and rate else ""
+    about = f"{task.estimate:,}" if task.open and task.estimate else ""
+    name = f"{task.database}.{task.table}"
+    return name, place.state, f"{place.rows:,}", about, f"{rate:,.0f}" if rate else "", left, task.problem
+
+
+def _read(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict) or value.get("shmstore_snapshot") != FORMAT:
+        raise ValueError(f"it is not of format {FORMAT}")
+    return value
+
+
+def _request(value: dict[str, Any]) -> Request:
+    tables = tuple([str(one) for one in value["tables"]])
+    return Request(
+        str(value["id"]), tables, str(value["reason"]), int(value["asked_ms"]), bool(value["cancel"]), str(value["problem"])
+    )
+
+
+def _place(value: Sequence[Any]) -> Place:
+    state, key, rows, chunks = value
+    return Place(str(state), tuple([str(one) for one in key]), int(rows), int(chunks))
+
+
+def _task(value: dict[str, Any]) -> Task:
+    return Task(
+        str(value["request"]),
+        str(value["database"]),
+        str(value["table"]),
+        _place(value["place"]),
+        _place(value["safe"]),
+        tuple([str(one) for one in value["by"]]),
+        int(value["estimate"]),
+        str(value["problem"]),
+        int(value["began_ms"]),
+        int(value["ended_ms"]),
+    )

@@ -1,0 +1,109 @@
+"""Rows of a snapshot as events: whole transactions of READ events at the place that the stream has reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from shmstore import EntryType, Event, EventType, SlotFlag
+from shmstore.encoding.codec import encode_stored
+from shmstore.producer.transactions.writer import EventWriter
+
+EVENT_BYTES = 64 << 10  # of rows, as the server sent them, in one event
+
+
+class Placing:
+    """Writes rows into the transaction buffer, which must hold no open transaction.
+
+    Each transaction is put all or nothing, but for an event that has to go alone: one larger than half of the store. A
+    producer that dies behind such an event leaves a transaction open; `close` ends it.
+    """
+
+    def __init__(self, writer: EventWriter, limit: int, server_id: int = 0) -> None:
+        """`limit`: the bytes that the store holds."""
+        self._writer, self._alone, self._server_id = writer, limit // 2, server_id
+        self._order = self._begun = self._events = self._rows = self._now = 0
+        self._open = False
+        self._props: dict[str, str] = {}
+
+    def put(
+        self,
+        last: Event | None,
+        table: tuple[str, str],
+        schema: bytes,
+        rows: Sequence[Any],
+        size: int,
+        props: dict[str, str],
+    ) -> None:
+        """Write `rows`, which took `size` bytes on the way, behind `last`, the newest event of the store."""
+        writer, self._props = self._writer, props
+        same = last is not None and (last.position.file, last.position.offset) == (writer.file, writer.offset)
+        self._order = last.order + 1 if last is not None and same else 0
+        most = max(1, len(rows) * EVENT_BYTES // max(1, size))
+        for at in range(0, len(rows), most):
+            self._event(table[0], schema, rows[at : at + most])
+        if self._open:
+            self._end()
+
+    def close(self, last: Event) -> None:
+        """End the transaction that `last`, the newest event of the store, stands in."""
+        self._order, self._props = last.order + 1, last.props
+        position = last.position
+        place = [position.file, position.offset, 0, last.time_ms, last.server_id, last.transaction, self._order, last.part]
+        header = [
+            int(EntryType.END),
+            int(EventType.READ),
+            *place,
+            position.gtids,
+            0,
+            "",
+            "",
+            {"snapshot": last.props["snapshot"]},
+        ]
+        slot = (last.time_ms, position.offset, position.file_number, 0, int(EntryType.END) | int(EventType.READ) << 8)
+        self._writer.buffer.add(encode_stored(header, None, None), slot)
+        self._writer.buffer.end(int(SlotFlag.TRANSACTION_END))
+
+    def _event(self, database: str, schema: bytes, rows: Sequence[Any]) -> None:
+        buffer, body = self._writer.buffer, [None, None, None, rows]
+        if not self._open:
+            self._begin()
+        payload = self._payload(EntryType.ROWS, schema, body, database)
+        alone = len(payload) > self._alone
+        if self._events and (alone or buffer.overflows(len(payload))):
+            self._end()
+            self._begin()
+            payload = self._payload(EntryType.ROWS, schema, body, database)
+        if alone:
+            buffer.cut()
+            payload = self._payload(EntryType.ROWS, schema, body, database)
+        self._add(payload, EntryType.ROWS, len(rows))
+        self._events += 1
+        self._rows += len(rows)
+        if alone:
+            buffer.cut()
+            self._end()
+
+    def _begin(self) -> None:
+        self._open, self._begun, self._events, self._rows = True, self._order, 0, 0
+        self._add(self._payload(EntryType.BEGIN), EntryType.BEGIN)
+
+    def _end(self) -> None:
+        self._props, props = {**self._props, "events": str(self._events), "rows": str(self._rows)}, self._props
+        self._add(self._payload(EntryType.END), EntryType.END)
+        self._writer.buffer.end(int(SlotFlag.TRANSACTION_END))
+        self._open, self._props = False, props
+
+    def _payload(self, entry: EntryType, schema: bytes | None = None, body: list[Any] | None = None, database: str = "") -> bytes:
+        writer = self._writer
+        transaction = f"{writer.file}:{writer.offset}:{self._begun}"
+        self._now = time.time_ns() // 1_000_000
+        place = [writer.file, writer.offset, 0, self._now, self._server_id, transaction, self._order, writer.buffer.part]
+        return encode_stored([int(entry), int(EventType.READ), *place, writer.gtids, 0, database, "", self._props], schema, body)
+
+    def _add(self, payload: bytes, entry: EntryType, rows: int = 0) -> None:
+        writer = self._writer
+        kind = int(entry) | int(EventType.READ) << 8
+        writer.buffer.add(payload, (self._now, writer.offset, writer.file_number, rows, kind))
+        self._order += 1

@@ -1,0 +1,144 @@
+"""The tables of a server as they are now, described exactly as the binlog will describe them.
+
+A snapshot's rows must carry the schema that the same rows have in the stream. There it comes from TABLE_MAP events, here from
+information_schema: names, types, signs, character sets and members as `columns` reads them from COLUMN_TYPE, and the sizes
+that a TABLE_MAP says by itself. One thing no statement tells: members of ENUM and SET outside of Unicode's first plane, which
+both servers show as "?" everywhere but in the binlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shmstore import Column, TableSchema
+from shmstore.producer.connection.session import Session
+from shmstore.producer.sql.columns import column_of_type
+from shmstore.producer.sql.table_change import Draft
+from shmstore.producer.sql.table_change import Table as Drafted
+
+__all__ = ["Key", "SourceTable", "list_tables", "may_select", "quoted", "read_table"]
+
+SYSTEM = ("information_schema", "performance_schema", "sys", "mysql")
+_SIZED = {"char", "varchar", "binary", "varbinary", "decimal", "bit"}
+_AS_BINARY = {"uuid": 16, "inet6": 16, "inet4": 4}
+
+_COLUMNS = (
+    "SELECT column_name, column_type, character_set_name, collation_name, is_nullable, character_octet_length, "
+    "numeric_precision, {} FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
+)
+_TABLE = (
+    "SELECT table_type, table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+)
+_KEYS = (
+    "SELECT index_name, column_name, nullable, sub_part FROM information_schema.statistics WHERE table_schema = %s "
+    "AND table_name = %s AND non_unique = 0 AND index_type = 'BTREE' ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
+)
+
+
+class Key(NamedTuple):
+    """What tells a table's rows apart: an index without NULLs, and the places of its columns."""
+
+    name: str
+    columns: tuple[int, ...]
+
+
+class SourceTable(NamedTuple):
+    """One table: its schema as events carry it, its columns' collations, its key, and a guess at its size."""
+
+    schema: TableSchema
+    collations: tuple[str, ...]
+    key: Key | None
+    raw: frozenset[int]  # columns that the stream has as bytes, though the server prints them
+    versioned: bool  # MariaDB's system versioning: rows of the past are rows too
+    rows: int
+    row_bytes: int
+
+    @property
+    def name(self) -> str:
+        """``database.table``, quoted for SQL."""
+        return f"{quoted(self.schema.database)}.{quoted(self.schema.table)}"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier for SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def may_select(session: Session) -> bool:
+    """Whether the account may read any table at all: what it may not read, it does not see."""
+    grants = " ".join(str(row[0]) for row in session.query("SHOW GRANTS")).upper()
+    return "SELECT" in grants or "ALL PRIVILEGES" in grants
+
+
+def list_tables(session: Session, passes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+    """Return (database, table) of the tables that `passes` lets through; no views, none of the server's own."""
+    places = ",".join(["%s"] * len(SYSTEM))
+    rows = session.query(
+        f"SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema NOT IN ({places}) "
+        "AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY table_schema, table_name",
+        SYSTEM,
+    )
+    return [(str(database), str(table)) for database, table in rows if passes(str(database), str(table))]
+
+
+def read_table(session: Session, database: str, table: str, *, history: str = "auto") -> SourceTable | None:
+    """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart."""
+    name = (database, table)
+    found = session.query(_TABLE, name)
+    if not found or str(found[0][0]) not in ("BASE TABLE", "SYSTEM VERSIONED"):
+        return None
+    kind, rows, row_bytes = found[0]
+    columns, collations, raw, end = [], [], set(), ""
+    generated = "generation_expression" if session.mariadb else "''"
+    for column, type_, charset, collation, nullable, octets, precision, expression in session.query(
+        _COLUMNS.format(generated), name
+    ):
+        made = column_of_type(str(column), str(type_), str(charset or ""))
+        made = made._replace(charset=_standard(charset or ""), nullable=nullable == "YES")
+        if made.type in _SIZED:
+            made = made._replace(size=int(octets or precision or 0))
+        columns.append(_as_logged(made, history, int(octets or 0)) if session.mariadb else made)
+        if columns[-1].type == "binary" and made.type in _AS_BINARY:
+            raw.add(len(columns) - 1)
+        collations.append(str(collation or ""))
+        if expression == "ROW END":
+            end = str(column)
+    keys = _keys(session, name)
+    draft = Draft(Drafted(tuple(columns), tuple(keys.get("PRIMARY", ())), ""))
+    versioned = kind == "SYSTEM VERSIONED"
+    if versioned:
+        draft.period_end = end
+        draft.version()
+        keys = {"PRIMARY": list(draft.table.key)} if "PRIMARY" in keys else {}
+    own = len(columns)
+    columns = [column if i < own else column._replace(nullable=False) for i, column in enumerate(draft.table.columns)]
+    names = [column.name for column in columns]
+    schema = TableSchema(database, table, tuple(columns), tuple([names.index(part) for part in draft.table.key]))
+    collations += [""] * (len(names) - len(collations))
+    key = next((Key(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
+    return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, int(rows or 0), int(row_bytes or 0))
+
+
+def _keys(session: Session, name: tuple[str, str]) -> dict[str, list[str]]:
+    """The columns of the unique indexes that have no NULL, the primary key first; without those on expressions."""
+    keys: dict[str, list[str]] = {}
+    unfit = set()
+    for index, column, nullable, part in session.query(_KEYS, name):
+        if column is None or nullable == "YES" or (part is not None and index != "PRIMARY"):
+            unfit.add(index)
+        keys.setdefault(str(index), []).append(str(column))
+    return {index: columns for index, columns in keys.items() if index not in unfit}
+
+
+def _as_logged(column: Column, history: str, octets: int) -> Column:
+    """The column as a TABLE_MAP shows it: MariaDB's own types travel as bytes, and only a history knows better."""
+    if column.type == "vector" and history != "on":
+        return column._replace(type="varbinary", size=octets)
+    if column.type in _AS_BINARY and history == "off":
+        return column._replace(type="binary", size=_AS_BINARY[column.type])
+    return column
+
+
+def _standard(charset: str) -> str:
+    return "utf8mb3" if charset == "utf8" else charset

@@ -1,0 +1,67 @@
+"""A chunk is read consistently at a known place of the binlog, between a low and a high watermark.
+
+No lock and no write to the server: low and high watermark come from what the server says of its own binlog. A chunk is put
+into the stream at a transaction end P with
+
+    low <= what the read shows <= high <= P
+
+where low is the position that the stream had reached when it began to note the keys it puts, and the rows whose keys it noted
+between low and P are left out (`runner`). What that needs is that the read shows everything up to low, and that everything
+it shows is logged before high:
+
+MariaDB   START TRANSACTION WITH CONSISTENT SNAPSHOT names the exact place of the read (binlog_snapshot_file, _position): it
+          must not be before low, and it is high.
+MySQL     low must lie within @@global.gtid_executed, asked before the read begins: a transaction enters that set only after
+          the engine has committed it. high is the end of the binlog, asked after: a transaction is logged before the engine
+          commits it. For the same reason SHOW BINARY LOG STATUS is no low watermark: its end may lie behind transactions
+          that no read shows yet, and a reader's copy would go back to rows from before them. So gtid_mode has to be ON.
+
+A read goes forward by key, WHERE (a, b) > (last a, last b) ORDER BY a, b LIMIT n, compared by the server with its own collations:
+the last key comes back to it as the bytes that it sent.
+"""
+
+from __future__ import annotations
+
+from shmstore import Position
+from shmstore.producer.connection.server import Server
+from shmstore.producer.connection.session import Session
+from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.snapshot.select import HIDDEN
+from shmstore.producer.start.gtid_position import current_position, gtid_at
+
+# So that values come as they are stored, and nothing of a global setting cuts a SELECT short.
+_SETUP = (
+    "SET SESSION time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', character_set_results = NULL, sql_big_selects = 1, "
+    "sql_select_limit = 18446744073709551615, net_write_timeout = 3600, {} = 0"
+)
+
+
+def prepare(session: Session) -> None:
+    """Set a new connection up for reading chunks."""
+    session.query(_SETUP.format("max_statement_time" if session.mariadb else "max_execution_time"))
+    session.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    if session.query("SHOW VARIABLES LIKE 'show_gipk_in_create_table_and_information_schema'"):
+        session.query(HIDDEN)
+
+
+def begin(session: Session, server: Server, reached: Position, executed: ExecutedSet | None) -> Position | None:
+    """Begin a consistent read; return high. None where it would not show all that the stream has read: try again."""
+    if server.mariadb:
+        session.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        status = {str(name).lower(): str(value) for name, value in session.query("SHOW STATUS LIKE 'binlog_snapshot_%'")}
+        high = Position(status["binlog_snapshot_file"], int(status["binlog_snapshot_position"]))
+        if high.order >= reached.order or (executed is not None and _shows(session, high, executed)):
+            return high
+        session.query("ROLLBACK")
+        return None
+    if not isinstance(executed, GtidSet) or not GtidSet(str(session.query("SELECT @@global.gtid_executed")[0][0])).covers(
+        executed
+    ):
+        return None
+    session.query("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    return current_position(session, server)
+
+
+def _shows(session: Session, high: Position, executed: ExecutedSet) -> bool:
+    """Whether nothing was committed between `high` and what was read: events that are no transactions come behind commits."""
+    return isinstance(executed, MariadbGtids) and MariadbGtids(gtid_at(session, high.file, high.offset)).covers(executed)

@@ -1,0 +1,1 @@
+"""What a DDL does to tables: SQL text -> tokens -> changes."""

@@ -1,0 +1,202 @@
+"""Where a stream begins: where it was, else as configured; checked against the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from shmstore import BinlogPurged, Checkpoint, Event, Position, PositionNotFound, checkpoints
+from shmstore.producer.connection.server import Server, binlog_files
+from shmstore.producer.connection.session import Session
+from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
+from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.settings import Settings, parse_place, parse_time
+from shmstore.producer.start.gtid_position import current_position, gtid_at
+from shmstore.producer.start.resume import Resume, Start, lowest, require_one_source
+from shmstore.producer.start.scan import scan_to_offset, scan_to_time
+
+
+def keep_resume(events: list[Event], last: Event) -> list[Event]:
+    """Return `events`, put in the place of those that ended with `last`, so that a restart goes on behind `last` all the same."""
+    end = events[-1]
+    if "resume" not in last.props or "resume" in end.props or end.ends_transaction:
+        return events
+    kept = {name: last.props[name] for name in ("resume", "checksum")}
+    return [*events[:-1], end._replace(part=last.part, props=end.props | kept | {"resume_order": str(last.order)})]
+
+
+def choose_start(
+    settings: Settings,
+    session: Session,
+    server: Server,
+    resume: Resume | None,
+    log: logging.Logger,
+    *,
+    latest: Position | None = None,
+    saved: Mapping[str, Checkpoint] | None = None,
+) -> Start:
+    """Return where to start on `server`; `latest` is what start = latest means, by default now; `saved`: the checkpoints, by
+    default those of the store. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`.
+    """
+    position = None
+    try:
+        if resume is not None:
+            position = resume.position
+            require_one_source(settings.store, resume.position)
+            return _at(settings, session, server, resume.position)._replace(tail=resume.tail)
+        found = checkpoints(settings.store, settings.state or None) if saved is None else saved
+        for checkpoint in found.values():
+            require_one_source(settings.store, checkpoint.position)
+        position = lowest(checkpoint.position for checkpoint in found.values())
+        if position is not None:
+            names = ", ".join(sorted(found))
+            log.info("start at the lowest checkpoint of %s", names)
+            try:
+                return _at(settings, session, server, position)
+            except (PositionNotFound, ServerBehind) as error:
+                mend = f"it is where readers ({names}) of an earlier store of this name were: shmstore rm {settings.store} --forget forgets them"
+                raise type(error)(f"{error}; {mend}") from error
+        return configured(settings, session, server, latest)
+    except BinlogPurged as error:
+        if settings.on_purged == "fail" or (resume is not None and resume.tail is not None):
+            raise  # half a transaction in the store would stay half
+        if settings.on_purged == "snapshot":
+            log.error("%s; all tables are read anew: what was deleted meanwhile stays in readers' copies", error)
+            start = _latest(session, server, settings)
+            return start._replace(lost=position or start.position)
+        log.error("%s; going on at %s: changes between are lost", error, settings.on_purged)
+        return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
+
+
+def configured(settings: Settings, session: Session, server: Server, latest: Position | None = None) -> Start:
+    """Return the start that the option `start` names."""
+    start = settings.start
+    if start == "latest":
+        return _latest(session, server, settings, latest)
+    if start == "earliest":
+        return _earliest(session, server)
+    if start.startswith("gtid:"):
+        try:
+            executed = server.executed(start[5:])
+        except ValueError as error:
+            raise SettingsError(f"start is {start!r}: {error} (this is a {server.flavor} server)") from error
+        if not server.gtids:
+            raise SettingsError(f"start is {start!r}, but the server has gtid_mode OFF: start from FILE:OFFSET")
+        return _at(settings, session, server, Position("", 0, str(executed)))
+    if start.startswith("time:"):
+        return _scanned(settings, server, *scan_to_time(session, server, parse_time(start[5:])))
+    return _at(settings, session, server, parse_place(start))
+
+
+def _scanned(settings: Settings, server: Server, position: Position, executed: ExecutedSet | None) -> Start:
+    return Start(position, executed, by_gtid=server.mariadb and bool(executed) and settings.gtid == "auto")
+
+
+def _latest(session: Session, server: Server, settings: Settings, position: Position | None = None) -> Start:
+    position = position or current_position(session, server)
+    executed = server.executed(position.gtids) if server.gtids else None
+    return Start(position, executed, by_gtid=bool(executed) and settings.gtid == "auto")
+
+
+def _earliest(session: Session, server: Server) -> Start:
+    files = binlog_files(session)
+    return Start(Position(files[0][0], 4), None)
+
+
+def _at(settings: Settings, session: Session, server: Server, position: Position) -> Start:
+    """Return the start at `position`, after checking that the server still has everything after it."""
+    if position.gtids and server.gtids and (settings.gtid == "auto" or not position.file):
+        executed = _executed(server, position)
+        _check_gtids(session, server, executed)
+        if executed:
+            return Start(position, executed, by_gtid=True)
+    if not position.file:
+        raise PositionNotFound(
+            f"GTID set {position.gtids!r} means nothing to {_where(server)}: its gtid_mode is OFF; start from FILE:OFFSET"
+        )
+    _check_file(session, server, position)
+    if server.mariadb:
+        gtids = position.gtids or gtid_at(session, position.file, position.offset)
+        executed = MariadbGtids(gtids)
+        return Start(position._replace(gtids=gtids), executed, by_gtid=bool(executed) and settings.gtid == "auto")
+    if server.gtids and not position.gtids:
+        try:
+            return Start(*scan_to_offset(session, position))
+        except AnonymousTransactions:  # before the position; the next file says what GTIDs there were
+            return Start(position, None)
+    return Start(position, GtidSet(position.gtids) if server.gtids else None)
+
+
+def check_place(settings: Settings, session: Session, server: Server, position: Position) -> None:
+    """Raise `SourceError` unless `server` has everything after `position`, by GTIDs where these can be followed."""
+    if position.gtids and server.gtids and (settings.gtid == "auto" or not position.file):
+        _check_gtids(session, server, _executed(server, position))
+    elif position.file:
+        _check_file(session, server, position)
+
+
+def _where(server: Server) -> str:
+    return f"{server.endpoint[0]}:{server.endpoint[1]}"
+
+
+def _executed(server: Server, position: Position) -> ExecutedSet:
+    try:
+        return server.executed(position.gtids)
+    except ValueError as error:
+        raise PositionNotFound(
+            f"{_where(server)} is a {server.flavor} server and cannot go on after GTID set {position.gtids!r}: {error}"
+        ) from error
+
+
+def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> None:
+    if isinstance(executed, GtidSet):
+        now, purged = (GtidSet(str(value)) for value in session.query("SELECT @@global.gtid_executed, @@global.gtid_purged")[0])
+        if ahead := executed - now:
+            raise ServerBehind(
+                f"{_where(server)} has not executed {ahead}, which the start position has: it is another server, lags behind, or was reset; "
+                "wait for it, or start anew with a new store"
+            )
+        if lost := purged - executed:
+            raise BinlogPurged(
+                f"{_where(server)} no longer has the binlog of transactions {lost}; start anew with start = latest or earliest and a new "
+                "store, or set on_purged"
+            )
+        return
+    state = MariadbGtids(str(session.query("SELECT @@global.gtid_binlog_pos")[0][0] or ""))
+    if not state.covers(executed):
+        raise ServerBehind(
+            f"{_where(server)} is at GTID {str(state) or 'nothing'}, the start position is {executed}: it is another server, lags behind, or was "
+            "reset; wait for it, or start anew with a new store"
+        )
+    try:
+        oldest = binlog_files(session)[0][0]
+    except PrivilegeMissing:
+        return  # the server refuses by itself, only without on_purged
+    begin = MariadbGtids(gtid_at(session, oldest, 4))
+    if not executed.covers(begin):
+        raise BinlogPurged(
+            f"{_where(server)} no longer has the binlog of transactions between {executed} and {begin}, where its oldest file {oldest} begins; "
+            "start anew with start = latest or earliest and a new store, or set on_purged"
+        )
+
+
+def _check_file(session: Session, server: Server, position: Position) -> None:
+    try:
+        files = binlog_files(session)
+    except PrivilegeMissing:
+        return  # REPLICATION SLAVE is enough to read; the server refuses what it does not have
+    sizes, (oldest, newest) = dict(files), (files[0][0], files[-1][0])
+    if position.file in sizes:
+        if position.offset > sizes[position.file]:
+            raise PositionNotFound(
+                f"{_where(server)}: {position.file} has {sizes[position.file]} bytes, the start position is {position.offset}: the server was reset or "
+                "is another; start anew with a new store"
+            )
+        return
+    kept = f"it has {oldest} to {newest}"
+    if position.file.rpartition(".")[0] == oldest.rpartition(".")[0] and position.order < Position(oldest, 0).order:
+        raise BinlogPurged(
+            f"{_where(server)} no longer has {position.file} of the start position: {kept}; start anew with start = latest or earliest and a "
+            "new store, or set on_purged"
+        )
+    raise PositionNotFound(f"{_where(server)} has no file {position.file}: {kept}; is it another server, or was it reset?")

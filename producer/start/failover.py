@@ -1,0 +1,93 @@
+"""A schema history at another server: when a replica takes over, its files have other names and offsets.
+
+What was known of the tables after the same transactions, by GTIDs, is known here too: it becomes the beginning of this
+server's history, at the place of its binlog that holds no other transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from shmstore import Position, SchemaUnknown
+from shmstore.producer.connection.server import Server
+from shmstore.producer.connection.session import Session
+from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids, parse
+from shmstore.producer.schema.current import CurrentTables
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.choose import configured
+from shmstore.producer.start.resume import Start
+from shmstore.producer.start.scan import scan_to_set
+from shmstore.producer.start.schema_history import histories, open_history, require_covered, take_snapshot
+
+
+def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
+    """Whether an empty history begins with the tables as they are: unless the stream goes on from another server's history."""
+    return history.first is None and (fresh or history.path is None or not histories(history.path.parent))
+
+
+def go_to_start(history: SchemaHistory, start: Start, session: Session, server: Server, *, fresh: bool) -> Start:
+    """Bring `history` to the tables as they were at `start`; return `start`, as a place on this server. Raises `SchemaUnknown`."""
+    if not start.by_gtid or start.executed is None:
+        if history.first is None:
+            raise SchemaUnknown(
+                f"{server.endpoint[0]}:{server.endpoint[1]} is not the server whose schema history is kept, and without GTIDs nobody can tell "
+                "what of that holds here: start anew with start = latest and a new store"
+            )
+        history.seek(start.position)
+    else:
+        has = partial(_is_part, start.executed)
+        if history.first is None:
+            start = _carry(history, start, session, server, has)
+        history.seek(start.position, has)
+    if fresh and start.position.file:
+        require_covered(history, start.position)
+    elif fresh and history.last is not None and not _is_part(parse(history.last.gtids), str(start.executed)):
+        raise SchemaUnknown(
+            f"the schema history ends at GTID set {history.last.gtids}, before the start position {start.executed}: DDLs between are "
+            "unknown; start there or earlier, or with start = latest"
+        )
+    return start
+
+
+def after_loss(
+    start: Start, settings: Settings, session: Session, server: Server
+) -> tuple[SchemaHistory | CurrentTables | None, Start]:
+    """Begin a new history at the present place, which replaces `start`: the old one has not seen the DDLs that were lost."""
+    schemas = open_history(settings, session, server, anew=True)
+    assert isinstance(schemas, SchemaHistory)
+    now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
+    return schemas, now._replace(lost=start.lost)
+
+
+def _is_part(executed: ExecutedSet, gtids: str) -> bool:
+    try:
+        wanted = parse(gtids)
+    except ValueError:
+        return False
+    if not gtids:
+        return True
+    if isinstance(executed, GtidSet) and isinstance(wanted, GtidSet):
+        return executed.covers(wanted)
+    return isinstance(executed, MariadbGtids) and isinstance(wanted, MariadbGtids) and executed.covers(wanted)
+
+
+def _carry(history: SchemaHistory, start: Start, session: Session, server: Server, has: Callable[[str], bool]) -> Start:
+    """Begin the history of a server that took over with what was known of the one before, after the same transactions.
+
+    That one's file is put aside, so that the one in use is the only one: what is executed from here on it would miss.
+    """
+    assert history.path is not None
+    assert start.executed is not None
+    found = histories(history.path.parent)
+    if len(found) != 1:
+        raise SchemaUnknown(
+            f"which of the schema histories {', '.join(path.name for path in found)} was in use last cannot be told: move the others away"
+        )
+    place, executed = scan_to_set(session, server, start.executed)
+    there = Position(place.file, place.offset, str(executed or ""))
+    history.carry(SchemaHistory(found[0]), there, has)
+    found[0].replace(found[0].with_suffix(".old"))
+    return start._replace(position=Position(place.file, place.offset, start.position.gtids))

@@ -1,0 +1,69 @@
+"""Where each source of a shared store stands: one text, which is the `gtids` of every position of such a store.
+
+    orders=binlog.000012:4711/0-1-99;users=mysql-bin.000003:157/3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5
+
+So the last event of the ring, and any checkpoint, says by itself where every source goes on. Names and files are quoted as in
+a URL; no GTID set contains ``=``, ``;`` or ``/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, unquote
+
+from shmstore import Position, PositionNotFound
+from shmstore.producer.start.resume import lowest
+
+Places = dict[str, Position]
+
+
+def place_text(name: str, place: Position) -> str:
+    """Return one source's part of the text."""
+    return f"{quote(name, safe='')}={quote(place.file, safe='')}:{place.offset}/{place.gtids}"
+
+
+def join_places(places: Mapping[str, Position]) -> str:
+    """Return the text, sources by name."""
+    return ";".join(place_text(name, place) for name, place in sorted(places.items()))
+
+
+def split_places(position: Position) -> Places:
+    """Return what the `gtids` of `position` say. Raises `PositionNotFound` where it is not a place of several sources."""
+    try:
+        return dict(_split(part) for part in position.gtids.split(";"))
+    except ValueError as error:
+        raise PositionNotFound(
+            f"{position.file}:{position.offset} does not say where each of several sources stands: it is from a store of one source; "
+            "give the group a store, and checkpoints, of its own"
+        ) from error
+
+
+def _split(part: str) -> tuple[str, Position]:
+    name, equals, rest = part.partition("=")
+    place, slash, gtids = rest.partition("/")
+    file, colon, offset = place.rpartition(":")
+    if not (equals and slash and colon):
+        raise ValueError(part)
+    return unquote(name), Position(unquote(file), int(offset), gtids)
+
+
+def lowest_places(found: Mapping[str, Position]) -> Places:
+    """Return for each source the place that all of `found`, the checkpoints by reader, have passed.
+
+    Raises `PositionNotFound` where one of them is from before a source was added: what it missed of it nobody knows.
+    """
+    known = {reader: split_places(position) for reader, position in found.items()}
+    names = {name for places in known.values() for name in places}
+    for reader, places in known.items():
+        if missing := sorted(names - places.keys()):
+            raise PositionNotFound(
+                f"the checkpoint of {reader!r} is from before source {missing[0]!r} came to the store, other checkpoints are from after: "
+                f"forget that checkpoint with `shmstore unsubscribe STORE {reader}`, or those of the others"
+            )
+    return {name: _lowest(places[name] for places in known.values()) for name in names}
+
+
+def _lowest(places: Iterable[Position]) -> Position:
+    place = lowest(places)
+    assert place is not None
+    return place

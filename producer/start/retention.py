@@ -1,0 +1,110 @@
+"""How long a server keeps what is to be read next: a lost position is told before it is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+
+from shmstore import Position, ShmStoreError, checkpoints
+from shmstore.producer.connection.server import Server, binlog_files
+from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.resume import lowest
+from shmstore.producer.start.scan import file_begins
+
+EVERY = 60.0  # seconds between two looks
+SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to mend anything
+AGAIN = 3600.0  # seconds between two warnings
+PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to wait for it, too
+
+
+def kept_seconds(server: Server) -> float:
+    """Return for how long the server keeps a file that it no longer writes; 0: until somebody purges it."""
+    have = server.variables
+    return float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
+
+
+def file_after(file: str, names: list[str]) -> str | None:
+    """Return the file after `file` among a server's `names`; None where it is the newest, or none of them."""
+    after = names.index(file) + 1 if file in names else 0
+    return names[after] if 0 < after < len(names) else None
+
+
+class Retention:
+    """Looks now and then, in a thread and on a connection of its own, when the server may purge what a store needs next.
+
+    That is what comes after the place that the producer has read, and after the lowest checkpoint of the store's readers: they
+    go on there when the shared memory is lost.
+    """
+
+    def __init__(self, settings: Settings, log: logging.Logger) -> None:
+        limits = {name: min(PATIENCE, getattr(settings, name)) for name in ("connect_timeout", "read_timeout")}
+        self._settings, self._log = dataclasses.replace(settings, **limits), log
+        self._server: Server | None = None
+        self._next, self._told = 0.0, float("-inf")
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._begins: tuple[tuple[str, int], str, float] = (("", 0), "", 0.0)  # of which server's file, and when
+        self.purge_ms = 0  # as `StreamStat` has it
+
+    def use(self, server: Server) -> None:
+        """Look at `server` from now on, and soon."""
+        self._server, self._next = server, 0.0
+
+    def look(self, position: Position | None) -> None:
+        """Look, if it is time to. `position`: how far the source was read. Returns at once."""
+        now = time.monotonic()
+        if self._closed or self._server is None or position is None or now < self._next:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._next = now + EVERY
+        self._thread = threading.Thread(target=self._look, args=(self._server, position), name="producer-retention", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more, and wait for a look that is under way: its connection must not outlive the interpreter's OpenSSL. Idempotent."""
+        self._closed = True
+        if self._thread is not None:
+            self._thread.join(3 * PATIENCE)  # a server that answers slowly, again and again, is left to itself
+
+    def _look(self, server: Server, position: Position) -> None:
+        try:
+            saved = checkpoints(self._settings.store, self._settings.state or None)
+            needed = {f"checkpoint of {name!r}": one.position for name, one in saved.items()}
+            needed = {"producer": position} | {who: place for who, place in needed.items() if not place.of_group}
+            session = connect(self._settings, server.endpoint)
+            try:
+                self._tell(server, needed, session)
+            finally:
+                session.close()
+        except ShmStoreError as error:
+            self._log.debug("how long the binlog is kept cannot be told: %s", error)
+
+    def _tell(self, server: Server, needed: dict[str, Position], session: Session) -> None:
+        kept = kept_seconds(server._replace(variables=session.variables(["binlog_expire_logs_seconds", "expire_logs_days"])))
+        names = [name for name, _ in binlog_files(session)]
+        place = lowest(one for one in needed.values() if one.file in names)
+        after = file_after(place.file, names) if place is not None and kept else None
+        if place is None or after is None:
+            self.purge_ms = 0
+            return
+        if self._begins[:2] != (server.endpoint, after):
+            self._begins = (server.endpoint, after, file_begins(session, after))
+        purge = self._begins[2] + kept
+        self.purge_ms = int(purge * 1000)
+        left = purge - time.time()
+        if left < min(SHORT_HOURS * 1800, kept / 2) and time.monotonic() - self._told >= AGAIN:
+            self._told = time.monotonic()
+            who = ", ".join(sorted(name for name, one in needed.items() if one == place))
+            self._log.warning(
+                "%s:%d may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",
+                *server.endpoint,
+                place.file,
+                f"in {left / 3600:.1f} hours" if left > 0 else "at any moment",
+                place.file,
+                place.offset,
+                who,
+            )

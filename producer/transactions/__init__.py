@@ -1,0 +1,1 @@
+"""Events -> whole transactions, encoded."""

@@ -1,0 +1,1 @@
+"""Bytes of one column value -> Python."""

@@ -1,0 +1,363 @@
+"""Bytes of one value in a row image -> the value in stored form (`shmstore.encoding.codec`).
+
+Plan. Functions here take the raw bytes of one value, so that the decoder that `rows` generates can read many columns with one
+struct call and pass the pieces on. Dates, times of day, floats, SETs and old TIMESTAMPs come out of tables that fill
+themselves: a dict whose `__missing__` computes the value once; a hit costs a third of a call. Tables are bounded: a table
+that grows past its limit is emptied.
+
+    DATE            int, days since 1970        TIME        int, microseconds, signed
+    DATETIME        int, microseconds           TIMESTAMP   int, microseconds UTC
+    zero or impossible DATE, DATETIME, TIMESTAMP    str, as the server shows it
+    DECIMAL         str, digits as the server prints them
+    FLOAT           float: the double nearest to the shortest decimal that gives this float again (1.1, not 1.10000002384)
+                    MySQL's and MariaDB's own SELECT prints 6 digits of it (1.23457 for 1.2345678), which is not always this float
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+__all__ = [
+    "DATES",
+    "DATETIME_DAYS",
+    "FLOATS",
+    "bits",
+    "datetime_text",
+    "decimal_size",
+    "decimals",
+    "fraction_text",
+    "inet6_text",
+    "members_of_set",
+    "old_datetimes",
+    "old_times",
+    "times",
+    "uuid_text",
+]
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_SECOND = 1_000_000
+
+
+class Table(dict[Any, Any]):
+    """A dict that computes what it lacks, and keeps at most `limit` values."""
+
+    __slots__ = ("compute", "limit")
+
+    def __init__(self, compute: Callable[[Any], Any], limit: int) -> None:
+        super().__init__()
+        self.compute = compute
+        self.limit = limit
+
+    def __missing__(self, key: Any) -> Any:
+        if len(self) >= self.limit:
+            self.clear()
+        value = self[key] = self.compute(key)
+        return value
+
+
+def _day(year: int, month: int, day: int) -> int | None:
+    """Days since 1970, or None for a zero or impossible date."""
+    try:
+        return date(year, month, day).toordinal() - _EPOCH
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------- DATE
+
+
+def _date(raw: bytes) -> int | str:
+    packed = raw[0] | raw[1] << 8 | raw[2] << 16
+    year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+    if year > 9999 or month > 12:
+        raise ValueError(f"DATE {year}-{month}-{day}")
+    days = _day(year, month, day)
+    return f"{year:04}-{month:02}-{day:02}" if days is None else days
+
+
+DATES = Table(_date, 1 << 16)  # 3 bytes -> days or text
+
+# ---------------------------------------------------------------- DATETIME
+# 5 bytes, big-endian: sign 1, year * 13 + month 17, day 5, hour 5, minute 6, second 6; then the fraction. The first three
+# bytes end inside the hour, after its highest bit; the other two hold the rest of it.
+
+
+def _clock(first_hour: int) -> Table:
+    """2 bytes -> microseconds since `first_hour`."""
+
+    def microseconds(raw: bytes) -> int:
+        packed = raw[0] << 8 | raw[1]
+        hour, minute, second = packed >> 12, packed >> 6 & 63, packed & 63
+        if first_hour + hour > 23 or minute > 59 or second > 59:
+            raise ValueError(f"DATETIME of {first_hour + hour}:{minute}:{second} o'clock")
+        return (hour * 3600 + minute * 60 + second) * _SECOND
+
+    return Table(microseconds, 1 << 16)
+
+
+_EARLY, _LATE = _clock(0), _clock(16)
+
+
+def _datetime_day(raw: bytes) -> tuple[int | None, Table]:
+    packed = int.from_bytes(raw, "big") - 0x800000
+    months, day, late = packed >> 6, packed >> 1 & 31, packed & 1
+    if not 0 <= months <= 9999 * 13 + 12:
+        raise ValueError(f"DATETIME that begins with 0x{raw.hex()}")
+    days = _day(months // 13, months % 13, day)
+    return None if days is None else (days * 24 + late * 16) * 3600 * _SECOND, _LATE if late else _EARLY
+
+
+# First 3 bytes -> (microseconds, or None where there is no such day; table for the last 2 bytes).
+DATETIME_DAYS = Table(_datetime_day, 1 << 16)
+
+
+def datetime_text(raw: bytes, microseconds: int, digits: int) -> str:
+    """Return a zero or impossible DATETIME (its 5 bytes) as the server shows it."""
+    packed = int.from_bytes(raw, "big") - 0x8000000000
+    months, day, hour = packed >> 22, packed >> 17 & 31, packed >> 12 & 31
+    DATETIME_DAYS[raw[:3]][1][raw[3:]]  # raises where the time of day is none
+    text = f"{months // 13:04}-{months % 13:02}-{day:02} {hour:02}:{packed >> 6 & 63:02}:{packed & 63:02}"
+    return text + fraction_text(microseconds, digits)
+
+
+def fraction_text(microseconds: int, digits: int) -> str:
+    """Return ".123" for 123000 microseconds and 3 digits; nothing for 0 digits."""
+    return f".{microseconds:06}"[: digits + 1] if digits else ""
+
+
+def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, microseconds: int, digits: int) -> int | str:
+    if year > 9999 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise ValueError(
+            f"DATETIME {year}-{month}-{day} {hour}:{minute}:{second} in the old format; if the column has fractional seconds, the "
+            "binlog does not say so: ALTER TABLE ... FORCE with mysql56_temporal_format=ON, or keep a schema history"
+        )
+    days = _day(year, month, day)
+    if days is None:
+        return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}" + fraction_text(microseconds, digits)
+    return (days * 86400 + hour * 3600 + minute * 60 + second) * _SECOND + microseconds
+
+
+# Bytes of MariaDB's DATETIME(n) and TIME(n) with mysql56_temporal_format=0.
+_OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
+_OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
+
+
+@lru_cache(maxsize=8)
+def old_datetimes(digits: int) -> tuple[int, Table]:
+    """Return (bytes, table) of DATETIME(digits) before MySQL 5.6, and in MariaDB with mysql56_temporal_format=0.
+
+    Without fraction it is the decimal number YYYYMMDDhhmmss, little-endian; with one, a mixed-radix number, big-endian.
+    """
+    scale: int = 10**digits
+
+    def plain(raw: bytes) -> int | str:
+        day, clock = divmod(int.from_bytes(raw, "little"), 1_000_000)
+        return _moment(day // 10000, day // 100 % 100, day % 100, clock // 10000, clock // 100 % 100, clock % 100, 0, 0)
+
+    def fractional(raw: bytes) -> int | str:
+        rest, fraction = divmod(int.from_bytes(raw, "big"), scale)
+        rest, second = divmod(rest, 60)
+        rest, minute = divmod(rest, 60)
+        rest, hour = divmod(rest, 24)
+        rest, day = divmod(rest, 32)
+        return _moment(rest // 13, rest % 13, day, hour, minute, second, fraction * (_SECOND // scale), digits)
+
+    return _OLD_DATETIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
+
+
+# ---------------------------------------------------------------- TIME
+
+
+@lru_cache(maxsize=8)
+def times(digits: int) -> Table:
+    """Return the table of TIME(digits): its 3 to 6 bytes -> signed microseconds.
+
+    The bytes are one big-endian number around 0x80...: hours 10 bits, minutes 6, seconds 6, then the fraction.
+    """
+    bits = (digits + 1) // 2 * 8
+    middle = 0x800000 << bits
+    scale = (1_000_000, 10_000, 100, 1)[bits // 8]
+
+    def time(raw: bytes) -> int:
+        packed = int.from_bytes(raw, "big") - middle
+        size = -packed if packed < 0 else packed
+        clock, fraction = size >> bits, size & (1 << bits) - 1
+        if clock >> 6 & 63 > 59 or clock & 63 > 59 or fraction * scale >= _SECOND:
+            raise ValueError(f"TIME 0x{raw.hex()}")
+        value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * _SECOND + fraction * scale
+        return -value if packed < 0 else value
+
+    return Table(time, 1 << 14)
+
+
+@lru_cache(maxsize=8)
+def old_times(digits: int) -> tuple[int, Table]:
+    """Return (bytes, table) of TIME(digits) in the old format: hhmmss, or units of the fraction from -838:59:60 on."""
+    scale: int = 10**digits
+    zero = 3020400 * scale
+
+    def plain(raw: bytes) -> int:
+        number = int.from_bytes(raw, "little", signed=True)
+        size = abs(number)
+        if size // 100 % 100 > 59 or size % 100 > 59:
+            raise ValueError(f"TIME {number} in the old format; with fractional seconds it takes a schema history to read it")
+        value = (size // 10000 * 3600 + size // 100 % 100 * 60 + size % 100) * _SECOND
+        return -value if number < 0 else value
+
+    def fractional(raw: bytes) -> int:
+        return (int.from_bytes(raw, "big") - zero) * (_SECOND // scale)
+
+    return _OLD_TIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
+
+
+# ---------------------------------------------------------------- FLOAT
+
+
+def _float(raw: bytes) -> float:
+    value: float = struct.unpack("<f", raw)[0]
+    if value != value or value in (float("inf"), float("-inf")):
+        return value
+    # Six digits always survive a float; where they give it back they are its shortest form. Below the normal range
+    # there are fewer, so that all lengths are tried.
+    for digits in range(6 if abs(value) >= 1.1754943508222875e-38 or not value else 1, 10):
+        shortest = float(f"{value:.{digits}g}")
+        try:
+            if struct.pack("<f", shortest) == raw:
+                return shortest
+        except OverflowError:
+            continue  # rounded up past the largest float
+    return value
+
+
+FLOATS = Table(_float, 1 << 14)  # 4 bytes -> float
+
+# ---------------------------------------------------------------- DECIMAL
+
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def decimal_size(precision: int, scale: int) -> int:
+    """Bytes of a DECIMAL(precision, scale): 4 for each 9 digits on either side of the point, fewer for what is left."""
+    whole = precision - scale
+    return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
+
+
+@lru_cache(maxsize=1024)
+def decimals(precision: int, scale: int) -> Callable[[bytes], str]:
+    """Return the function from the bytes of a DECIMAL(precision, scale) to its digits.
+
+    Groups of up to 9 digits are big-endian numbers; the highest bit is 1 for positive values, and a negative value has
+    all bits of its positive inverted.
+    """
+    whole = precision - scale
+    groups = [(_DIGIT_BYTES[whole % 9], whole % 9)] if whole % 9 else []
+    groups += [(4, 9)] * (whole // 9)
+    point = len(groups)
+    groups += [(4, 9)] * (scale // 9)
+    groups += [(_DIGIT_BYTES[scale % 9], scale % 9)] if scale % 9 else []
+    size = sum(width for width, _ in groups)
+    top = 1 << (8 * size - 1)
+    ones = (top << 1) - 1
+    if point <= 1 and len(groups) - point <= 1:  # up to 9 digits on each side: two numbers
+        shift = 8 * (groups[point][0] if len(groups) > point else 0)
+        mask = (1 << shift) - 1
+        most, most_after = 10**whole, 10**scale
+        positive = f"%d.%0{scale}d" if scale else "%d"
+        negative = "-" + positive
+
+        def short(raw: bytes) -> str:
+            number = int.from_bytes(raw, "big")
+            if number & top:
+                pattern = positive
+                number ^= top
+            else:
+                pattern = negative
+                number ^= ones ^ top
+            before, after = number >> shift, number & mask
+            if before >= most or after >= most_after:
+                raise ValueError(f"DECIMAL({precision},{scale}) 0x{raw.hex()}")
+            return pattern % (before, after) if scale else pattern % before
+
+        return short
+
+    shifts: list[tuple[int, int, int]] = []  # (shift, mask, least number that has too many digits), from the left
+    left = 8 * size
+    for width, digits in groups:
+        left -= 8 * width
+        shifts.append((left, (1 << 8 * width) - 1, 10**digits))
+    fraction = "".join(f"%0{digits}d" for _, digits in groups[point:])
+
+    def long(raw: bytes) -> str:
+        number = int.from_bytes(raw, "big")
+        sign = ""
+        if number & top:
+            number ^= top
+        else:
+            number ^= ones ^ top
+            sign = "-"
+        parts = []
+        for shift, mask, most in shifts:
+            part = number >> shift & mask
+            if part >= most:
+                raise ValueError(f"DECIMAL({precision},{scale}) 0x{raw.hex()}")
+            parts.append(part)
+        value = 0
+        for part in parts[:point]:
+            value = value * 1_000_000_000 + part
+        return f"{sign}{value}." + fraction % tuple(parts[point:]) if scale else f"{sign}{value}"
+
+    return long
+
+
+@lru_cache(maxsize=64)
+def bits(count: int) -> Callable[[bytes], int]:
+    """Return the function from the bytes of a BIT(count) to its number."""
+
+    def value(raw: bytes) -> int:
+        number = int.from_bytes(raw, "big")
+        if number >> count:
+            raise ValueError(f"BIT({count}) {number:#x}")
+        return number
+
+    return value
+
+
+# ---------------------------------------------------------------- SET, UUID
+
+
+@lru_cache(maxsize=1024)
+def members_of_set(members: tuple[str, ...]) -> Table:
+    """Return the table of a SET: its number -> members in definition order, comma separated."""
+
+    def joined(bits: int) -> str:
+        if bits >> len(members):
+            raise ValueError(f"SET value {bits:#x} with {len(members)} members")
+        return ",".join([member for i, member in enumerate(members) if bits >> i & 1])
+
+    return Table(joined, 1 << 12)
+
+
+def uuid_text(raw: bytes) -> str:
+    """Return MariaDB's UUID from its 16 bytes, which the binlog holds in the order of the text."""
+    text = raw.ljust(16, b"\0").hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def inet6_text(raw: bytes) -> str:
+    """Return MariaDB's INET6 from its 16 bytes: the first longest run of zero groups, even a single one, is "::"."""
+    raw = raw.ljust(16, b"\0")
+    groups = [int.from_bytes(raw[i : i + 2], "big") for i in range(0, 16, 2)]
+    start = length = 0
+    for i in range(8):
+        run = next((n for n, group in enumerate(groups[i:]) if group), 8 - i)
+        if run > length:
+            start, length = i, run
+    if start == 0 and (length == 6 or (length == 5 and groups[5] == 0xFFFF)):
+        tail = ".".join([str(byte) for byte in raw[12:]])
+        return f"::{tail}" if length == 6 else f"::ffff:{tail}"
+    texts = [f"{group:x}" for group in groups]
+    return f"{':'.join(texts[:start])}::{':'.join(texts[start + length :])}" if length else ":".join(texts)

@@ -1,0 +1,1 @@
+"""The `shmstore` command: the one place that knows all three packages."""

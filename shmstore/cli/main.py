@@ -1,0 +1,449 @@
+"""The `shmstore` command: the one place that knows all three packages.
+
+Plan. `arguments` describes the commands, and each is one function here; `main` runs one and turns what went wrong into
+one line on stderr and an exit code: 0 done, 1 `check` or `doctor` found something, 2 bad input or an error that names its
+mend, 130 Ctrl-C, 141 the reader of our output went away. A command imports what it needs when it runs, so that
+`shmstore ls` works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+try:
+    import argparse
+    import json
+    import logging
+    import os
+    import threading
+    import time
+    from contextlib import nullcontext, suppress
+
+    from shmstore.cli import parser
+    from shmstore.cli.error_text import line_of, missing
+    from shmstore.cli.signals import ended, on_signal
+    from shmstore.errors import ShmStoreError, StoreError, StoreNotFound
+except KeyboardInterrupt:  # Ctrl-C before `main` can see it
+    sys.exit(130)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shmstore import EventStore, StoreView
+    from shmstore.consumer import Consumer
+    from shmstore.consumer.tail import Peek
+    from shmstore.producer import Summary
+
+SERVED = (  # options of `serve` that go to the server as they are
+    *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
+    *("idle_timeout", "auth_timeout", "state", "metrics_port"),
+)
+PATIENCE = 4.0  # seconds that a producer may take to see a request
+CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line `words` (those of the process by default); return the exit code."""
+    if sys.stdout is None:  # started with it closed (>&-)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  open as long as the process
+    try:
+        options = parser.parser(COMMANDS, FILLS).parse_args(words)
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        settle_stdout()
+        return 141
+    except ModuleNotFoundError as error:
+        message = missing(error.name)
+        if message is None or "SHMSTORE_DEBUG" in os.environ:
+            raise
+        return fail(message)
+    except (ShmStoreError, ValueError, OSError) as error:
+        if "SHMSTORE_DEBUG" in os.environ:
+            raise
+        settle_stdout()
+        return fail(line_of(error))
+
+
+def settle_stdout() -> None:
+    """Write what stdout still holds; where that fails, to nowhere: Python's own flush at exit must not fail once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(message: str) -> int:
+    """Print `message` as one line on stderr; return exit code 2."""
+    say(message)
+    return 2
+
+
+def say(message: str) -> None:
+    """Print `message` as one line on stderr."""
+    print("shmstore:", message, file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------- the producer
+
+
+def producer_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the producer's own options."""
+    from shmstore import producer
+
+    producer.add_flags(parser)
+
+
+def produce(options: argparse.Namespace) -> int:
+    """`shmstore produce`."""
+    from shmstore import producer
+
+    settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
+    show_log()
+    stop = threading.Event()
+    with on_signal(stop.set) as came:
+        summary = producer.run(settings, stop)
+    say(f"{settings.store}: {told(summary)}")
+    return ended(came)
+
+
+def run(options: argparse.Namespace) -> int:
+    """`shmstore run`: every source of a configuration."""
+    from shmstore import producer
+
+    if options.config is None and not os.path.exists(CONFIG):
+        raise ValueError(f"there is no {CONFIG} here: give --config FILE, with a [source.NAME] for each source")
+    settings = producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
+    show_log()
+    stop = threading.Event()
+    with on_signal(stop.set) as came:
+        summaries = producer.run_all(settings, stop)
+    stores = [each.store for each in settings]
+    for each, summary in zip(settings, summaries, strict=True):
+        name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
+        say(f"{name}: {told(summary)}")
+    return ended(came)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """`shmstore doctor`."""
+    from shmstore import producer
+
+    flags = vars(options)
+    if options.config is None and "SHMSTORE_STORE" not in os.environ:
+        flags["store"] = options.store or "doctor"  # nothing is stored; the name only goes into the server id
+    asked = {"flags": flags, "config": options.config}
+    every = producer.load_all(**asked) if options.source is None else [producer.load_settings(**asked)]
+    failed = False
+    for settings in every:
+        if len(every) > 1:
+            print(f"{settings.name}:", flush=True)
+        for finding in producer.check_server(settings):
+            print(f"{finding.state:4}  {finding.check}: {finding.found}" + f", wanted {finding.wanted}" * bool(finding.wanted))
+            if finding.mend:
+                print(f"      mend: {finding.mend}")
+            failed = failed or finding.state == "fail"
+    return 1 if failed else 0
+
+
+def snapshot(options: argparse.Namespace) -> int:
+    """`shmstore snapshot`."""
+    from shmstore import producer
+
+    asks, produced = options.cancel or options.tables is not None, False
+    if asks or not producer.snapshot_status(options.store, state=options.state):
+        with look(options) as store:  # a name that nobody has would wait for ever
+            place, produced = store.last_ack_point(), store.stat().producer_alive
+        if place is not None and place.of_group:
+            raise ValueError(f"store {options.store!r} has several sources: snapshots work with one source in a store")
+        if asks and not produced:
+            say(f"no producer runs on store {options.store!r}: the next one takes this up")
+    if options.cancel:
+        producer.cancel_snapshot(options.store, state=options.state)
+    elif options.tables is not None:
+        print(producer.request_snapshot(options.store, options.tables, state=options.state))
+    if asks and not (options.status or options.watch):
+        return 0
+    patience = time.monotonic() + PATIENCE
+    while True:
+        found = producer.snapshot_status(options.store, state=options.state)
+        waits = producer.snapshot_waits(options.store, state=options.state)
+        clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
+        print(clear + (found or producer.Progress()).page(waits), flush=True)
+        if not options.watch or (not waits and not (found and found.open)):
+            return 1 if found and found.failed else 0
+        if waits and produced and time.monotonic() > patience:
+            patience = float("inf")
+            say("the producer does not take this up: is its state in another folder (--state, SHMSTORE_STATE, another user's)?")
+        time.sleep(1)
+
+
+def show_log() -> None:
+    """Write the log to stderr, from INFO up."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def told(made: Summary) -> str:
+    """Return a producer's summary as one line."""
+    at = f", up to {made.position.file}:{made.position.offset}" if made.position else ""
+    return f"put {made.rows} rows in {made.events} events of {made.transactions} transactions ({made.bytes} bytes){at}"
+
+
+# ---------------------------------------------------------------- readers
+
+
+def tail(options: argparse.Namespace) -> int:
+    """`shmstore tail`."""
+    from shmstore.consumer import Consumer
+    from shmstore.consumer.formats.own import Formatter
+    from shmstore.consumer.tail import BATCH_EVENTS, Peek, tables
+    from shmstore.consumer.tail import tail as write
+
+    chosen = None if options.tables is None else tables(options.tables)
+    with look(options) as store:
+        formatter = Formatter(options.format, name=store.name, schemas=options.schemas, transactions=options.transactions)
+        reader: Consumer | Peek
+        if options.subscription is None:
+            reader = Peek(store, options.start, follow=options.follow, missed=warn_of_missed)
+        else:
+            how = {"start": options.start, "limit_events": BATCH_EVENTS, "timeout": None if options.follow else 0}
+            reader = Consumer(options.store, options.subscription, path=options.path, **how)
+        last = None if options.follow else store.newest
+        with reader, on_signal(reader.stop) as came:
+            write(reader, sys.stdout.buffer, formatter=formatter, chosen=chosen, count=options.count, last=last)
+        return ended(came)
+
+
+def warn_of_missed(count: int) -> None:
+    """Say on stderr that a peek was overtaken."""
+    say(f"{count} events went by unseen; with --subscription the store keeps them until they are printed")
+
+
+def serve(options: argparse.Namespace) -> int:
+    """`shmstore serve`. The server takes SIGTERM and Ctrl-C itself and ends in order."""
+    from shmstore import EventStore
+    from shmstore.consumer.wire import Settings
+    from shmstore.consumer.wire import serve as run_server
+
+    password = secret(options.password_file, "SHMSTORE_SERVE_PASSWORD")
+    if options.user and not password:
+        raise ValueError(
+            f"--user {options.user} without a password lets everybody in: give --password-file or SHMSTORE_SERVE_PASSWORD"
+        )
+    for file in (options.tls_cert, options.tls_key):
+        if file is not None:
+            os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
+    missing = []
+    for name in options.stores:
+        try:
+            EventStore.attach(name).close()
+        except StoreNotFound:
+            missing.append(name)
+
+    def ready(address: tuple[str, int]) -> None:
+        say(f"listening on {address[0]}:{address[1]}")
+        for name in missing:
+            say(f"there is no store {name!r} yet: its clients are refused until it is made")
+
+    settings = Settings(
+        host=options.listen[0],
+        port=options.listen[1],
+        stores=tuple(options.stores),
+        password=password,
+        ready=ready,
+        **{name: getattr(options, name) for name in SERVED},
+    )
+    try:
+        return ended(run_server(settings))
+    except OSError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise cannot_listen(options.listen, error) from error
+
+
+def secret(file: str | None, variable: str) -> str:
+    """Return the password that is in `file` (without its line end), or else in the environment, or ''."""
+    if file is None:
+        return os.environ.get(variable, "")
+    with open(file, encoding="utf-8") as lines:
+        return lines.read().rstrip("\r\n")
+
+
+def spool(options: argparse.Namespace) -> int:
+    """`shmstore spool`."""
+    from shmstore.consumer.spool import Spool
+
+    with (
+        attach(options) as store,
+        Spool(store, options.directory, options.subscription, options.file_size << 20) as writer,
+        on_signal(writer.stop) as came,
+    ):
+        written = writer.run(options.interval)
+    say(f"{options.store}: wrote {written} events into {options.directory}")
+    return ended(came)
+
+
+def spark(options: argparse.Namespace) -> int:
+    """`shmstore spark`: its own command line parses the rest, so that spark-submit has the same."""
+    from shmstore.consumer.spark.__main__ import main as run_spark
+
+    return run_spark(options.words if "words" in options else ["--help"])
+
+
+# ---------------------------------------------------------------- stores
+
+
+def attach(options: argparse.Namespace) -> EventStore:
+    """Attach to the store that the command line names."""
+    from shmstore import EventStore
+
+    return EventStore.attach(options.store, path=options.path)
+
+
+def look(options: argparse.Namespace) -> StoreView:
+    """Look at the store that the command line names: it need not be writable."""
+    from shmstore import StoreView
+
+    return StoreView.attach(options.store, path=options.path)
+
+
+def create(options: argparse.Namespace) -> int:
+    """`shmstore create`."""
+    from shmstore import BatchMode, EventStore
+
+    with EventStore.create(
+        options.store,
+        capacity=options.capacity,
+        memory_unit=options.memory_unit,
+        batch_mode=BatchMode[options.batch_mode.upper()],
+        ddl_isolation=options.ddl_isolation,
+        lag=options.lag,
+        evict_after=options.evict_after,
+        mode=options.permissions,
+        group=options.group,
+        path=options.path,
+        checksum=options.checksum,
+    ):
+        return 0
+
+
+def ls(options: argparse.Namespace) -> int:
+    """`shmstore ls`. A store that cannot be read is listed with the reason."""
+    from shmstore import StoreView
+    from shmstore.cli import text_report
+
+    lines = [] if options.json else [text_report.HEAD]
+    for name in StoreView.names():
+        try:
+            with StoreView.attach(name) as store:
+                found = store.stat()
+        except StoreNotFound:
+            continue  # removed since it was listed
+        except StoreError as error:
+            lines.append(json.dumps({"name": name, "error": str(error)}) if options.json else f"{name:<24} {error}")
+        else:
+            lines.append(json.dumps(text_report.document(found)) if options.json else text_report.line(found))
+    print(*lines, sep="\n")
+    return 0
+
+
+def stat(options: argparse.Namespace) -> int:
+    """`shmstore stat`."""
+    from shmstore.cli import text_report
+
+    before, then = None, 0.0
+    with look(options) as store:
+        while True:
+            now, at = store.stat(), time.monotonic()
+            if options.json:
+                print(json.dumps(text_report.document(now)), flush=True)
+            else:
+                clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
+                print(clear + text_report.page(now, before, at - then), flush=True)
+            if not options.watch:
+                return 0
+            time.sleep(options.watch)
+            before, then = now, at
+
+
+def metrics(options: argparse.Namespace) -> int:
+    """`shmstore metrics`."""
+    from shmstore import StoreStat, StoreView
+    from shmstore.consumer.metrics import Endpoint, prometheus
+
+    def stats() -> list[StoreStat]:
+        found = []
+        for name in options.stores or StoreView.names():
+            try:
+                with StoreView.attach(name) as store:
+                    found.append(store.stat())
+            except StoreError:
+                if options.stores:
+                    raise  # asked for by name; else one that goes or is broken leaves the others readable
+        return found
+
+    if options.listen is None:
+        sys.stdout.write(prometheus(stats()))
+        return 0
+    try:
+        server = Endpoint(options.listen, stats)
+    except OSError as error:
+        raise cannot_listen(options.listen, error) from error
+    say(f"listening on {options.listen[0]}:{server.server_port}")
+    with server, on_signal(server.stop) as came:
+        server.serve_forever()
+    return ended(came)
+
+
+def cannot_listen(address: tuple[str, int], error: OSError) -> ShmStoreError:
+    """Return the error that says which address could not be had."""
+    return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with --listen")
+
+
+def check(options: argparse.Namespace) -> int:
+    """`shmstore check`."""
+    with look(options) as store:
+        findings = store.check()
+    print(*(findings or [f"{options.store}: nothing wrong found"]), sep="\n")
+    return 1 if findings else 0
+
+
+def rm(options: argparse.Namespace) -> int:
+    """`shmstore rm`."""
+    from shmstore import EventStore
+    from shmstore.cli import text_report
+    from shmstore.store.checkpoint import forget
+
+    if not options.force and (users := text_report.users_of(options.store, options.path)):
+        in_use = f"store {options.store!r} is in use by {', '.join(users)}"
+        raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
+    forgot = options.forget and forget(options.store)
+    with suppress(StoreNotFound) if forgot else nullcontext():  # that may have been all that was left of it
+        EventStore.unlink(options.store, path=options.path)
+    return 0
+
+
+def unsubscribe(options: argparse.Namespace) -> int:
+    """`shmstore unsubscribe`: its checkpoint goes too, or the name would come back at a place that is gone."""
+    from shmstore import CheckpointFile, SubscriptionNotFound
+
+    checkpoint = CheckpointFile(None, options.store, options.name)
+    with attach(options) as store:
+        try:
+            store.unsubscribe(options.name)
+        except SubscriptionNotFound:
+            if checkpoint.load() is None:
+                raise
+    checkpoint.remove()
+    return 0
+
+
+COMMANDS: dict[str, parser.Run] = {
+    command.__name__: command
+    for command in (produce, run, doctor, snapshot, tail, spool, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
+}
+FILLS: dict[str, parser.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}

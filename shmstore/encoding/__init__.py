@@ -1,0 +1,1 @@
+"""Events as bytes (MessagePack), and as Arrow."""

@@ -1,0 +1,390 @@
+"""Event <-> MessagePack bytes.
+
+Plan. An encoded event is one MessagePack array, readable by any MessagePack library:
+
+    [format, header, schema, body]
+
+    format  int, 1
+    header  [entry, type, file, offset, length, time_ms, server_id, transaction, order, part, gtids, row, database, sql, props]
+    schema  nil, or a *bin* that is itself MessagePack: [database, table, [column ...], primary_key], column =
+            [name, type, unsigned, nullable, size, scale, charset, [member ...]]. Encoded once per table version and
+            copied as bytes; readers keep what they decoded, keyed by those bytes.
+    body    nil, or [before_columns, before_rows, after_columns, after_rows]: rows are arrays of values in column order,
+            nil where the event has no such image; *_columns is nil when every column is present, else the indexes of
+            the columns that are (row images MINIMAL and NOBLOB; one set serves a whole binlog event).
+
+The schema says how a value is stored, so that no value needs a tag and a column goes to Arrow without Python objects:
+
+    DECIMAL                     str   digits as MySQL prints them         <-> decimal.Decimal
+    DATE                        int   days since 1970-01-01               <-> datetime.date
+    DATETIME                    int   microseconds since 1970, no zone    <-> datetime.datetime, naive
+    TIMESTAMP                   int   microseconds since 1970 UTC         <-> datetime.datetime, UTC
+    TIME                        int   microseconds, signed                <-> datetime.timedelta
+    everything else             nil, int, float, str or bin, as it is
+
+A str in a DATE, DATETIME or TIMESTAMP column is a zero or impossible date, as MySQL shows it; it stays a str.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore.errors import BatchTooLarge, StoreCorrupt
+from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
+from shmstore.memory.layout import MAX_PAYLOAD, SLOT, SlotFlag
+
+try:
+    from shmstore.native import columns as compiled
+except ImportError:  # built without a compiler
+    compiled = None  # type: ignore[assignment]
+
+FORMAT = 1
+
+#: True where rows are decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
+COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
+
+#: Bytes that are MessagePack already: in a body's place of rows they are copied as they are.
+Packed = msgspec.Raw
+
+pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+_split = msgspec.msgpack.Decoder(tuple[int, list[Any], bytes | None, Packed]).decode  # the body stays as it is
+_NIL = Packed(b"\xc0")
+_ENTRY = {int(entry): entry for entry in EntryType}
+_TYPE = {int(type_): type_ for type_ in EventType}
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+# ---------------------------------------------------------------- stored value -> Python value
+
+
+def _to_decimal(value: Any) -> Any:
+    return Decimal(value) if type(value) is str else value
+
+
+def _to_date(value: Any) -> Any:
+    return date.fromordinal(value + _EPOCH_DAY) if type(value) is int else value
+
+
+def _to_datetime(value: Any) -> Any:
+    return _EPOCH + timedelta(microseconds=value) if type(value) is int else value
+
+
+def _to_timestamp(value: Any) -> Any:
+    return _EPOCH_UTC + timedelta(microseconds=value) if type(value) is int else value
+
+
+def _to_time(value: Any) -> Any:
+    return timedelta(microseconds=value) if type(value) is int else value
+
+
+_TO_PYTHON: dict[str, Callable[[Any], Any]] = {
+    "decimal": _to_decimal,
+    "date": _to_date,
+    "datetime": _to_datetime,
+    "timestamp": _to_timestamp,
+    "time": _to_time,
+}
+
+_MAKES = {name: number for number, name in enumerate(_TO_PYTHON, 1)}  # Make in shmstore/native/values.pxi
+
+
+# ---------------------------------------------------------------- Python value -> stored value
+
+
+def _from_decimal(value: Any) -> Any:
+    return format(value, "f") if isinstance(value, Decimal) else value
+
+
+def _from_date(value: Any) -> Any:
+    return value.toordinal() - _EPOCH_DAY if isinstance(value, date) else value
+
+
+def _from_datetime(value: Any) -> Any:
+    return (value - _EPOCH) // _MICROSECOND if isinstance(value, datetime) else value
+
+
+def _from_timestamp(value: Any) -> Any:
+    return (value - _EPOCH_UTC) // _MICROSECOND if isinstance(value, datetime) else value
+
+
+def _from_time(value: Any) -> Any:
+    return value // _MICROSECOND if isinstance(value, timedelta) else value
+
+
+_FROM_PYTHON: dict[str, Callable[[Any], Any]] = {
+    "decimal": _from_decimal,
+    "date": _from_date,
+    "datetime": _from_datetime,
+    "timestamp": _from_timestamp,
+    "time": _from_time,
+}
+
+
+@lru_cache(maxsize=4096)
+def _conversions(table: TableSchema) -> tuple[tuple[tuple[int, Any], ...], tuple[tuple[int, Any], ...]]:
+    """The columns of `table` whose values change on the way in and out: ((index, to Python), ...), ((index, from) ...)."""
+    to = tuple((i, _TO_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in _TO_PYTHON)
+    from_ = tuple((i, _FROM_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in _FROM_PYTHON)
+    return to, from_
+
+
+# ---------------------------------------------------------------- schema
+
+
+@lru_cache(maxsize=4096)
+def encode_schema(table: TableSchema) -> bytes:
+    """Return the schema's bytes. The same schema always gives the same bytes, so they serve as its identity."""
+    return pack([table.database, table.table, table.columns, table.primary_key])
+
+
+@lru_cache(maxsize=4096)
+def decode_schema(blob: bytes) -> TableSchema:
+    """Return the schema of `blob`. Raises `StoreCorrupt` where it is not one."""
+    try:
+        database, table, columns, key = _unpack(blob)
+        return TableSchema(database, table, tuple(Column._make([*c[:-1], tuple(c[-1])]) for c in columns), tuple(key))
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError, RecursionError) as error:
+        raise StoreCorrupt(f"table schema of {len(blob)} bytes cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _known(blob: bytes) -> tuple[TableSchema, bytes]:
+    """The schema of `blob`, and what compiled code makes of its columns. A lookup by bytes costs less than one by the schema."""
+    table = decode_schema(blob)
+    hash(table)  # of damaged bytes, it may hold a list or a map where text belongs
+    return table, bytes([_MAKES.get(column.type, 0) for column in table.columns])
+
+
+# ---------------------------------------------------------------- events
+
+
+def encode(event: Event) -> bytes:
+    """Return `event` as MessagePack bytes."""
+    table = event.table
+    return pack(
+        (
+            FORMAT,
+            header_of(event),
+            None if table is None else encode_schema(table),
+            None if table is None else _encode_rows(table, event.rows),
+        )
+    )
+
+
+def header_of(event: Event) -> tuple[Any, ...]:
+    """Return the header array of `event`, in the order that this module's plan gives."""
+    position = event.position
+    return (
+        int(event.entry),
+        int(event.type),
+        position.file,
+        position.offset,
+        event.length,
+        event.time_ms,
+        event.server_id,
+        event.transaction,
+        event.order,
+        event.part,
+        position.gtids,
+        position.row,
+        event.database,
+        event.sql,
+        event.props,
+    )
+
+
+def encode_stored(header: tuple[Any, ...] | list[Any], schema: bytes | None, body: Sequence[Any] | None) -> bytes:
+    """Return the bytes of an event whose values are already in stored form: the producer's way in."""
+    return pack((FORMAT, header, schema, body))
+
+
+def decode(payload: bytes | memoryview) -> Event:
+    """Return the event in `payload`. Raises `StoreCorrupt` where the bytes are not one."""
+    try:
+        format_, header, schema, body = _parts(payload) if COMPILED else _unpack(payload)
+        if format_ != FORMAT:
+            raise StoreCorrupt(f"event format {format_!r} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
+        entry, type_, file, offset, length, time_ms, server, transaction, order, part, gtids, row, database, sql, props = header
+        table, makes = (None, b"") if schema is None else _known(schema)
+        return Event(
+            _ENTRY[entry],
+            _TYPE[type_],
+            Position(file, offset, gtids, row),
+            time_ms,
+            server,
+            length,
+            transaction,
+            order,
+            part,
+            database,
+            table,
+            () if table is None else _decode_rows(table, makes, body),
+            sql,
+            props,
+        )
+    except (msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, StoreCorrupt):
+            raise
+        raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {type(error).__name__}: {error}") from error
+
+
+def decode_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None, list[Any] | None]:
+    """Return (header, schema bytes, body) with the values in stored form: for Arrow and for copying."""
+    try:
+        format_, header, schema, body = _unpack(payload)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {error}") from error
+    if format_ != FORMAT:
+        raise StoreCorrupt(f"event format {format_!r} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
+    return header, schema, body
+
+
+def split_stored(payload: bytes | memoryview) -> tuple[list[Any], bytes | None, Packed]:
+    """Return (header, schema bytes, body as it is). Raises `StoreCorrupt`."""
+    try:
+        return _split(payload)[1:]
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {error}") from error
+
+
+def unpack_rows(rows: Any) -> Any:
+    """Return the rows of a body as lists, where they are `Packed`; else as they are."""
+    return _unpack(rows) if isinstance(rows, Packed) else rows
+
+
+def position_of(header: Sequence[Any]) -> Position:
+    """Return the position in a header that `decode_stored` gave. Raises `StoreCorrupt` where it holds none."""
+    try:
+        file, offset, gtids, row = header[2], header[3], header[10], header[11]
+    except (LookupError, TypeError) as error:
+        raise StoreCorrupt(f"event header {header!r:.80} holds no position: {error}") from error
+    if type(file) is not str or type(offset) is not int or type(gtids) is not str or type(row) is not int:
+        raise StoreCorrupt(f"event header {header!r:.80} holds no position")
+    return Position(file, offset, gtids, row)
+
+
+def _encode_rows(table: TableSchema, rows: tuple[Row, ...]) -> list[Any]:
+    before = None if not rows or rows[0].before is None else [row.before for row in rows]
+    after = None if not rows or rows[0].after is None else [row.after for row in rows]
+    return [*_encode_image(table, before), *_encode_image(table, after)]
+
+
+def _encode_image(table: TableSchema, image: list[Any] | None) -> tuple[list[int] | None, list[list[Any]] | None]:
+    if image is None:
+        return None, None
+    present = [i for i, value in enumerate(image[0]) if value is not ABSENT]
+    columns = None if len(present) == len(table.columns) else present
+    from_python = _conversions(table)[1]
+    rows = []
+    for values in image:
+        stored = list(values)
+        for i, convert in from_python:
+            stored[i] = convert(stored[i])
+        if columns is not None:
+            stored = [stored[i] for i in columns]
+        rows.append(stored)
+    return columns, rows
+
+
+def _parts(payload: bytes | memoryview) -> Any:
+    """The four parts of an event, the body as `Packed`, where they have their types."""
+    try:
+        parts = _split(payload)
+    except msgspec.DecodeError:
+        return _unpack(payload)  # which has the say about what is wrong
+    return parts if parts[2] is not None or parts[3] == _NIL else _unpack(payload)  # a body without a schema: damaged
+
+
+def _decode_rows(table: TableSchema, makes: bytes, body: Any) -> tuple[Row, ...]:
+    if isinstance(body, Packed):
+        rows = compiled.rows(body, makes, Row, ABSENT, Decimal)
+        if rows is not None:
+            return rows
+        body = _unpack(body)  # something is unusual
+    before_columns, before_rows, after_columns, after_rows = body
+    before = _decode_image(table, before_columns, before_rows)
+    after = _decode_image(table, after_columns, after_rows)
+    if before is None:
+        return () if after is None else tuple([Row(None, values) for values in after])
+    if after is None:
+        return tuple([Row(values, None) for values in before])
+    return tuple([Row(b, a) for b, a in zip(before, after, strict=True)])
+
+
+def _decode_image(table: TableSchema, columns: Any, rows: Any) -> list[tuple[Any, ...]] | None:
+    if rows is None:
+        return None
+    to_python = _conversions(table)[0]
+    width = len(table.columns)
+    decoded = []
+    for values in rows:
+        if columns is not None:
+            full: list[Any] = [ABSENT] * width
+            for i, value in zip(columns, values, strict=True):
+                full[i] = value
+            values = full
+        if len(values) != width:
+            raise ValueError(f"a row has {len(values)} values, table {table.database}.{table.table} has {width} columns")
+        for i, convert in to_python:
+            values[i] = convert(values[i])
+        decoded.append(tuple(values))
+    return decoded
+
+
+# ---------------------------------------------------------------- slots
+
+
+def flags_of(event: Event) -> int:
+    """Return the slot flags of `event`."""
+    if not event.ends_transaction:
+        return 0
+    return SlotFlag.TRANSACTION_END if event.entry is EntryType.END else SlotFlag.DDL
+
+
+def encode_batch(events: Iterable[Event]) -> tuple[bytes, NDArray[np.void]]:
+    """Return (payloads back to back, slot records of shape (n,)) ready for `EventStore.put_encoded`."""
+    payloads: list[bytes] = []
+    records: list[tuple[int, ...]] = []
+    for event in events:
+        payload = encode(event)
+        check_size(len(payload))
+        payloads.append(payload)
+        records.append(slot_of(event, len(payload)))
+    return b"".join(payloads), np.array(records, dtype=SLOT)
+
+
+def check_size(size: int) -> None:
+    """Raise `BatchTooLarge` where no slot can say the size of an event of `size` bytes."""
+    if size > MAX_PAYLOAD:
+        raise BatchTooLarge(
+            f"an event of {size:,} bytes cannot be stored: it may have {MAX_PAYLOAD:,} at most; write fewer rows at once"
+        )
+
+
+def slot_of(event: Event, size: int) -> tuple[int, ...]:
+    """Return the slot record of `event`, whose payload has `size` bytes, in the field order of `layout.SLOT`."""
+    position = event.position
+    return (
+        event.time_ms,
+        position.offset,
+        position.file_number,
+        size,
+        len(event.rows),
+        0,
+        flags_of(event),
+        event.entry,
+        event.type,
+        0,
+    )

@@ -1,0 +1,379 @@
+"""Create, attach and unlink a store's memory by name: a file in /dev/shm, or on disk, mapped.
+
+Plan. A segment is built in a file without a name and gets its name when it is whole, so that nobody ever attaches to
+half a segment, and a creator that dies leaves nothing. Every size an attacher uses comes from `layout.sizes` of a header
+that was checked first.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import re
+import secrets
+import stat as stat_module
+import time
+import weakref
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound, refused
+from shmstore.memory import layout
+from shmstore.memory.available import free_memory
+from shmstore.memory.create_options import Options
+from shmstore.memory.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
+from shmstore.memory.locks import is_locked, start_time
+from shmstore.memory.mapping import cursors_sane, mapped
+
+DIRECTORY: Final = "/dev/shm"
+PREFIX: Final = "shmstore."
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name a store or a subscription; raise `ValueError` that says what can."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"name {name!r} is not allowed: use 1 to 100 letters, digits, '_', '-' or '.', not starting with '-' or '.', no slash"
+        )
+    return name
+
+
+def where_is(name: str, path: str | None) -> str:
+    """The file of a store: its path, or ``shmstore.NAME`` in /dev/shm."""
+    check_name(name)
+    return path or f"{DIRECTORY}/{PREFIX}{name}"
+
+
+class Segment:
+    """One mapped segment: its descriptor, its header's options, its views."""
+
+    def __init__(self, name: str, path: str | None, fd: int, *, read_only: bool = False) -> None:
+        self.name = name
+        self.path = path
+        self.fd = fd
+        self.where = where = where_is(name, path)
+        try:
+            status = os.fstat(fd)
+            if not stat_module.S_ISREG(status.st_mode):
+                raise LayoutMismatch(f"{where} is not a store: it is not even a regular file")
+            head = os.pread(fd, layout.HEADER.itemsize, 0)
+            header = _checked_header(head, status.st_size, where)
+            self.mode = stat_module.S_IMODE(status.st_mode)
+            self.uid, self.gid = status.st_uid, status.st_gid
+            self.epoch = int(header["epoch"])
+            #: Overflow segments are called this, a dot and a sequence. With the epoch, so that a store that is removed and its
+            #: successor never share one.
+            self.beside = f"{where}@{self.epoch:x}"
+            self.evict_after = float(header["evict_after"])
+            self.memory_unit = int(header["memory_unit"])
+            self.batch_mode = BatchMode(int(header["batch_mode"]))
+            self.flags = StoreFlag(int(header["flags"]))
+            self.created_ms = int(header["created_ms"])
+            self.sizes = layout.sizes(int(header["capacity"]), int(header["limit"]))
+            self.views = mapped(fd, self.sizes, header, read_only=read_only)
+            if not cursors_sane(self.views):
+                raise LayoutMismatch(
+                    f"{where} has cursors that contradict each other: remove it with `shmstore rm {name}` and create it anew"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        self.words = self.views.words
+        self._fixed = self.views.fixed
+        self._finalizer = weakref.finalize(self, os.close, fd)
+        self._finalizer.atexit = False  # a daemon thread may use it until the process is gone
+
+    def close(self) -> None:
+        """Close the descriptor; the memory goes when its last view does."""
+        self._finalizer()
+
+    @property
+    def removed(self) -> bool:
+        """True when somebody unlinked this store."""
+        return self.words[header_word("state")] != StoreState.LIVE
+
+    def read_text(self, field: str, place: int | None = None) -> str:
+        """Text of a header field, or of a field of subscription place `place`."""
+        start, size = _text_place(field, place)
+        return bytes(self._fixed[start : start + size]).rstrip(b"\0").decode("utf-8", "replace")
+
+    def write_text(self, field: str, text: str, place: int | None = None) -> None:
+        """Write a text field; what does not fit is cut off."""
+        start, size = _text_place(field, place)
+        self._fixed[start : start + size] = text.encode()[:size].ljust(size, b"\0")
+
+    @property
+    def linked(self) -> bool:
+        """True while the name leads to this segment."""
+        try:
+            there = os.stat(self.where)
+        except OSError:
+            return False
+        here = os.fstat(self.fd)
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _text_place(field: str, place: int | None) -> tuple[int, int]:
+    record = layout.HEADER if place is None else layout.SUBSCRIPTION
+    start = 0 if place is None else layout.HEADER.itemsize + place * layout.SUBSCRIPTION.itemsize
+    assert record.fields is not None
+    dtype, offset = record.fields[field][:2]
+    return start + offset, dtype.itemsize
+
+
+# ---------------------------------------------------------------- create, attach, unlink
+
+
+def _file(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.path.abspath(os.fspath(path))
+
+
+def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
+    """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing."""
+    path = _file(path)
+    if mode not in (0o600, 0o640, 0o660):
+        raise ValueError(f"mode is {mode:#o}: give 0o600; or, with a group, 0o660, or 0o640 to let it look only")
+    where = where_is(name, path)
+    if os.path.lexists(where):
+        raise _exists(name, where)
+    sizes = layout.sizes(options.capacity, options.limit)
+    gid = _group(group)
+    directory = os.path.dirname(where) or "."
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+    except OSError as error:
+        short = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "make room there" if short else "the directory must exist, be writable, and be on a local file system"
+        raise refused(f"cannot create store {name!r} in {directory}", error, fix) from error
+    try:
+        try:
+            os.fchown(fd, -1, gid)
+        except OSError as error:
+            raise StoreError(f"cannot give store {name!r} to group {group!r}: {error.strerror}; be a member of it") from error
+        os.fchmod(fd, mode)
+        try:
+            take_memory(fd, sizes.total, in_memory=path is None)
+        except OSError as error:
+            raise StoreError(
+                f"store {name!r} needs {sizes.total} bytes in {directory}; {error.strerror}: choose a smaller capacity or memory unit"
+            ) from error
+        os.pwrite(fd, _first_header(options, sizes), 0)
+        os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
+        _write_word(fd, "version", layout.VERSION)  # last: now it is a store
+        try:
+            remains = _remains(where)  # listed while the name is free: nobody's that lives
+            # src_dir_fd only makes Python call linkat(2) with AT_SYMLINK_FOLLOW; the path is absolute.
+            os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
+        except FileExistsError:
+            raise _exists(name, where) from None
+        except OSError as error:
+            raise refused(f"store {name!r} cannot be given its name, {where}", error, "make room there") from error
+    except BaseException:
+        os.close(fd)
+        raise
+    for left in remains:  # by a process killed while it removed a store
+        with suppress(OSError):
+            os.unlink(left)
+    return Segment(name, path, fd)
+
+
+def take_memory(fd: int, size: int, *, in_memory: bool) -> None:
+    """Take all of a file's `size` bytes now: later a full file system would be a SIGBUS. Raises OSError that says why not."""
+    there = os.fstatvfs(fd)
+    free = there.f_bavail * there.f_frsize if there.f_blocks else size  # a tmpfs may have no limit
+    if size > free:
+        raise OSError(errno.ENOSPC, f"its file system has {free} free")
+    if in_memory and size > (free := free_memory()):
+        raise OSError(errno.ENOMEM, f"the host, or a control group that this process is in, has {free} left")
+    os.posix_fallocate(fd, 0, size)
+
+
+def _group(group: str | int | None) -> int:
+    if not isinstance(group, str):
+        return -1 if group is None else group
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ValueError(f"group {group!r} does not exist on this host: see getent group") from None
+
+
+def _exists(name: str, where: str) -> StoreExists:
+    return StoreExists(
+        f"store {name!r} exists already ({where}): attach to it, choose another name, or remove it with `shmstore rm {name}`"
+    )
+
+
+def attach(name: str, *, path: str | os.PathLike[str] | None, read_only: bool = False) -> Segment:
+    """Map the segment of that name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
+    path = _file(path)
+    where = where_is(name, path)
+    try:
+        fd = os.open(where, (os.O_RDONLY | os.O_NONBLOCK if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
+    except OSError as error:
+        fix = f"it belongs to uid {owner_of(where)}: be that user, or create it for a group of both"
+        raise refused(f"cannot open store {name!r} ({where})", error, fix) from error
+    return Segment(name, path, fd, read_only=read_only)
+
+
+def has_users(where: str) -> bool:
+    """True where a process is the producer or a reader of the segment in that file, whatever its layout."""
+    try:
+        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
+    """Remove a store: its name and its overflow segments. Those attached are told. Raises `StoreNotFound`."""
+    path = _file(path)
+    where = where_is(name, path)
+    segment = None
+    try:
+        segment = attach(name, path=path)
+    except LayoutMismatch:
+        if path is not None and not _begins_like_a_store(path):
+            raise  # a mistyped path must not cost a file; below /dev/shm the name says enough
+    except StoreNotFound:
+        pass
+    found = True
+    try:
+        os.unlink(where)
+    except FileNotFoundError:
+        found = False
+    except OSError as error:
+        raise refused(
+            f"cannot remove store {name!r} ({where})", error, f"it belongs to uid {owner_of(where)}: be that user"
+        ) from error
+    epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
+    if segment is not None:
+        segment.words[header_word("state")] = StoreState.REMOVED  # the next put, and who waits again, sees it
+        epoch = f"{segment.epoch:x}"
+        segment.close()
+    kept = []
+    for left in _remains(where, epoch):
+        found = True
+        try:
+            os.unlink(left)
+        except FileNotFoundError:
+            pass  # freed by an ack meanwhile
+        except PermissionError:  # another member's of the group, in a directory where only its owner may remove it
+            kept.append(f"{left} (uid {owner_of(left)})")
+    if kept:
+        raise StoreError(
+            f"store {name!r} is removed, but not what other users put beside it: remove {', '.join(kept)} as that user"
+        )
+    if not found:
+        raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
+
+
+def _remains(where: str, epoch: str = "[0-9a-f]+") -> list[str]:
+    """Paths of the overflow segments of the store of that epoch, or of all that had that name."""
+    directory, base = os.path.split(where)
+    pattern = re.compile(rf"{re.escape(base)}@{epoch}\.\d+")
+    return [f"{directory}/{entry}" for entry in entries(directory) if pattern.fullmatch(entry)]
+
+
+def _begins_like_a_store(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(layout.MAGIC)) == layout.MAGIC
+
+
+def entries(directory: str) -> list[str]:
+    """What is in a directory. Raises `StoreError` where it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise refused(f"{directory} cannot be listed", error, "it must be there, for this user to read and write") from error
+
+
+def names() -> list[str]:
+    """Names of the stores in this host's shared memory, sorted."""
+    return sorted(entry[len(PREFIX) :] for entry in entries(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
+
+
+def owner_of(where: str) -> int:
+    """Return the uid to which a file belongs; -1 where that cannot be seen."""
+    try:
+        return os.stat(where).st_uid
+    except OSError:
+        return -1
+
+
+# ---------------------------------------------------------------- header
+
+
+def _first_header(options: Options, sizes: Sizes) -> bytes:
+    header = np.zeros(1, dtype=layout.HEADER)
+    pid = os.getpid()
+    header["magic"] = layout.MAGIC
+    header["epoch"] = secrets.randbits(63) | 1
+    header["capacity"] = options.capacity
+    header["memory_unit"] = options.memory_unit
+    header["limit"] = options.limit
+    header["arena"] = sizes.arena_size
+    header["batch_mode"] = options.batch_mode
+    header["flags"] = options.flags
+    header["evict_after"] = options.evict_after
+    header["first"] = options.first
+    header["created_ms"] = time.time_ns() // 1_000_000
+    header["creator_pid"] = pid
+    header["creator_start"] = start_time(pid)
+    header["state"] = StoreState.LIVE
+    header["places"] = 1
+    header["put"] = header["floor"] = header["oversized"] = options.first - 1
+    header["room_wanted"] = layout.DISARMED
+    return header.tobytes()
+
+
+def _first_places(options: Options) -> bytes:
+    table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
+    table["wanted"] = layout.DISARMED
+    table["get"] = table["ack"] = options.first - 1
+    table["state"][0] = SubscriptionState.ACTIVE  # place 0 holds everything until somebody subscribes
+    return table.tobytes()
+
+
+def _write_word(fd: int, field: str, value: int) -> None:
+    os.pwrite(fd, value.to_bytes(8, "little", signed=True), header_word(field) * 8)
+
+
+def _checked_header(head: bytes, size: int, where: str) -> np.void:
+    if len(head) < layout.HEADER.itemsize or head[: len(layout.MAGIC)] != layout.MAGIC:
+        raise LayoutMismatch(f"{where} is not a store: {size} bytes that start with {head[:8]!r}, wanted {layout.MAGIC!r}")
+    header: np.void = np.frombuffer(head, dtype=layout.HEADER)[0]
+    version = int(header["version"])
+    if version != layout.VERSION:
+        raise LayoutMismatch(
+            f"{where} has layout version {version}, this shmstore reads version {layout.VERSION}: "
+            "use the shmstore that made it, or remove it and create it anew"
+        )
+    capacity, unit, limit, first = (int(header[field]) for field in ("capacity", "memory_unit", "limit", "first"))
+    sane = (
+        0 < capacity <= layout.MAX_CAPACITY
+        and capacity & (capacity - 1) == 0
+        and 0 < unit <= layout.MAX_ARENA
+        and limit == capacity * unit <= layout.MAX_ARENA
+        and int(header["batch_mode"]) in tuple(BatchMode)
+        and 0 <= int(header["flags"]) < 2 * max(StoreFlag)
+        and 0 <= first <= layout.MAX_SEQUENCE
+        and float(header["evict_after"]) >= 0
+        and 1 <= int(header["places"]) <= layout.SUBSCRIPTIONS
+    )
+    if not sane:
+        raise LayoutMismatch(f"{where} has a header that contradicts itself: remove it with `shmstore rm` and create it anew")
+    wanted = layout.sizes(capacity, limit)
+    if size != wanted.total or int(header["arena"]) != wanted.arena_size:
+        raise LayoutMismatch(
+            f"{where} has {size} bytes, its header asks for {wanted.total}: it was cut off or changed; remove it and create it anew"
+        )
+    return header

@@ -1,0 +1,1 @@
+"""put, get, ack and rollback as arithmetic on a buffer."""

@@ -1,0 +1,116 @@
+"""put, get and ack as words of a segment: where each stands, who waits for them. No lock, no clock, no waiting.
+
+Each cursor has one writer: the producer's `Writer` moves put, a subscription's `Reader` moves its get and its ack. So no call takes a lock.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any, Final, NamedTuple
+
+from shmstore.errors import StoreCorrupt
+from shmstore.memory.layout import (
+    ABSURD,
+    DISARMED,
+    SUBSCRIPTIONS,
+    SubscriptionState,
+    header_word,
+    subscription_word,
+)
+from shmstore.memory.mapping import Views
+from shmstore.memory.ordering import fence
+
+PUT: Final = header_word("put")
+FLOOR: Final = header_word("floor")
+OVERSIZED: Final = header_word("oversized")
+PLACES: Final = header_word("places")
+ARMED: Final = header_word("armed")
+ROOM_WANTED: Final = header_word("room_wanted")
+STATE_OF: Final = tuple(subscription_word(place, "state") for place in range(SUBSCRIPTIONS))
+GET_OF: Final = tuple(subscription_word(place, "get") for place in range(SUBSCRIPTIONS))
+ACK_OF: Final = tuple(subscription_word(place, "ack") for place in range(SUBSCRIPTIONS))
+WANTED_OF: Final = tuple(subscription_word(place, "wanted") for place in range(SUBSCRIPTIONS))
+ACTIVE: Final = int(SubscriptionState.ACTIVE)
+ABSURD_BYTES: Final = 2**62
+
+
+class Cursor(NamedTuple):
+    """A place in a store: its sequence, and the bytes, rows (both cumulative) and event time up to there."""
+
+    sequence: int
+    bytes: int
+    rows: int
+    time_ms: int
+
+
+def cursor_at(views: Views, sequence: int) -> Cursor:
+    """Return the cursor at `sequence`, which must be within the capacity of the put cursor."""
+    at = sequence & (views.places - 1)
+    return Cursor(sequence, views.ends[at], views.rows[at], int(views.slots["time"][at]))
+
+
+def slowest_ack(views: Views) -> int:
+    """Return the lowest ack of the subscriptions, joining ones included.
+
+    There is always one: place 0 stands in while nobody is subscribed. A look that falls between two changes of the table
+    may find none; it then learns nothing new.
+    """
+    words = views.words
+    acks = [words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
+    slowest = min(acks, default=words[FLOOR])
+    if abs(words[PUT] - slowest) > ABSURD:
+        raise StoreCorrupt(f"an ack cursor stands at {slowest}, put at {words[PUT]}: `shmstore check` tells more")
+    return slowest
+
+
+# ---------------------------------------------------------------- the same ends, with the usual cases in compiled code
+
+
+def with_core(core: type, reference: type) -> Any:
+    """`reference` as a subclass of `core`, which keeps its numbers and does its usual cases (see native/hot.pyx)."""
+    methods = {name: value for name, value in vars(reference).items() if isinstance(value, FunctionType)}
+    slots = [name for name in vars(reference)["__slots__"] if not hasattr(core, name)]
+    return type(reference.__name__, (core,), {"__slots__": slots, "__doc__": reference.__doc__, **methods})
+
+
+# ---------------------------------------------------------------- wake-ups, decided here, done by the store
+
+
+def armed_readers(views: Views, *, everyone: bool) -> list[int]:
+    """Return the places whose readers have what they wait for, disarmed; with `everyone`, those that have anything at all.
+
+    Called by the producer after it published and fenced. The flag is cleared before the places are looked at: a reader
+    that arms itself later sets it again, and it looks at put after that, so it sees what was published.
+    """
+    words = views.words
+    words[ARMED] = 0
+    fence()  # or a reader that arms itself now could have its flag cleared, and its wish not seen
+    put = words[PUT]
+    ready = []
+    for place in range(1, min(words[PLACES], SUBSCRIPTIONS)):  # were it damaged: what was put is put
+        wanted = words[WANTED_OF[place]]
+        if wanted == DISARMED:
+            continue
+        if wanted <= put or (everyone and words[GET_OF[place]] < put):
+            words[WANTED_OF[place]] = DISARMED
+            ready.append(place)
+        else:
+            words[ARMED] = 1
+    return ready
+
+
+def room_is_wanted(views: Views, ack: int) -> bool:
+    """True, and the wish is taken back, where the producer waits for room and every subscription has given it.
+
+    Called by a reader after its ack. Of two readers that ack at once, each after its own store, at least one
+    sees both acks.
+    """
+    words = views.words
+    wanted = words[ROOM_WANTED]
+    if wanted > ack:
+        return False
+    fence()  # our ack, before the look at the others'
+    if slowest_ack(views) < wanted:
+        return False
+    words[ROOM_WANTED] = DISARMED
+    return True

@@ -1,0 +1,129 @@
+"""Events larger than the arena: each lies in a segment of its own, freed with its ack.
+
+Such an event is charged the whole limit, so it is alone in flight. Its segment is written before the put cursor moves: a
+crash in between leaves a file that no slot names, which the next producer removes, or writes anew where it is another user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+import numpy as np
+
+from shmstore.errors import StoreError, refused
+from shmstore.memory.layout import SlotFlag
+from shmstore.memory.segment import Segment, entries, owner_of, take_memory
+from shmstore.ring.cursors import PUT, slowest_ack
+
+
+def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
+    """Write the event's segment. Raises `StoreError` where that cannot be."""
+    path = f"{segment.beside}.{sequence}"
+    try:
+        fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            _give(fd, segment)
+            _fill(fd, segment, payload)
+            if not _named(fd, path):
+                _fill_foreign(path, segment, payload)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        short = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+        fix = "make room there" if short else f"be its owner, uid {segment.uid}, or a member of its group, gid {segment.gid}"
+        folder = os.path.dirname(path)
+        what = f"nothing was stored: an event of {len(payload):,} bytes cannot have a file of its own beside store {segment.name!r} in {folder}"
+        raise refused(what, error, fix) from error
+    if segment.removed:  # who removed the store may have looked before this was there
+        _remove(path)
+
+
+def _give(fd: int, segment: Segment) -> None:
+    """Let whoever may use the store read the event, and remove it where the directory lets its owner alone do so."""
+    if os.geteuid() != segment.uid:
+        with suppress(PermissionError):  # not root: the group is enough
+            os.fchown(fd, segment.uid, -1)
+    if segment.mode != 0o600:
+        os.fchown(fd, -1, segment.gid)
+        os.fchmod(fd, segment.mode)
+
+
+def _fill(fd: int, segment: Segment, payload: bytes | memoryview) -> None:
+    take_memory(fd, len(payload), in_memory=segment.path is None)
+    view, at = memoryview(payload), 0
+    while at < len(view):
+        at += os.pwrite(fd, view[at:], at)
+
+
+def _named(fd: int, path: str) -> bool:
+    """Give the file its name; False where an orphan has it that this user may not remove."""
+    while True:
+        with suppress(FileExistsError):
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)  # as in segment.create
+            return True
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            return False
+
+
+def _fill_foreign(path: str, segment: Segment, payload: bytes | memoryview) -> None:
+    """Write the event into the orphan of another member of the store's group. Nobody reads it: no slot ever named it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        raise _in_the_way(path) from None
+    try:
+        found = os.fstat(fd)
+        kind = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if not kind or found.st_gid != segment.gid or stat.S_IMODE(found.st_mode) != segment.mode:
+            raise _in_the_way(path)  # a stranger's, who could read along
+        os.ftruncate(fd, 0)
+        _fill(fd, segment, payload)
+    finally:
+        os.close(fd)
+
+
+def _in_the_way(path: str) -> StoreError:
+    return StoreError(f"{path} is in the way and belongs to uid {owner_of(path)}: remove it as that user; nothing was stored")
+
+
+def free(segment: Segment, after: int) -> None:
+    """Remove the segments of events after `after` that every subscription has acked by now."""
+    views = segment.views
+    acked = slowest_ack(views)
+    if acked <= after or acked - after > views.capacity:
+        return
+    i = (after + 1) & (views.places - 1)
+    flags = views.slots["flags"][i : i + acked - after]
+    for offset in np.flatnonzero(flags & int(SlotFlag.OVERSIZED)).tolist():
+        _remove(f"{segment.beside}.{after + 1 + offset}")
+
+
+def remove_orphans(segment: Segment) -> None:
+    """Remove what a dead producer wrote and did not publish, and what was acked while nobody looked."""
+    acked, put = slowest_ack(segment.views), segment.words[PUT]
+    for path, sequence in overflows(segment):
+        if sequence <= acked or sequence > put:
+            _remove(path)
+
+
+def overflows(segment: Segment) -> list[tuple[str, int]]:
+    """Return (path, sequence) of every overflow segment of this life of the store."""
+    directory, base = os.path.split(segment.beside)
+    numbers = [entry[len(base) + 1 :] for entry in entries(directory) if entry.startswith(f"{base}.")]
+    return sorted((f"{segment.beside}.{number}", int(number)) for number in numbers if number.isdecimal())
+
+
+def _remove(path: str) -> None:
+    # Another reader's ack came to the same end; or the directory is sticky and the file another user's: then the producer
+    # removes it before it writes the next.
+    with suppress(FileNotFoundError, PermissionError):
+        os.unlink(path)

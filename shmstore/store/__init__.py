@@ -1,0 +1,1 @@
+"""The store: a ring in named shared memory, its waiting, its roles and its subscriptions."""

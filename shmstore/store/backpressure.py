@@ -1,0 +1,109 @@
+"""Room: how the producer waits until what it puts fits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from shmstore.errors import StoreClosed, StoreFull
+from shmstore.memory.deadline import Deadline
+from shmstore.memory.layout import DISARMED, StoreFlag
+from shmstore.memory.locks import WAIT_SLICE
+from shmstore.memory.ordering import heavy_fence
+from shmstore.memory.segment import Segment
+from shmstore.memory.semaphores import Condition
+from shmstore.ring.cursors import ACK_OF, ROOM_WANTED, armed_readers
+from shmstore.ring.overflow import remove_orphans
+from shmstore.ring.writer import Writer
+from shmstore.store.stats import forgetting, subscriptions_of
+from shmstore.store.subscription_table import SubscriptionTable
+
+_log = logging.getLogger("shmstore")
+
+FLOW: Final = 0.005  # seconds; acks that come sooner than that after one another are readers in full flow ...
+SHARE: Final = 8  # ... of which only every eighth of the ring needs to wake the producer
+
+
+class Room:
+    """The condition that acks bring about: as many events and bytes free as the next put needs."""
+
+    def __init__(
+        self, segment: Segment, table: SubscriptionTable, condition: Condition, wake: Callable[[list[int]], None]
+    ) -> None:
+        self._segment = segment
+        self._table = table
+        self._condition = condition
+        self._wake = wake
+        self._stuck_at = -2  # put cursor for which room has been wanted in vain ...
+        self._stuck_since = 0.0  # ... since then, over several puts that gave up
+        self._flowing = False  # the last sleep was short
+
+    def wait(self, writer: Writer, n: int, size: int, deadline: Deadline) -> None:
+        """Wait until `n` events of `size` bytes fit. Raises `StoreFull` at the deadline, `StoreClosed`.
+
+        Lost wake-ups are ruled out by order: wish, heavy fence, look. A reader acks, looks at the wish. A wish outlives
+        `StoreFull`: a producer that only tries, again and again, must move a reader that waits for more than can come, too.
+
+        Where readers are in full flow it wishes for a share of the ring, so that not every ack has to wake it; for `FLOW` only.
+        """
+        words = self._segment.words
+        writer.refresh()
+        if writer.put != self._stuck_at:
+            self._stuck_at, self._stuck_since = writer.put, time.monotonic()
+        while not writer.fits(n, size):
+            wanted = writer.wanted_ack(n, size)
+            more = self._segment.views.capacity // SHARE if self._flowing else 0
+            wish = max(wanted, min(wanted + more, writer.put))
+            words[ROOM_WANTED] = wish
+            heavy_fence()
+            writer.refresh()
+            if writer.fits(n, size):
+                break
+            if self._segment.removed:
+                raise StoreClosed(f"store {self._segment.name!r} was removed: create it anew, or attach to its successor")
+            self._wake(
+                armed_readers(self._segment.views, everyone=True)
+            )  # a reader that waits for more than can come before its ack takes what is there
+            if self._table.mend():
+                writer.refresh()
+                continue
+            left = deadline.left(WAIT_SLICE)
+            if left <= 0:
+                raise StoreFull(
+                    f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._holdup(wanted)}"
+                )
+            if self._segment.flags & StoreFlag.EVICT:
+                patience = self._stuck_since + self._segment.evict_after - time.monotonic()
+                if patience <= 0:
+                    late = self._table.evict(wanted)
+                    self._wake(late)
+                    self._tell(late, writer.put)
+                    remove_orphans(self._segment)  # after all: it may be refused
+                    writer.refresh()
+                    continue
+                left = min(left, patience)
+            began = time.monotonic()
+            self._condition.wait(min(left, FLOW) if more else left)
+            self._flowing = time.monotonic() - began < FLOW
+            writer.refresh()
+        words[ROOM_WANTED] = DISARMED
+
+    def _tell(self, late: list[int], put: int) -> None:
+        name, words = self._segment.name, self._segment.words
+        for place in late:
+            reader, ack = self._segment.read_text("name", place), words[ACK_OF[place]]
+            _log.warning(
+                "store %r: subscription %r was evicted after sequence %d, %d events behind: for %g s it had held the producer up. Its reader is "
+                "told; to read again, forget it with `shmstore unsubscribe %s %s`, and subscribe anew or take a snapshot",
+                *(name, reader, ack, put - ack, self._segment.evict_after, name, reader),
+            )
+
+    def _holdup(self, wanted: int) -> str:
+        late = [each for each in subscriptions_of(self._segment) if each.state == "active" and each.ack.sequence < wanted]
+        if not late:
+            return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"
+        who = "; ".join(each.standing for each in late)
+        forget = ", ".join(f"`{forgetting(self._segment.name, each.name)}`" for each in late)
+        return f"{who}: wait for it longer, let it read on, or forget it with {forget}"

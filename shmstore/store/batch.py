@@ -1,0 +1,255 @@
+"""Batch: a run of events got from a store, still encoded, decoded when asked."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore.encoding import checksum, codec
+from shmstore.errors import StoreCorrupt, refused
+from shmstore.event import Event, Position, TableSchema
+from shmstore.memory.layout import SLOT, SlotFlag, header_word
+from shmstore.memory.ordering import COMPILED, hot
+from shmstore.memory.segment import Segment
+
+LACKING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # what says nothing about the event
+LAST_OVERSIZED: Final = header_word("oversized")
+OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
+
+
+class _Run:
+    """The numbers of a batch, and the way to its payloads."""
+
+    __slots__ = ("_raw", "_segment", "first", "generation", "last")
+
+    def __init__(self, segment: Segment, first: int, last: int, generation: int) -> None:
+        self._segment = segment
+        self.first = first
+        self.last = last
+        self.generation = generation
+        self._raw: memoryview | None = None
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def id(self) -> int:
+        """The batch's id: its last sequence."""
+        return self.last
+
+    @property
+    def raw(self) -> memoryview:
+        """All payloads back to back, without a copy."""
+        raw = self._raw
+        if raw is None:
+            raw = self._raw = self._whole()
+        return raw
+
+    def payloads(self) -> Iterator[memoryview]:
+        """Yield the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
+        return self._each()
+
+    def _whole(self) -> memoryview:
+        raise NotImplementedError
+
+    def _each(self) -> Iterator[memoryview]:
+        raise NotImplementedError
+
+
+if COMPILED and not TYPE_CHECKING:
+    _Run = hot.Run  # native/hot.pyx: the same for batches about which nothing is unusual
+
+
+class Batch(_Run):
+    """Events `first` to `last` (sequences, both included), in order. Its id is its last sequence.
+
+    The payloads lie in shared memory and are valid until the batch is acked (in a store that evicts they are a copy).
+    An empty batch has ``last == first - 1``; it is false.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(codec.decode, self.payloads())
+
+    def __repr__(self) -> str:
+        return f"Batch({self.first}..{self.last})" if self else f"Batch(empty, next {self.first})"
+
+    @property
+    def events(self) -> list[Event]:
+        """All events, decoded. Raises `StoreCorrupt` where a payload is not an event."""
+        return list(self)
+
+    def _whole(self) -> memoryview:
+        views = self._segment.views
+        if views.words[LAST_OVERSIZED] >= self.first and self.oversized:
+            return self._overflow()
+        ends, mask = views.ends, views.places - 1
+        start = ends[(self.first - 1) & mask]
+        span = ends[self.last & mask] - start
+        if not 0 <= span <= views.arena_size:
+            raise StoreCorrupt(
+                f"events {self.first} to {self.last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
+            )
+        at = start % views.arena_size
+        return views.arena[at : at + span]
+
+    @property
+    def slots(self) -> NDArray[np.void]:
+        """A copy of the slot records, dtype `layout.SLOT`, shape (len(batch),)."""
+        i = self.first & (self._segment.views.places - 1)
+        records = self._segment.views.slots[i : i + len(self)]
+        return records.view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each payload ends in `raw`, shape (len(batch),)."""
+        if self.oversized:
+            return np.array([len(self.raw)], np.int64)
+        views, mask = self._segment.views, self._segment.views.places - 1
+        i = self.first & mask
+        ends: NDArray[np.int64] = views.ends_array[i : i + len(self)] - views.ends[(self.first - 1) & mask]
+        return ends
+
+    @property
+    def rows(self) -> int:
+        """Rows in the batch."""
+        views, mask = self._segment.views, self._segment.views.places - 1
+        return views.rows[self.last & mask] - views.rows[(self.first - 1) & mask]
+
+    def _each(self) -> Iterator[memoryview]:
+        raw = self.raw
+        if self.first == self.last:
+            yield raw
+            return
+        start = 0
+        for end in self.ends.tolist():
+            if not start <= end <= len(raw):
+                raise StoreCorrupt(
+                    f"an event of batch {self.first}..{self.last} claims bytes {start} to {end} of {len(raw)}: `shmstore check` tells more"
+                )
+            yield raw[start:end]
+            start = end
+
+    @property
+    def oversized(self) -> bool:
+        """True where the batch is one event larger than the arena, in a segment of its own."""
+        views, first = self._segment.views, self.first
+        if views.words[LAST_OVERSIZED] < first or first != self.last:  # the usual case costs one look
+            return False
+        return bool(views.slots["flags"][first & (views.places - 1)] & OVERSIZED)
+
+    @property
+    def ack_point(self) -> int | None:
+        """Sequence of the last transaction end or DDL in the batch; None within a large transaction."""
+        flags, last, look = self._flags, len(self), 64
+        while last > 0:  # from the end, where one mostly is
+            first = max(0, last - look)
+            found = np.flatnonzero(flags[first:last] & int(SlotFlag.ACK_POINT))
+            if len(found):
+                return self.first + first + int(found[-1])
+            last, look = first, look * 2
+        return None
+
+    @property
+    def _flags(self) -> NDArray[np.uint8]:
+        i = self.first & (self._segment.views.places - 1)
+        flags: NDArray[np.uint8] = self._segment.views.slots["flags"][i : i + len(self)]
+        return flags
+
+    @property
+    def ends_transaction(self) -> bool:
+        """True where the last event is an ack point."""
+        return bool(self) and self.ack_point == self.last
+
+    @property
+    def position(self) -> Position | None:
+        """Binlog position of the last event; None for an empty batch."""
+        return self.position_of(self.last) if self else None
+
+    def position_of(self, sequence: int) -> Position:
+        """Binlog position of one event of the batch."""
+        ends = self.ends
+        i = sequence - self.first
+        header = codec.decode_stored(self.raw[int(ends[i - 1]) if i else 0 : int(ends[i])])[0]
+        return codec.position_of(header)
+
+    def to_arrow(
+        self,
+        table: str | TableSchema | None = None,
+        *,
+        zero_dates: Literal["error", "null"] = "error",
+        partial: Literal["error", "null"] = "error",
+    ) -> Any:
+        """Return the rows of one table as a `pyarrow.Table`, one row for each row changed, in order; it outlives the batch.
+
+        `table` is ``database.table``, or a `TableSchema` whose columns are wanted; None: the only one in the batch. Columns: op
+        (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the
+        change has no such image), ts_ms, server_id, file, offset, seq, row, transaction. Columns are those of the table's newest
+        event in the batch, and older rows have NULL in columns that they lack; without a row of the table there are none.
+        ``.flatten()`` makes columns of the structs' fields, for pandas.
+
+        Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
+        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or a column changed into a type that
+        cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
+        """
+        from shmstore.encoding import arrow_table  # pyarrow is not everybody's
+
+        return arrow_table.read_table(self.raw, self.ends, table, arrow_table.Options(zero_dates, partial), self.first)
+
+    def copy(self) -> Batch:
+        """The same batch with its bytes and slots copied out of shared memory."""
+        return _Copied(self)
+
+    def verify(self) -> None:
+        """Raise `StoreCorrupt` where a payload's bytes are not those that were put. For stores with checksums."""
+        checksum.verify(self.first, self.payloads(), self.slots)
+
+    def _overflow(self) -> memoryview:
+        path = f"{self._segment.beside}.{self.first}"
+        size = int(self._segment.views.slots["size"][self.first & (self._segment.views.places - 1)])
+        try:
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in LACKING:
+                raise refused(
+                    f"event {self.first} lies in {path}, which cannot be read now", error, "see who may read it"
+                ) from error
+            raise StoreCorrupt(
+                f"event {self.first} lies in {path}, which cannot be read: {error}; `shmstore check` tells more"
+            ) from error
+        if len(mapped) != size:
+            raise StoreCorrupt(f"event {self.first} has {size} bytes, {path} has {len(mapped)}: `shmstore check` tells more")
+        return memoryview(mapped)
+
+
+class _Copied(Batch):
+    """A batch on memory of its own."""
+
+    __slots__ = ("_ends", "_oversized", "_rows", "_slots")
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch._segment, batch.first, batch.last, batch.generation)
+        self._oversized = batch.oversized
+        self._slots = batch.slots
+        self._ends = batch.ends
+        self._rows = batch.rows
+        self._raw = memoryview(bytes(batch.raw))
+
+    slots = property(lambda self: self._slots)
+    ends = property(lambda self: self._ends)
+    rows = property(lambda self: self._rows)
+    oversized = property(lambda self: self._oversized)
+    _flags = property(lambda self: self._slots["flags"])
+
+    def payloads(self) -> Iterator[memoryview]:
+        return self._each()
+
+    def copy(self) -> Batch:
+        return self

@@ -1,0 +1,108 @@
+"""Durable positions of subscriptions: one small file each, replaced atomically.
+
+A checkpoint stands only at an ack point that was acked, so that a reader resumed from it sees whole transactions and
+misses nothing; it may be older than the ack by the interval at which it is written, never ahead of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from shmstore.atomic_file import replace
+from shmstore.errors import StoreError, refused
+from shmstore.event import Position
+from shmstore.memory.segment import check_name
+
+
+class Checkpoint(NamedTuple):
+    """An acked place: the position outlives the store, the sequence counts only inside `epoch`."""
+
+    position: Position
+    epoch: int
+    sequence: int
+
+
+def state_directory() -> Path:
+    """Where checkpoints live: ``$SHMSTORE_STATE``, else ``$XDG_STATE_HOME/shmstore``, else ``~/.local/state/shmstore``."""
+    chosen = os.environ.get("SHMSTORE_STATE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "shmstore"
+
+
+class CheckpointFile:
+    """The checkpoint of one subscription of one store: ``DIRECTORY/STORE/SUBSCRIPTION.json``."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None, store: str, subscription: str) -> None:
+        self.path = Path(directory or state_directory()) / check_name(store) / f"{check_name(subscription)}.json"
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint; None where none was ever written. Raises `StoreError` where the file is damaged."""
+        try:
+            value = json.loads(self.path.read_text())
+            position = Position(str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"]))
+            return Checkpoint(position, int(value["epoch"]), int(value["sequence"]))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it to start anew"
+            ) from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint: after a crash at any point it is the old one or the new one, whole. Raises `StoreError`."""
+        position = checkpoint.position
+        text = json.dumps({**position._asdict(), "epoch": checkpoint.epoch, "sequence": checkpoint.sequence})
+        replace(self.path, lambda at: at.write_text(text), "checkpoint", "name another folder with SHMSTORE_STATE")
+
+    def remove(self) -> None:
+        """Forget the checkpoint. Raises `StoreError` where it cannot be removed."""
+        _remove([self.path])
+
+
+def checkpoints(store: str, directory: str | os.PathLike[str] | None = None) -> dict[str, Checkpoint]:
+    """Return the checkpoints of all subscriptions of `store`, by subscription name."""
+    folder = Path(directory or state_directory()) / check_name(store)
+    found = {}
+    for path in _files(folder, "*.json"):
+        checkpoint = CheckpointFile(directory, store, path.stem).load()
+        if checkpoint is not None:
+            found[path.stem] = checkpoint
+    return found
+
+
+def forget(store: str) -> bool:
+    """Forget the checkpoints of `store` and how far its snapshots are; return whether there was anything."""
+    files = _files(state_directory() / check_name(store), "*.json", "snapshot*")
+    _remove(files)
+    return bool(files)
+
+
+def _files(folder: Path, *patterns: str) -> list[Path]:
+    """The files there that match, sorted; none where no such folder is. Path.glob takes one that cannot be read for empty."""
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if any(fnmatchcase(name, each) for each in patterns))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    fix = "let this user read and write there, or name another folder with SHMSTORE_STATE"
+    return refused(f"the state in {path} cannot be reached", error, fix)

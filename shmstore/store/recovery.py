@@ -1,0 +1,61 @@
+"""After a crash of the whole host: cut a file-backed store off at its last whole event.
+
+Pages of a mapped file reach the disk in any order, so the put cursor may be ahead of the payloads, and an ack behind the
+floor or ahead of the put cursor. Every event of such a store has a checksum: the first that does not match ends what can be
+believed, and all cursors are brought to before it, none below the floor, up to which all was acked. A crash of a process
+alone tears nothing, because memory is shared: so nothing is touched while anybody is attached with a role, and nothing is
+found when all is well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shmstore.errors import StoreCorrupt
+from shmstore.memory.layout import LOCK_PRODUCER, LOCK_SUBSCRIPTION, MAX_SEQUENCE, header_word
+from shmstore.memory.locks import Ownership
+from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, STATE_OF, slowest_ack
+from shmstore.store.batch import Batch
+
+if TYPE_CHECKING:
+    from shmstore.store.store import EventStore
+
+
+def recover(store: EventStore) -> int:
+    """Cut `store` off at its last whole event; return how many events were dropped. Does nothing while a role is held."""
+    segment, words = store.segment, store.segment.words
+    with store.lock:
+        roles = [Ownership(segment.fd, LOCK_PRODUCER)]
+        roles += [Ownership(segment.fd, LOCK_SUBSCRIPTION + place) for place in range(1, words[PLACES])]
+        if any(role.taken() for role in roles):
+            return 0
+        put, floor, first = words[PUT], words[FLOOR], segment.views.first
+        counted = [place for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
+        for place in counted:  # an ack that is on disk later than the floor it made possible
+            words[ACK_OF[place]] = min(max(words[ACK_OF[place]], floor), put)
+        whole = max(_last_whole(store), first - 1)
+        for place in counted:
+            words[ACK_OF[place]] = min(words[ACK_OF[place]], whole)
+            if not words[ACK_OF[place]] <= words[GET_OF[place]] <= whole:
+                words[GET_OF[place]] = words[ACK_OF[place]]
+        if whole == put:
+            return 0
+        words[FLOOR] = min(floor, whole)
+        words[OVERSIZED] = min(words[OVERSIZED], whole)
+        words[PUT] = whole
+        words[header_word("producer_pid")] = 0
+        return put - whole
+
+
+def _last_whole(store: EventStore) -> int:
+    segment = store.segment
+    views, put = segment.views, segment.words[PUT]
+    acked = min(slowest_ack(views), put)
+    if not 0 <= put - acked <= views.capacity or put > MAX_SEQUENCE:
+        return acked
+    for sequence in range(acked + 1, put + 1):
+        try:
+            Batch(segment, sequence, sequence, -1).verify()
+        except StoreCorrupt:
+            return sequence - 1
+    return put

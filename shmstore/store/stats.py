@@ -1,0 +1,229 @@
+"""What can be seen of a store from outside, at one moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final, NamedTuple
+
+from shmstore.event import Position
+from shmstore.memory.layout import (
+    DISARMED,
+    LOCK_PRODUCER,
+    LOCK_SUBSCRIPTION,
+    STREAM_FIELDS,
+    StoreFlag,
+    SubscriptionState,
+    header_word,
+    subscription_word,
+)
+from shmstore.memory.locks import Ownership, start_time
+from shmstore.memory.segment import Segment
+from shmstore.ring.cursors import ACK_OF, GET_OF, PLACES, PUT, ROOM_WANTED, STATE_OF, Cursor, cursor_at, slowest_ack
+from shmstore.store.lookup import last_ack_point_until
+
+LOOK_BACK: Final = 1 << 16  # events
+STREAM_WORDS: Final = tuple(header_word(f"stream_{field}") for field in STREAM_FIELDS)
+
+
+class SubscriptionStat(NamedTuple):
+    """One subscription. Lags count from its ack to the put cursor; `lag_ms` is event time, 0 when nothing waits, as is `oldest_ms`, the
+    time of the oldest event that it has not acked."""
+
+    name: str
+    state: str
+    get: Cursor
+    ack: Cursor
+    owner_pid: int
+    alive: bool
+    heartbeat_ms: int
+    lag_events: int
+    lag_bytes: int
+    lag_rows: int
+    lag_ms: int
+    ack_point: int | None
+    oldest_ms: int = 0
+
+    @property
+    def standing(self) -> str:
+        """Name, owner and ack, for a sentence about who holds the producer up."""
+        dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "nobody reads it"
+        reader = f"read by pid {self.owner_pid}" if self.alive else dead
+        return f"subscription {self.name!r} ({reader}) has acked {f'up to {self.ack.sequence:,}' if self.ack.sequence >= 0 else 'nothing'}"
+
+
+class StreamStat(NamedTuple):
+    """How a producer's stream goes, as it says about once a second. Counts are of its present run; times as in `StoreStat`.
+
+    `behind_ms` is what passed from the newest event's time to its put, growing while it waits for room, and 0 once the source has
+    said that there is nothing more. `purge_ms` is when the source may remove what is to be read next; 0: not that anybody knew.
+    """
+
+    connected: bool = False
+    heard_ms: int = 0  # when the source last said something, heartbeats included
+    put_ms: int = 0  # when something was put last
+    behind_ms: int = 0
+    blocked_ms: int = 0  # all waiting for room in the ring
+    reconnects: int = 0
+    transactions: int = 0  # transaction ends and DDLs put
+    skipped: int = 0  # events that could not be decoded, with on_error = skip
+    snapshot_tables: int = 0
+    snapshot_open: int = 0  # of these, not done
+    snapshot_rows: int = 0
+    purge_ms: int = 0
+
+
+def forgetting(store: str, subscription: str) -> str:
+    """The command that forgets a subscription."""
+    return f"shmstore unsubscribe {store} {subscription}"
+
+
+class StoreStat(NamedTuple):
+    """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take.
+
+    `room_wanted` is the ack that a living producer waits for, because what it puts does not fit; None where it does not wait.
+    """
+
+    name: str
+    path: str | None
+    epoch: int
+    created_ms: int
+    capacity: int
+    memory_unit: int
+    limit_bytes: int
+    batch_mode: str
+    ddl_isolation: bool
+    lag: str
+    checksum: bool
+    segment_bytes: int
+    put: Cursor
+    oldest: int
+    newest: int
+    free_events: int
+    free_bytes: int
+    producer_pid: int
+    producer_alive: bool
+    heartbeat_ms: int
+    source: str
+    source_position: Position | None
+    subscriptions: tuple[SubscriptionStat, ...]
+    room_wanted: int | None = None
+    put_position: Position | None = None  # of the newest transaction end or DDL, with its GTID set
+    evictions: int = 0
+    stream: StreamStat = StreamStat()
+
+    @property
+    def slowest(self) -> SubscriptionStat | None:
+        """The subscription that has acked least; None where there is none that holds anything back."""
+        active = (each for each in self.subscriptions if each.state == "active")
+        return min(active, key=lambda each: each.ack.sequence, default=None)
+
+    @property
+    def holdup(self) -> str:
+        """Who holds the producer up and what to do, as a sentence."""
+        if (slowest := self.slowest) is None:
+            return "nobody is subscribed: let a reader come"
+        return f"{slowest.standing} of {self.newest:,}: let it read on, or forget it with `{forgetting(self.name, slowest.name)}`"
+
+
+def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_position: Position | None) -> StoreStat:
+    """Describe the store at this moment."""
+    views, words = segment.views, segment.words
+    put = cursor_at(views, words[PUT])
+    floor = cursor_at(views, min(slowest_ack(views), put.sequence))  # looked at after put, or the room could be negative
+    file = segment.read_text("source_file")
+    alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
+    wanted = words[ROOM_WANTED]  # a wish outlives the producer that died with it
+    stream = StreamStat._make(words[word] for word in STREAM_WORDS)
+    waits = alive and wanted != DISARMED and slowest_ack(views) < wanted
+    return StoreStat(
+        name=segment.name,
+        path=segment.path,
+        epoch=segment.epoch,
+        created_ms=segment.created_ms,
+        capacity=views.capacity,
+        memory_unit=segment.memory_unit,
+        limit_bytes=views.limit,
+        batch_mode=segment.batch_mode.name,
+        ddl_isolation=bool(segment.flags & StoreFlag.DDL_ISOLATION),
+        lag="evict" if segment.flags & StoreFlag.EVICT else "block",
+        checksum=bool(segment.flags & StoreFlag.CHECKSUM),
+        segment_bytes=segment.sizes.total,
+        put=put,
+        oldest=floor.sequence + 1,
+        newest=put.sequence,
+        free_events=views.capacity - (put.sequence - floor.sequence),
+        free_bytes=min(views.limit, max(0, views.limit - (put.bytes - floor.bytes))),  # a slot may be another's by now
+        producer_pid=words[header_word("producer_pid")],
+        producer_alive=alive,
+        heartbeat_ms=words[header_word("heartbeat_ms")],
+        source=segment.read_text("source"),
+        source_position=Position(file, words[header_word("source_offset")]) if file else None,
+        subscriptions=subscriptions,
+        room_wanted=wanted if waits else None,
+        put_position=put_position,
+        evictions=words[header_word("evictions")],
+        stream=stream._replace(connected=alive and bool(stream.connected)),
+    )
+
+
+def subscriptions_of(segment: Segment) -> tuple[SubscriptionStat, ...]:
+    """Describe every subscription at this moment."""
+    words = segment.words
+    places = range(1, words[PLACES])
+    return tuple(_subscription(segment, place) for place in places if words[STATE_OF[place]] != SubscriptionState.FREE)
+
+
+def _subscription(segment: Segment, place: int) -> SubscriptionStat:
+    views, words = segment.views, segment.words
+    ack = cursor_at(views, words[ACK_OF[place]])
+    get = cursor_at(views, words[GET_OF[place]])
+    put = cursor_at(views, words[PUT])
+    since = _time_at(segment, max(ack.sequence, views.first), put.sequence)  # who never acked has waited since the first event
+    return SubscriptionStat(
+        name=segment.read_text("name", place),
+        state="lost" if words[STATE_OF[place]] == SubscriptionState.LOST else "active",
+        get=get,
+        ack=ack,
+        owner_pid=words[subscription_word(place, "owner_pid")],
+        alive=Ownership(segment.fd, LOCK_SUBSCRIPTION + place).taken(),
+        heartbeat_ms=words[subscription_word(place, "heartbeat_ms")],
+        lag_events=put.sequence - ack.sequence,
+        lag_bytes=put.bytes - ack.bytes,
+        lag_rows=put.rows - ack.rows,
+        lag_ms=max(0, put.time_ms - since) if put.sequence > ack.sequence else 0,
+        ack_point=last_ack_point_until(segment, ack.sequence),
+        oldest_ms=cursor_at(views, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
+    )
+
+
+def _time_at(segment: Segment, sequence: int, put: int) -> int:
+    """How far event time had come at `sequence`: a clock that jumped back, and forth again, made no reader late.
+
+    What came before it counts as far as the slots reach, `LOOK_BACK` at most, but nothing that is still to come.
+    """
+    views = segment.views
+    first = max(views.first, put - views.places + 2, sequence - LOOK_BACK)
+    i = first & (views.places - 1)
+    times = views.slots["time"][i : i + max(0, sequence - first + 1)]
+    return int(max(cursor_at(views, sequence).time_ms, times[times <= time.time_ns() // 1_000_000].max(initial=0)))
+
+
+def note_producer(segment: Segment) -> None:
+    """Write down that this process is the producer, for people to read: the role itself is a kernel lock."""
+    pid = os.getpid()
+    segment.words[header_word("producer_pid")] = pid
+    segment.words[header_word("producer_start")] = start_time(pid)
+
+
+def note_heartbeat(segment: Segment, source: str, position: Position | None, stream: StreamStat | None) -> None:
+    """Write down that the producer lives, what it reads from, how far it has read, and how its stream goes."""
+    if stream is not None:
+        for word, value in zip(STREAM_WORDS, stream, strict=True):
+            segment.words[word] = int(value)
+    if source:
+        segment.write_text("source", source)
+    if position is not None:
+        segment.write_text("source_file", position.file)
+        segment.words[header_word("source_offset")] = position.offset
+    segment.words[header_word("heartbeat_ms")] = time.time_ns() // 1_000_000

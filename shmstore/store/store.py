@@ -1,0 +1,321 @@
+"""EventStore: a ring in named shared memory, its waiting, its roles and its subscriptions."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore.encoding import codec
+from shmstore.encoding.checksum import with_checks
+from shmstore.errors import ProducerInUse, StoreClosed
+from shmstore.event import Position
+from shmstore.memory import segment
+from shmstore.memory.create_options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
+from shmstore.memory.deadline import Deadline
+from shmstore.memory.layout import DISARMED, LOCK_PRODUCER, LOCK_TABLE, BatchMode, StoreFlag, StoreState, header_word
+from shmstore.memory.locks import Lock, Ownership
+from shmstore.memory.ordering import ASYMMETRIC, fence
+from shmstore.memory.segment import Segment
+from shmstore.memory.semaphores import Condition
+from shmstore.ring import overflow
+from shmstore.ring.cursors import ARMED, PUT, ROOM_WANTED, armed_readers, slowest_ack
+from shmstore.ring.put_request import Events, Unclaimed, admit, listed
+from shmstore.ring.wakeups import Wakeups
+from shmstore.ring.writer import Writer, plain_slots, writer_of
+from shmstore.start_position import Start
+from shmstore.store import lookup
+from shmstore.store.backpressure import Room
+from shmstore.store.checkpoint import CheckpointFile
+from shmstore.store.replay_filter import Passed
+from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
+from shmstore.store.subscription import Subscription
+from shmstore.store.subscription_table import SubscriptionTable
+from shmstore.store.view import StoreView
+
+STATE: Final = header_word("state")
+LIVE: Final = int(StoreState.LIVE)
+
+_open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
+
+
+class EventStore(StoreView):
+    """A ring of events in named shared memory: one producer puts, many subscriptions get and ack, each at its own pace.
+
+    Make one with `create` or `attach`. An object serves one thread at a time; other threads and processes attach again
+    by name. A forked child must attach again: its parent keeps the roles.
+    """
+
+    def __init__(self, mapped: Segment) -> None:
+        super().__init__(mapped)
+        self.lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
+        self._table = SubscriptionTable(mapped, self.lock)
+        self._wakeups = Wakeups(mapped)
+        self._room = Room(mapped, self._table, self._wakeups.room, self._wakeups.notify)
+        self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
+        self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
+        self._put_now: Callable[[object], int] | None = None  # the compiled way of a put about which nothing is unusual
+        self._put_encoded_now: Callable[[object, object], int] | None = None
+        self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
+        self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
+        _open_stores.add(self)
+
+    # ------------------------------------------------------------ create, attach, unlink, close
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        capacity: int = DEFAULT_CAPACITY,
+        memory_unit: int = DEFAULT_MEMORY_UNIT,
+        batch_mode: BatchMode = BatchMode.MEMSIZE,
+        ddl_isolation: bool = False,
+        lag: str = "block",
+        evict_after: float = 30.0,
+        mode: int = 0o600,
+        group: str | int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        checksum: bool | None = None,
+        first_sequence: int = 0,
+    ) -> EventStore:
+        """Make a store and attach to it.
+
+        `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the room for their payloads (in
+        ITEMSIZE mode, too: it is memory). `lag` says what a put does when a subscription holds it up: "block", or "evict" it
+        after `evict_after` seconds. `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is
+        on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
+        """
+        options = checked(
+            capacity=capacity,
+            memory_unit=memory_unit,
+            batch_mode=batch_mode,
+            ddl_isolation=ddl_isolation,
+            lag=lag,
+            evict_after=evict_after,
+            checksum=path is not None if checksum is None else checksum,
+            first_sequence=first_sequence,
+        )
+        return cls(segment.create(name, options, path=path, mode=mode, group=group))
+
+    @classmethod
+    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> Self:
+        """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
+        store = cls(segment.attach(name, path=path))
+        if store._checksum:
+            from shmstore.store.recovery import recover  # only file-backed stores come back from a crash of the whole host
+
+            recover(store)
+        return store
+
+    @staticmethod
+    def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
+        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`."""
+        segment.unlink(name, path=path)
+
+    def close(self) -> None:
+        """Give up all roles held through this object. The store stays. Idempotent."""
+        if self._closed:
+            return
+        with ExitStack() as rest:  # whatever happens to the others, as where the disk refuses one's checkpoint
+            rest.callback(self.segment.close)
+            rest.callback(self._retire)
+            if self._producer.held:
+                self._words[header_word("producer_pid")] = 0
+                self._producer.release()
+            for subscription in self._subscriptions:
+                rest.callback(subscription.close)
+
+    def _retire(self) -> None:
+        self._closed = True
+        self._put_now = self._put_encoded_now = None
+        if not isinstance(self._writer, Unclaimed):
+            self._writer.close()
+        self._writer = Unclaimed(self._claimed)  # type: ignore[assignment]
+
+    def _abandon(self) -> None:
+        """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
+        for subscription in list(self._subscriptions):
+            subscription._retire()
+        self._retire()
+
+    # ------------------------------------------------------------ put
+
+    def claim(self, *, start: Position | None = None) -> None:
+        """Become the producer. Raises `ProducerInUse` while another lives. Idempotent.
+
+        `start` is where the source was opened: in an empty store it is noted, so that `find` can tell "before the first
+        event" from "lost"; who claims first and learns it then calls again. What a killed producer left half done is not
+        visible and is overwritten.
+        """
+        self._check_open()
+        if not self._producer.acquire():
+            pid = self._words[header_word("producer_pid")]
+            raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
+        if start is not None and self._words[PUT] == self._views.first - 1:
+            lookup.note_start(self.segment, start)
+        if not isinstance(self._writer, Unclaimed):
+            return
+        note_producer(self.segment)
+        self._words[ROOM_WANTED] = DISARMED
+        overflow.remove_orphans(self.segment)
+        with self._table.locked():
+            self._writer = writer_of(self._views)
+        if self._views.native is not None and not self._checksum:
+            writer: Any = self._writer
+            self._put_now, self._put_encoded_now = writer.put_now, writer.put_encoded_now
+
+    def _claimed(self) -> Writer:
+        self.claim()
+        return self._writer
+
+    def put(self, events: Events, *, timeout: float | None = None) -> int:
+        """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
+
+        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for room up to `timeout` seconds: None without limit, 0 not
+        at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
+        `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
+        """
+        if self._put_now is not None and (sequence := self._put_now(events)) != -1:  # else the long way
+            return sequence
+        writer = self._writer
+        if self._words[STATE] != LIVE:
+            raise self._removed()
+        try:
+            if type(events) is bytes:
+                done = not self._checksum and writer.put_one(events)
+            else:
+                done = type(events) is list and 0 < len(events) <= self._views.capacity and type(events[0]) is bytes
+                done = done and not self._checksum and writer.put_many(events)  # type: ignore[arg-type]
+            if not done:
+                encoded, payloads = listed(events)
+                if encoded:
+                    return self.put_encoded(*codec.encode_batch(encoded), timeout=timeout)
+                return self.put_encoded(b"".join(payloads), plain_slots(payloads), timeout=timeout)
+        except BaseException:
+            self._resync()
+            raise
+        return self._published() if self._words[ARMED] or not ASYMMETRIC else writer.put
+
+    def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
+        """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).
+
+        The caller fills size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
+        """
+        if self._put_encoded_now is not None and (sequence := self._put_encoded_now(blob, slots)) != -1:
+            return sequence
+        n = len(slots)
+        if n == 0:
+            return self._words[PUT]
+        writer = self._writer
+        if self._words[STATE] != LIVE:
+            raise self._removed()
+        slots, sizes, total, oversized = admit(self.segment, blob, slots, writer.put)
+        if self._checksum:
+            slots = with_checks(blob, slots, writer.put + 1)
+        try:
+            if oversized:
+                self._room.wait(writer, n, total, Deadline(timeout))
+                overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
+                overflow.write(self.segment, writer.put + 1, blob)
+                lookup.note_oversized(self.segment, blob)
+                writer.announce_oversized()
+                writer.put_encoded(b"", slots, sizes)
+            elif not writer.put_encoded(blob, slots, sizes):
+                self._room.wait(writer, n, total, Deadline(timeout))
+                writer.put_encoded(blob, slots, sizes)
+        except BaseException:
+            self._resync()
+            raise
+        return self._published()
+
+    def _published(self) -> int:
+        """Wake who waits for what is there now. It may not fail: whoever puts again after an error puts twice."""
+        if not ASYMMETRIC:
+            fence()  # the cursor, before the look at who waits: see Subscription._await
+        if self._words[ARMED]:
+            self._wakeups.notify(armed_readers(self._views, everyone=False))
+        return self._writer.put
+
+    def _resync(self) -> None:
+        if not isinstance(self._writer, Unclaimed):
+            self._writer.resync()
+
+    def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
+        """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
+        self._check_open()  # a producer that has nothing to put learns here that the store is gone
+        if not self._producer.held:
+            raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
+        note_heartbeat(self.segment, source, position, stream)
+
+    # ------------------------------------------------------------ wake-ups
+
+    def wake_producer(self) -> None:
+        """Wake the producer that waits for room."""
+        self._wakeups.room.notify()
+
+    def free_oversized(self, after: int) -> None:
+        """Free the segments of oversized events after `after` that everybody has acked."""
+        overflow.free(self.segment, after)
+
+    # ------------------------------------------------------------ subscriptions
+
+    def subscribe(
+        self, name: str, *, start: Start = "earliest", checkpoint: CheckpointFile | None = None, checkpoint_interval: float = 1.0
+    ) -> Subscription:
+        """Own the subscription `name` until `Subscription.close` or the death of this process.
+
+        A known name goes on after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
+        sequence of the first event wanted, a `Position` (the first event after it), a datetime (the first transaction that ends
+        then or later), or one of these as text: see `shmstore.start_position`. With `checkpoint`, the acked position
+        is made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the
+        file holds: of a store made anew, it is not given what it had acked of the old one. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
+        """
+        self._check_open()
+        saved = checkpoint.load() if checkpoint is not None else None
+        passed = Passed(saved.position) if saved is not None and saved.epoch != self.epoch else None
+        begin = start if saved is None else passed or saved.sequence + 1
+        before = slowest_ack(self._views)
+        place, owner = self._table.take(name, begin)
+        woken = self._wakeups.condition(place)
+        subscription = Subscription(self, name, place, owner, woken, checkpoint, checkpoint_interval, passed)
+        self._subscriptions.add(subscription)
+        self.free_oversized(before)  # place 0 may have been what held them, and the producer, up
+        if self._words[ROOM_WANTED] != DISARMED:
+            self.wake_producer()
+        return subscription
+
+    def disown(self, subscription: Subscription) -> None:
+        """Forget a subscription that was closed."""
+        self._subscriptions.discard(subscription)
+
+    def unsubscribe(self, name: str) -> None:
+        """Forget a subscription that nobody reads now. Of the last one, what it had not acked is kept for the next, unless that held
+        the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        self._check_open()
+        self._freeing(lambda: self._table.remove(name))
+
+    def clear(self) -> None:
+        """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
+        self._check_open()
+        self._freeing(self._table.clear)
+
+    def _freeing(self, change: Callable[[], None]) -> None:
+        """Change the table, then free what nobody holds any more."""
+        before = slowest_ack(self._views)
+        change()
+        self.free_oversized(before)
+        self.wake_producer()
+
+
+def _after_fork() -> None:
+    for store in list(_open_stores):
+        store._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,453 @@
+"""Subscription: a named reader of a store, with a get and an ack cursor of its own."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final
+
+from shmstore.errors import AckError, StoreClosed, StoreCorrupt, SubscriptionLost
+from shmstore.event import Position
+from shmstore.memory.deadline import Deadline
+from shmstore.memory.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
+from shmstore.memory.locks import WAIT_SLICE, Ownership
+from shmstore.memory.ordering import ASYMMETRIC, fence, heavy_fence
+from shmstore.memory.semaphores import Condition
+from shmstore.ring.cursors import (
+    ACTIVE,
+    ARMED,
+    OVERSIZED,
+    PUT,
+    ROOM_WANTED,
+    STATE_OF,
+    WANTED_OF,
+    Cursor,
+    cursor_at,
+    room_is_wanted,
+)
+from shmstore.ring.reader import reader_of
+from shmstore.start_position import Start
+from shmstore.store import lookup
+from shmstore.store.batch import Batch
+from shmstore.store.checkpoint import Checkpoint, CheckpointFile
+from shmstore.store.replay_filter import Passed
+
+if TYPE_CHECKING:
+    from shmstore.store.store import EventStore
+
+NO_LIMIT: Final = 2**62
+FOR_EVER: Final = 1e9  # seconds
+BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
+SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
+LOOK: Final = 40e-9  # ... so many seconds each
+A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
+
+
+class _Closed:
+    """Stands in for the reader after close(): whatever is asked of it says so."""
+
+    def __getattr__(self, name: str) -> object:
+        raise StoreClosed("the subscription is closed: subscribe again")
+
+
+class Subscription:
+    """A reader's end of a store. Made by `EventStore.subscribe`; owned until `close` or the death of the process.
+
+    Set `spin` to let each get look for events for so many seconds before it sleeps: a processor for microseconds.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        name: str,
+        place: int,
+        owner: Ownership,
+        condition: Condition,
+        checkpoint: CheckpointFile | None,
+        checkpoint_interval: float,
+        passed: Passed | None = None,
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.place = place
+        self._owner = owner
+        self._views = store.segment.views
+        self._segment = store.segment
+        self._words = self._views.words
+        self._condition = condition
+        flags = store.segment.flags
+        self._reader = reader_of(self._views, place, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
+        # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
+        # before the place it went back to.
+        # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
+        self._kept: list[tuple[int, int]] = []
+        self._passed = passed  # until it is over
+        self._careful = bool(flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM)) or passed is not None
+        self._checkpoint = checkpoint
+        self._interval = checkpoint_interval
+        self._unsaved: Checkpoint | None = None
+        self._refused = False  # by the disk, when the checkpoint was last written
+        self._saved_at = 0.0
+        self._spins = 0
+        self.spin = 0.0
+        # Compiled ways of a get, of one that waits, and of an ack, about which nothing is unusual.
+        self._take_now = self._wait_now = self._ack_now = None
+        self._tune()
+
+    def _tune(self) -> None:
+        if self._views.native is not None:
+            reader: Any = self._reader
+            plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
+            gets, acks = plain and not self._careful, self._checkpoint is None and not self._careful
+            reader.tune(self._segment, Batch, gets, acks, BUSY, SPINS * LOOK)
+            self._take_now, self._wait_now, self._ack_now = reader.take_now, reader.wait_now, reader.ack_now
+
+    # ------------------------------------------------------------ get
+
+    def get(
+        self,
+        limit: int | None = None,
+        *,
+        limit_events: int | None = None,
+        limit_bytes: int | None = None,
+        timeout: float | None = None,
+        min_events: int = 1,
+    ) -> Batch:
+        """Return the next events and move the get cursor over them.
+
+        `limit` counts events in an ITEMSIZE store and memory units in a MEMSIZE store; `limit_events` and `limit_bytes`
+        say it outright. At least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
+        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for room, what is there is
+        returned, at the deadline perhaps an empty batch. With DDL isolation a DDL comes alone.
+
+        Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
+        """
+        deadline = None
+        if self._take_now is not None and limit is None and limit_bytes is None and min_events == 1:
+            taken = self._take_now(limit_events)
+            if taken is not None:
+                return taken
+            if timeout != 0 and not self.spin:
+                deadline = Deadline(timeout)
+                taken = self._wait_now(limit_events, deadline.left(FOR_EVER), WAIT_SLICE)
+                if taken is not None:
+                    return taken
+        try:
+            if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
+                first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
+                if last >= first and not self._careful:
+                    return Batch(self._segment, first, last, self._reader.generation)
+            else:
+                first, last = 1, 0
+                if limit is not None and self._segment.batch_mode is BatchMode.ITEMSIZE:
+                    limit_events = limit if limit_events is None else min(limit, limit_events)
+                elif limit is not None:
+                    room = limit * self._segment.memory_unit
+                    limit_bytes = room if limit_bytes is None else min(room, limit_bytes)
+            while True:
+                if last < first:
+                    events = NO_LIMIT if limit_events is None else limit_events
+                    if not 0 < min_events <= min(events, self._views.capacity):
+                        raise ValueError(self._why_not(min_events, events))
+                    deadline = deadline or Deadline(timeout)
+                    if self._await(min_events, deadline):
+                        first, last = self._reader.take(events, limit_bytes)
+                    else:
+                        first, last = self._reader.get + 1, self._reader.get
+                batch = Batch(self._segment, first, last, self._reader.generation)
+                if not self._careful or not batch:
+                    return batch
+                batch = self._checked(batch)
+                if self._passed is None:
+                    return batch
+                fresh = self._pass_over(self._passed, batch)
+                if fresh and (fresh.first == first or len(fresh) >= min_events):
+                    return fresh
+                self._reader.rollback_to(fresh.first - 1)
+                first, last = 1, 0  # wait for more
+        except StoreCorrupt:
+            self._check_state()  # an evicted reader finds nonsense where its events were
+            raise
+
+    def _why_not(self, min_events: int, events: int) -> str:
+        if events < 1:
+            return f"the limit is {events} events: give at least 1"
+        most = min(events, self._views.capacity)
+        return f"min_events is {min_events}: give 1 to {most} (the limit, and the capacity of the store)"
+
+    def _await(self, n: int, deadline: Deadline) -> bool:
+        """Wait until `n` events are there, or any while the producer waits for room; False at the deadline with nothing.
+
+        Lost wake-ups are ruled out by order: wanted, armed, heavy fence, look. The producer publishes, looks at armed.
+        """
+        words, get = self._words, self._reader.get
+        wanted_word = WANTED_OF[self.place]
+        if (self._spins or self.spin) and self._spun(n, deadline):
+            return self._reader.available() >= n
+        try:
+            while True:
+                words[wanted_word] = get + n
+                words[ARMED] = 1
+                heavy_fence()
+                there = self._reader.available()
+                if there >= n or (there and words[ROOM_WANTED] != DISARMED):
+                    return True
+                self._check_state()
+                left = 0.0 if self._reader.interrupted else deadline.left(WAIT_SLICE)
+                if left <= 0:
+                    self._reader.interrupted = False
+                    return there > 0
+                words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
+                began = time.perf_counter()
+                self._condition.wait(left)
+                if time.perf_counter() - began < BUSY:
+                    self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
+                if words[PUT] >= get + n:  # the usual end of a wait: nothing to arm again
+                    return self._reader.available() >= n
+        finally:
+            words[wanted_word] = DISARMED
+
+    def _spun(self, n: int, deadline: Deadline) -> bool:
+        """Look at the put cursor for a while instead of sleeping; True as soon as `n` events seem to be there."""
+        wanted = self._reader.get + n
+        until = time.perf_counter() + deadline.left(max(self.spin, self._spins * LOOK))
+        self._spins = 0
+        while self._words[PUT] < wanted:
+            left = until - time.perf_counter()
+            if left <= 0 or self._reader.interrupted:
+                return False
+            if self._take_now is not None:
+                self._reader.look_now(n, min(left, A_MOMENT))
+        return True
+
+    def interrupt(self) -> None:
+        """End the wait of the running get, or of the next one that would wait, as if its deadline had come.
+
+        May be called from another thread or from a signal handler.
+        """
+        self._reader.interrupted = True
+        self._condition.notify()
+
+    def _check_state(self) -> None:
+        state = self._words[STATE_OF[self.place]]
+        if state == SubscriptionState.LOST:
+            raise SubscriptionLost(
+                f"subscription {self.name!r} of store {self.store.name!r} held the producer up for too long and was evicted after sequence "
+                f"{self._reader.ack}: forget it with `shmstore unsubscribe {self.store.name} {self.name}`, and subscribe anew or take a snapshot"
+            )
+        if state != ACTIVE:
+            raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")
+        if self._segment.removed:
+            raise StoreClosed(f"store {self.store.name!r} was removed: create it anew, or attach to its successor")
+
+    def _checked(self, batch: Batch) -> Batch:
+        """The batch, known to be whole: copied before a producer that evicts could have overwritten it, checksums right."""
+        try:
+            if self._segment.flags & StoreFlag.EVICT:
+                self._check_state()
+                batch = batch.copy()
+                fence()  # the copy was made before the state is looked at: still ACTIVE means nothing was overwritten
+                self._check_state()
+            if self._segment.flags & StoreFlag.CHECKSUM:
+                batch.verify()
+        except BaseException:
+            self._reader.rollback_to(batch.first - 1)
+            raise
+        return batch
+
+    def _pass_over(self, passed: Passed, batch: Batch) -> Batch:
+        """The first events of the batch that were not acked in an earlier life of the store; those before them are acked again."""
+        lead, fresh = passed.split(batch)
+        first = batch.first + lead
+        self._reader.rollback_to(first - 1)
+        if lead:
+            if self._reader.ack == batch.first - 1:
+                self.ack(first - 1)
+            else:
+                passed.runs[batch.first - 1] = first - 1
+        self._reader.rollback_to(first + fresh - 1)
+        if passed.over and not passed.runs:
+            self._end_earlier_life()
+        if first == batch.first and fresh == len(batch):
+            return batch
+        rest = Batch(self._segment, first, first + fresh - 1, self._reader.generation)
+        return self._checked(rest) if self._careful and rest else rest
+
+    # ------------------------------------------------------------ ack, rollback
+
+    def ack(self, what: Batch | int | Position) -> None:
+        """Say that everything up to a batch's last event, a sequence, or a binlog position is done. Cumulative.
+
+        What was got behind it stays got. An empty batch is ignored. Raises `AckError`, moving nothing, where it was not got,
+        was acked already, or belongs to a batch that a rollback took back; `SubscriptionLost` where the events are gone;
+        `StoreError` where the disk refuses the checkpoint: the ack counts all the same, and called again only that is written.
+        """
+        done = 0 if self._ack_now is None else self._ack_now(what)
+        if done == 1:
+            return
+        reader = self._reader
+        if done:
+            if room_is_wanted(self._views, reader.ack):
+                self.store.wake_producer()
+            return
+        if isinstance(what, Batch):
+            sequence = what.last
+            if sequence < what.first:
+                return
+            if what.generation != self._reader.generation:
+                self._check_generation(what)
+        elif isinstance(what, Position):
+            sequence = self._sequence_of(what)
+        else:
+            sequence = what
+        if self._refused and sequence == reader.ack:
+            self.save_checkpoint()  # this ack counted, and raised for its checkpoint alone: who tries it again means that
+            return
+        if not reader.ack < sequence <= reader.get:
+            raise AckError(
+                f"sequence {sequence} cannot be acked: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
+            )
+        if self._careful:
+            self._check_state()
+            if self._passed is not None:
+                sequence = self._passed.behind(sequence, reader.get)
+        before = reader.ack
+        reached = self._checkpoint_at(before, sequence) if self._checkpoint is not None else None
+        oversized = self._words[OVERSIZED] > before  # said before the event could be got: nothing that is acked here comes later
+        reader.ack_to(sequence)
+        if reached is not None:
+            self._unsaved = reached  # after the ack: what close() saves is never ahead of it
+        if not ASYMMETRIC:
+            fence()  # the ack, before the look at who waits for room: see Room.wait
+        if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
+            self.store.wake_producer()
+        if oversized:
+            fence()  # our ack, before the look at the others': of two at once, one must see both
+            self.store.free_oversized(before)
+        if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
+            self.save_checkpoint()
+
+    def rollback(self, what: Batch | int | None = None) -> None:
+        """Give again what was got and not acked: all of it, or from a batch or a sequence on.
+
+        Batches taken back cannot be acked any more. Raises `AckError`, moving nothing, as `ack` does.
+        """
+        reader = self._reader
+        to = reader.ack
+        if what is not None:
+            if isinstance(what, Batch) and what.generation != self._reader.generation:
+                self._check_generation(what)
+            to = (what.first if isinstance(what, Batch) else what) - 1
+            if not reader.ack <= to <= reader.get:
+                raise AckError(
+                    f"{what!r} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
+                )
+        reader.rollback_to(to)
+        while self._kept and self._kept[-1][1] >= to:
+            self._kept.pop()
+        self._kept.append((self._reader.generation, to))
+        reader.generation += 1
+        while len(self._kept) > 1 and self._kept[1][1] <= reader.ack:
+            del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
+
+    def seek(self, start: Start) -> None:
+        """Go on at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked. Back to the ack at most.
+
+        From there on also what was acked in an earlier life of the store is given. Raises `PositionNotFound`, moving nothing, where
+        it is acked, gone or not there yet; "earliest", and a time before that, mean the first event that is not acked.
+        """
+        self._check_state()
+        last = lookup.first_behind(self._segment, start, self._reader.ack, self.name) - 1
+        self.rollback()
+        self._end_earlier_life()
+        if last > self._reader.ack:
+            self._reader.rollback_to(last)  # forward, as if it had been got
+            self.ack(last)
+
+    def _end_earlier_life(self) -> None:
+        """From here on no event was acked in an earlier life of the store."""
+        if self._passed is not None:
+            self._passed = None
+            self._careful = bool(self._segment.flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM))
+            self._tune()
+
+    def _check_generation(self, batch: Batch) -> None:
+        after = bisect_left(self._kept, (batch.generation, -2))
+        if not 0 <= batch.generation < self._reader.generation or batch.last > self._kept[after][1]:
+            raise AckError(
+                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
+            )
+
+    def _sequence_of(self, position: Position) -> int:
+        slots = self._views.slots
+        for sequence in range(self._reader.get, self._reader.ack, -1):
+            slot = slots[sequence & (self._views.places - 1)]
+            if (int(slot["file"]), int(slot["offset"])) == position.order[:2]:
+                return sequence
+        raise AckError(
+            f"no event got and not acked ends at {position.file}:{position.offset}: give the position of one, or its sequence"
+        )
+
+    # ------------------------------------------------------------ cursors, checkpoint, end
+
+    @property
+    def get_cursor(self) -> Cursor:
+        """What was got so far."""
+        return cursor_at(self._views, self._reader.get)
+
+    @property
+    def ack_cursor(self) -> Cursor:
+        """What was acked so far."""
+        return cursor_at(self._views, self._reader.ack)
+
+    @property
+    def lag_events(self) -> int:
+        """Events put and not yet acked."""
+        return self._words[PUT] - self._reader.ack
+
+    def _checkpoint_at(self, before: int, sequence: int) -> Checkpoint | None:
+        """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the room away."""
+        if self._passed is not None:
+            return None  # the one of the store's earlier life says more, until all of that has been passed over
+        point = Batch(self._segment, before + 1, sequence, self._reader.generation).ack_point
+        if point is None:
+            return None
+        try:
+            position = Batch(self._segment, point, point, self._reader.generation).position_of(point)
+        except StoreCorrupt:
+            return None  # raw payloads of other users of the ring carry no position
+        return Checkpoint(position, self._segment.epoch, point)
+
+    def save_checkpoint(self) -> None:
+        """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses."""
+        if self._unsaved is not None and self._checkpoint is not None:
+            self._saved_at = time.monotonic()  # also where the disk refuses: the next try is not at the very next ack
+            self._refused = True
+            self._checkpoint.save(self._unsaved)
+            self._unsaved, self._refused = None, False
+
+    def close(self) -> None:
+        """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
+        try:
+            if self._owner.held:
+                self.save_checkpoint()
+        finally:
+            if self._owner.held:
+                self._words[subscription_word(self.place, "owner_pid")] = 0
+                self._owner.release()
+                self.store.disown(self)
+            self._retire()  # also where the disk refuses the checkpoint: the next owner may be there already
+
+    def _retire(self) -> None:
+        """Make every later call raise `StoreClosed`; the role is gone already."""
+        if self._wait_now is not None:
+            reader: Any = self._reader
+            reader.gets_now = False  # a signal's handler may close while compiled code waits
+        self._take_now = self._wait_now = self._ack_now = None
+        self._reader = _Closed()  # type: ignore[assignment]
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,175 @@
+"""StoreView: a store as whoever only looks at it sees it."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from shmstore.errors import StoreClosed
+from shmstore.event import Event, Position
+from shmstore.memory import segment
+from shmstore.memory.layout import BatchMode, StoreFlag
+from shmstore.memory.segment import Segment
+from shmstore.ring.cursors import PUT, Cursor, cursor_at, slowest_ack
+from shmstore.start_position import Start
+from shmstore.store import lookup
+from shmstore.store.batch import Batch
+from shmstore.store.stats import StoreStat, SubscriptionStat, describe, subscriptions_of
+
+
+class StoreView:
+    """A store to look at: what it is, what it keeps, who reads it. Nothing in it moves or is locked, and it need not be writable.
+
+    Make one with `attach`. An object serves one thread at a time.
+    """
+
+    def __init__(self, mapped: Segment) -> None:
+        self.segment = mapped
+        self._views = mapped.views
+        self._words = mapped.words
+        self._closed = False
+
+    @classmethod
+    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> Self:
+        """Look at a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing."""
+        return cls(segment.attach(name, path=path, read_only=True))
+
+    @staticmethod
+    def names() -> list[str]:
+        """Names of the stores in this host's shared memory."""
+        return segment.names()
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        self._closed = True
+        self.segment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ what the store is
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.segment.name
+
+    @property
+    def epoch(self) -> int:
+        """Random id of this life of the store; sequences compare only inside one epoch."""
+        return self.segment.epoch
+
+    @property
+    def capacity(self) -> int:
+        """Events that may be in flight."""
+        return self._views.capacity
+
+    @property
+    def memory_unit(self) -> int:
+        """Bytes of one memory unit."""
+        return self.segment.memory_unit
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes of payload that may be in flight."""
+        return self._views.limit
+
+    @property
+    def batch_mode(self) -> BatchMode:
+        """What `limit` of a get counts."""
+        return self.segment.batch_mode
+
+    @property
+    def ddl_isolation(self) -> bool:
+        """True where a DDL comes alone."""
+        return bool(self.segment.flags & StoreFlag.DDL_ISOLATION)
+
+    @property
+    def source(self) -> str:
+        """What the producer last said it reads from."""
+        return self.segment.read_text("source")
+
+    @property
+    def put_cursor(self) -> Cursor:
+        """What was put so far."""
+        return cursor_at(self._views, self._words[PUT])
+
+    @property
+    def newest(self) -> int:
+        """Last sequence put; ``oldest - 1`` when nothing is kept."""
+        return self._words[PUT]
+
+    @property
+    def oldest(self) -> int:
+        """First sequence that some subscription has not acked."""
+        return slowest_ack(self._views) + 1
+
+    # ------------------------------------------------------------ reading without taking
+
+    def peek(self, first: int, *, limit_events: int | None = None, limit_bytes: int | None = None) -> Batch:
+        """Return a copy of the events from sequence `first` on; nothing moves. At least one event where one is there.
+
+        Raises `PositionNotFound` where `first` is acked by all, or after ``newest + 1``.
+        """
+        self._check_open()
+        return lookup.peek(self.segment, first, limit_events, limit_bytes)
+
+    def find(self, start: Start) -> int:
+        """Return the sequence of the first event from `start` on, as `subscribe` takes it. Raises `PositionNotFound` where events may be missing."""
+        return lookup.first_wanted(self.segment, start)
+
+    @property
+    def first_position(self) -> Position | None:
+        """Position of the oldest event kept, or of the last event put where all are acked; None in an empty store."""
+        return lookup.position_if_readable(self.segment, min(self.oldest, self.newest))
+
+    @property
+    def latest_position(self) -> Position | None:
+        """Position of the last event put; None in an empty store."""
+        return lookup.position_if_readable(self.segment, self.newest)
+
+    @property
+    def latest_event(self) -> Event | None:
+        """The last event put, acked or not; None in an empty store and where its payload is gone (acked and oversized)."""
+        newest = self.newest
+        return lookup.event_at(self.segment, newest) if lookup.readable(self.segment, newest) else None
+
+    @property
+    def start_position(self) -> Position | None:
+        """Where the producer of the first event began to read, as it said when it claimed the empty store."""
+        return lookup.start_position(self.segment)
+
+    def last_ack_point(self) -> Position | None:
+        """Position of the newest transaction end or DDL put, acked or not: where a restarted producer goes on."""
+        return lookup.last_ack_point(self.segment)
+
+    def stat(self) -> StoreStat:
+        """Describe the store at this moment."""
+        return describe(self.segment, self.subscriptions(), lookup.last_ack_point_if_readable(self.segment))
+
+    def subscriptions(self) -> tuple[SubscriptionStat, ...]:
+        """Describe every subscription."""
+        self._check_mapped()
+        return subscriptions_of(self.segment)
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the store, a sentence each; an empty list where nothing is."""
+        self._check_mapped()
+        from shmstore.store.integrity import findings  # only here: it knows every part
+
+        return findings(self.segment)
+
+    def _check_mapped(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"store {self.name!r} is closed: attach again")
+
+    def _check_open(self) -> None:
+        self._check_mapped()
+        if self.segment.removed:
+            raise self._removed()
+
+    def _removed(self) -> StoreClosed:
+        return StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")

@@ -1,0 +1,315 @@
+"""Copies in PostgreSQL, MariaDB and MySQL: real servers, through the JVM of a real Spark."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import Column, Event, EventStore, EventType, TableSchema
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
+from shmstore.consumer.spark.replicate.jdbc_connection import Database, DatabaseError
+from shmstore.consumer.spark.replicate.replicate import Replication, replicate
+from shmstore.encoding.codec import encode
+from tests.consumer.spark.copies import Copies, copies, text
+from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.consumer.spark.queries import started
+from tests.consumer.spark.test_examples import example
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+@pytest.fixture(scope="module", params=["postgresql", "mariadb", "mysql"])
+def target(request: pytest.FixtureRequest) -> Iterator[Copies]:
+    server = None if request.param == "postgresql" else request.getfixturevalue(request.param)
+    with copies(request.param, server, "shop") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def empty(target: Copies) -> Iterator[None]:
+    """Each test begins without copies and without marks."""
+    yield
+    target.query(
+        f"DROP {'SCHEMA' if target.kind == 'postgresql' else 'DATABASE'} IF EXISTS shop"
+        + " CASCADE" * (target.kind == "postgresql")
+    )
+
+
+def replication(target: Copies, spark: Any, **named: Any) -> Replication:
+    return Replication(Options.parse({"store": "none"}), "{database}.{table}", "jdbc", database=target.connect(spark), **named)
+
+
+def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
+    copy.apply([encode(event) for events in transactions for event in events], query, batch)
+
+
+def texts(rows: Any) -> list[tuple[str, ...]]:
+    return sorted(tuple(map(text, row)) for row in rows)
+
+
+def test_random_changes_in_random_batches_equal_a_model(target: Copies, spark: Any, binlog: Binlog, seed: int) -> None:
+    """Whatever the changes, however they are cut into batches, failed and replayed, the copy equals the source."""
+    choose = random.Random(seed)
+    model: dict[int, tuple[Any, ...]] = {}
+    copy = replication(target, spark)
+    for batch in range(15):
+        transactions = []
+        for _ in range(choose.randrange(1, 6)):
+            kind = choose.choice("iiiuudkt" if choose.random() < 0.9 else "t")
+            free = [key for key in range(60) if key not in model]
+            if kind == "i" and free:
+                states = ["a", "ä😀'\\\n\"{d}", "\\'", "%s?", "", " x ", None]
+                fresh = [order_row(key, status=choose.choice(states)) for key in choose.sample(free, min(4, len(free)))]
+                transactions.append(binlog.insert(*fresh))
+                model.update({row[0]: row for row in fresh})
+            elif kind in "ukd" and model:
+                old = model.pop(choose.choice(list(model)))
+                if kind == "d":
+                    transactions.append(binlog.delete(old))
+                else:
+                    key = choose.choice(free) if kind == "k" and free else old[0]
+                    model[key] = order_row(key, status=choose.choice("xyz"))
+                    transactions.append(binlog.update((old, model[key])))
+            elif kind == "t":
+                transactions.append(binlog.ddl("TRUNCATE TABLE orders", EventType.TRUNCATE))
+                model.clear()
+        if choose.random() < 0.3:
+            broken = binlog.ddl("alter table orders add made datetime default now()")
+            with pytest.raises(CannotFollow):
+                apply(copy, batch, *transactions, broken)  # nothing of it may be there
+        apply(copy, batch, *transactions)
+        if choose.random() < 0.3:
+            copy = replication(target, spark)  # the driver was killed after the sink, before Spark's commit log
+            apply(copy, batch, *transactions)
+        if model:
+            assert target.select("orders") == texts(model.values()), f"seed {seed}, batch {batch}"
+
+
+def test_a_batch_is_one_transaction_over_all_tables(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """What stops a batch in one table leaves the others as they were; a replayed batch changes nothing."""
+    log = TableSchema("shop", "log", (Column("n", "int"), Column("t", "varchar", size=20)), (0,))
+    copy = replication(target, spark)
+    apply(copy, 0, binlog.insert(order_row(1)), binlog.insert((1, "a"), table=log))
+    target.query("DROP TABLE shop.log")
+    target.query("CREATE TABLE shop.log (n INT PRIMARY KEY, t VARCHAR(1) NOT NULL)")
+    second = [*binlog.insert(order_row(2)), *binlog.insert((2, "too long"), table=log)]
+    with pytest.raises(DatabaseError, match="INSERT INTO"):
+        apply(copy, 1, second)
+    assert target.select("orders", "id") == [("1",)]
+    target.query("DROP TABLE shop.log")
+    apply(copy, 1, second)
+    apply(replication(target, spark), 0, binlog.delete(order_row(1)))
+    assert target.select("orders", "id") == [("1",), ("2",)]
+    assert target.select("log") == [("2", "too long")]
+    apply(copy, 0, binlog.delete(order_row(1)), query="another")
+    assert target.select("orders", "id") == [("2",)]
+
+
+def test_columns_follow_ddl_and_replays_of_a_cut_batch(
+    target: Copies, spark: Any, binlog: Binlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADD with its default, DROP, RENAME, MODIFY; a crash after any statement is made good by the replay."""
+    wider = ORDERS._replace(
+        columns=(
+            *(c._replace(name="state") if c.name == "status" else c for c in ORDERS.columns if c.name != "customer"),
+            Column("flag", "tinyint"),
+            Column("note", "text"),
+            Column("due", "date"),
+        )
+    )
+    ddl = (
+        "alter table shop.orders add flag tinyint not null default 9, drop customer, change status state varchar(300), "
+        "modify amount decimal(20,4), add note text default 'it''s', add due date default '2026-02-03'"
+    )
+    new = (3, Decimal("2.5000"), *order_row(3)[3:5], "s", 5, "n", None)
+    batch = [
+        *binlog.insert(order_row(1), order_row(2)),
+        *binlog.ddl(ddl),
+        *binlog.insert(new, table=wider),
+        *binlog.delete(order_row(2))[:1],
+    ]
+    real, crashes = Database.execute, 0
+    for crash in range(100):
+        left = crash
+
+        def execute(self: Database, sql: str) -> int:
+            nonlocal left
+            if left == 0:
+                raise DatabaseError("the driver was killed here")
+            left -= 1
+            return real(self, sql)
+
+        monkeypatch.setattr(Database, "execute", execute)
+        try:
+            apply(replication(target, spark), 7, batch)
+        except DatabaseError:
+            crashes += 1
+        else:
+            break
+    monkeypatch.setattr(Database, "execute", real)
+    assert crashes > 5
+    old = [
+        (n, Decimal(n).scaleb(-2).quantize(Decimal("0.0001")), *order_row(n)[3:5], "new", 9, "it's", "2026-02-03") for n in (1, 2)
+    ]
+    assert target.select("orders", "id, amount, placed, seen, state, flag, note, due") == texts([*old, new])
+
+
+def test_keys_are_told_apart_byte_by_byte(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """Keys that a collation would call equal are two rows, and a key that changes its case is one."""
+    words = TableSchema("shop", "words", (Column("w", "varchar", size=40, charset="utf8mb4"), Column("n", "int")), (0,))
+    copy = replication(target, spark)
+    apply(copy, 0, binlog.insert(("a", 1), ("A", 2), ("a ", 3), ("ä", 4), table=words))
+    apply(copy, 1, binlog.update((("A", 2), ("Z", 2)), table=words), binlog.update((("ä", 4), ("A", 4)), table=words))
+    assert target.select("words") == texts([("a", 1), ("a ", 3), ("Z", 2), ("A", 4)])
+
+
+def test_a_key_of_two_columns_and_swapped_unique_values(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """A composite key; two rows that swap a value which another index keeps unique."""
+    items = TableSchema("shop", "items", (Column("order", "int"), Column("line", "smallint"), Column("n", "int")), (0, 1))
+    copy = replication(target, spark)
+    apply(copy, 0, binlog.insert((1, 1, 10), (1, 2, 20), (2, 1, 30), table=items))
+    target.query("CREATE UNIQUE INDEX u ON shop.items (n)")
+    apply(copy, 1, binlog.update(((1, 1, 10), (1, 1, 20)), ((1, 2, 20), (1, 2, 10)), table=items))
+    apply(copy, 2, binlog.delete((1, 1, 20), table=items), binlog.update(((2, 1, 30), (1, 1, 31)), table=items))
+    assert target.select("items") == texts([(1, 2, 10), (1, 1, 31)])
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_change_of_the_primary_key_is_followed(target: Copies, spark: Any, binlog: Binlog, history: bool) -> None:
+    """In mid-stream, in one batch with rows of both keys: the copy gets the new key, and rows are told apart by it alone."""
+    columns = (Column("id", "int", nullable=False), Column("word", "varchar", size=400, charset="utf8mb4"), Column("n", "int"))
+    old = TableSchema("shop", "words", columns, (0,))
+    new = old._replace(primary_key=(1, 2))
+    copy = replication(target, spark, history=history)
+    apply(copy, 0, binlog.insert((1, "a", 1), (2, "b", 2), (3, "c", 3), table=old))
+    batch = [
+        binlog.update(((1, "a", 1), (1, "A", 1)), table=old),
+        binlog.delete((3, "c", 3), table=old),
+        binlog.ddl("alter table words drop primary key, modify id int null, add primary key (word, n)"),
+        binlog.insert((1, "a", 1), (None, "d", 4), table=new),
+        binlog.update(((2, "b", 2), (2, "B", 2)), table=new),
+        binlog.delete((1, "A", 1), table=new),
+    ]
+    apply(copy, 1, *batch)
+    apply(replication(target, spark, history=history), 1, *batch)
+    apply(copy, 2, binlog.update(((None, "d", 4), (9, "d", 4)), table=new))
+    current = "words WHERE _current" if history else "words"
+    assert target.select(current, "id, word, n") == texts([(1, "a", 1), (2, "B", 2), (9, "d", 4)])
+    where = "table_schema = 'shop' AND table_name = 'words' AND constraint_name IN ('PRIMARY', 'words_pkey')"
+    keys = {row[0] for row in target.query(f"SELECT column_name FROM information_schema.key_column_usage WHERE {where}")}
+    assert keys == {"word", "n", *(["_seq"] if history else [])}
+
+
+def test_a_new_primary_key_that_the_copy_cannot_take(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """A row of the copy that is not the source's stops the query, with what to do, and nothing of the batch is in the copy;
+    once it is mended the same batch goes on."""
+    pair = TableSchema("shop", "pairs", (Column("id", "int"), Column("n", "int", nullable=False)), (0,))
+    copy = replication(target, spark)
+    apply(copy, 0, binlog.insert((1, 10), (2, 20), table=pair))
+    target.query("INSERT INTO shop.pairs VALUES (3, 20)")
+    batch = binlog.insert((4, 40), table=pair._replace(primary_key=(1,)))
+    with pytest.raises(
+        CannotFollow, match=r"primary key of shop\.pairs is now n.* new snapshot .* start the query again"
+    ) as caught:
+        apply(copy, 1, batch)
+    assert "\n" not in str(caught.value)
+    assert target.select("pairs") == texts([(1, 10), (2, 20), (3, 20)])
+    target.query("DELETE FROM shop.pairs WHERE id = 3")
+    apply(copy, 1, batch)
+    assert target.select("pairs") == texts([(1, 10), (2, 20), (4, 40)])
+
+
+def test_history_keeps_every_version(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """SCD type 2: each version once, replays included; TRUNCATE ends what is current."""
+    copy = replication(target, spark, history=True)
+    batches = [
+        [binlog.insert(order_row(1), order_row(2), order_row(3))],
+        [
+            binlog.update((order_row(1), order_row(1, status="paid"))),
+            binlog.update((order_row(1, status="paid"), order_row(1, status="sent"))),
+        ],
+        [binlog.delete(order_row(2)), binlog.insert(order_row(2, status="again")), binlog.update((order_row(3), order_row(4)))],
+    ]
+    for number, batch in enumerate(batches):
+        apply(copy, number, *batch)
+        apply(replication(target, spark, history=True), number, *batch)
+    ended = "CASE WHEN _valid_to IS NULL THEN 0 ELSE 1 END"
+    assert target.select("orders", f"id, status, _current, {ended}") == sorted(
+        [
+            ("1", "new", "0", "1"),
+            ("1", "paid", "0", "1"),
+            ("1", "sent", "1", "0"),
+            ("2", "new", "0", "1"),
+            ("2", "again", "1", "0"),
+            ("3", "new", "0", "1"),
+            ("4", "new", "1", "0"),
+        ]
+    )
+    joined = "shop.orders a JOIN shop.orders b ON a.id = b.id AND a._valid_to = b._valid_from"
+    assert target.query(f"SELECT count(*) FROM {joined} WHERE a.id = 1 AND a._seq < b._seq")[0][0] in (2, "2")
+    apply(copy, 3, binlog.ddl("truncate orders", EventType.TRUNCATE))
+    assert {row[0] for row in target.select("orders", "_current")} == {"0"}
+    with pytest.raises(CannotFollow, match="history=True"):
+        apply(replication(target, spark), 4, binlog.insert(order_row(9)))
+
+
+def test_a_dropped_database_empties_its_copies(target: Copies, spark: Any, binlog: Binlog) -> None:
+    """DROP DATABASE reaches copies that no event of the batch names."""
+    copy = replication(target, spark)
+    apply(copy, 0, binlog.insert(order_row(1)))
+    apply(replication(target, spark), 1, binlog.ddl("drop database shop", EventType.QUERY))
+    assert target.select("orders") == []
+
+
+def test_errors_are_one_line_without_the_password(
+    target: Copies, spark: Any, store: EventStore, store_name: str, tmp_path: Path
+) -> None:
+    """A wrong password, host, driver or right is said in one line before a query runs; the password is never in it."""
+    target.connect(spark)
+    account, host = target.account, target.url.partition("://")[2].rstrip("/")
+    port = host.partition("/")[0].partition(":")[2]
+    wrong = "n0t-the-password"
+
+    def refused(url: str, **properties: str) -> str:
+        given = {"store": store_name, "target": "{database}.{table}", "checkpoint": str(tmp_path / "c"), "format": "jdbc"}
+        with pytest.raises((DatabaseError, ValueError)) as caught:
+            replicate(spark, **given, url=url, properties={**account, **properties})
+        said = str(caught.value)
+        assert "\n" not in said
+        assert wrong not in said
+        assert account["password"] not in said
+        return said
+
+    assert f"cannot connect to {target.url}" in refused(target.url, password=wrong)
+    assert "cannot connect" in refused(f"{target.url}?password={wrong}&user=nobody", user="", password="")
+    assert "cannot connect" in refused(target.url.replace(port, "1"))
+    assert "--packages" in refused(target.url, driver="com.example.Driver")
+    assert "jdbc:postgresql://" in refused(f"jdbc:oracle:thin:me/{wrong}@x?password={wrong}".replace(f"/{wrong}", ""))
+    assert "jdbc:mariadb://" in refused("postgres://x")
+    if target.kind != "postgresql":
+        copy = Replication(Options.parse({"store": "none"}), "mysql.{table}", "jdbc", database=target.connect(spark))
+        with pytest.raises(DatabaseError, match=r"(?i)denied") as caught:
+            apply(copy, 0, Binlog().insert(order_row(1)))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_streaming_query(
+    target: Copies, spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path
+) -> None:
+    """`replicate(format="jdbc")` end to end, as in its example; neither the checkpoint nor the query's plan hold the password."""
+    target.connect(spark)
+    store.put(binlog.insert(*[order_row(n) for n in range(3000)]))
+    store.put(binlog.delete(order_row(5)))
+    checkpoint = tmp_path / "checkpoint"
+    for _ in range(2):
+        started(lambda: example("database").run(spark, store_name, target.url, target.account, str(checkpoint), once=True))
+    assert target.select("orders") == texts(order_row(n) for n in range(3000) if n != 5)
+    kept = [path for path in checkpoint.rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if target.account["password"].encode() in path.read_bytes()]

@@ -1,0 +1,112 @@
+"""producer/pipeline/sink.py: puts that wait for room, and what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Position
+from shmstore.encoding.codec import encode_batch
+from shmstore.producer.pipeline import sink
+from shmstore.producer.pipeline.sink import PatientPut
+from tests.producer.running import remove, store_name
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventStore]:
+    """A store of eight events, whose waiting counts in hundredths of a second."""
+    monkeypatch.setattr(sink, "TRY", 0.01)
+    monkeypatch.setattr(sink, "PATIENCE", 0.05)
+    name = store_name()
+    try:
+        with EventStore.create(name, capacity=8, memory_unit=256, batch_mode=BatchMode.MEMSIZE) as made:
+            yield made
+    finally:
+        remove(name)
+
+
+class Waiter:
+    """Puts while nobody acks, for as many looks as are given, and acks then."""
+
+    def __init__(self, store: EventStore) -> None:
+        self.reader = store.subscribe("slow")
+        self.puts = PatientPut(store, logging.getLogger("producer"))
+        self._left = 0
+
+    def put(self, size: int, events: int, looks: int = 0) -> bool:
+        event = Event(EntryType.DDL, EventType.QUERY, Position("binlog.000001", 4), 1000, sql="x" * size)
+        self._left = looks
+        return self.puts.put(*encode_batch([event] * events), lambda: False, self._look)
+
+    def _look(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.reader.ack(self.reader.get(timeout=0))
+
+
+def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_wait_is_told(store: EventStore, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
+    """A put that waits says once which store, for how much room, which subscription is slowest and who reads it; then, that it goes on."""
+    caplog.set_level(logging.INFO)
+    waiter = Waiter(store)
+    quick = store.subscribe("quick")
+    waiter.put(9, 8)
+    quick.ack(quick.get(timeout=0))
+    if closed:
+        waiter.reader.close()
+        looks = [0]
+
+        def stop() -> bool:
+            looks[0] += 1
+            return looks[0] > 20
+
+        event = Event(EntryType.DDL, EventType.QUERY, Position("binlog.000001", 4), 1000, sql="x")
+        assert not waiter.puts.put(*encode_batch([event] * 2), stop, lambda: None)
+    else:
+        assert waiter.put(9, 2, looks=20)
+    (warning,) = said(caplog, logging.WARNING)
+    assert re.search(rf"store '{store.name}' has had no room for 2 events of \d+ bytes for", warning)
+    reader = "nobody reads it" if closed else r"read by pid \d+"
+    assert re.search(
+        rf"subscription 'slow' \({reader}\) has acked nothing of 7: .*`shmstore unsubscribe {store.name} slow`$", warning
+    )
+    went_on = said(caplog, logging.INFO)
+    assert len(went_on) == (0 if closed else 1)
+    assert all(f"store '{store.name}' has room again" in line for line in went_on)
+
+
+def test_a_short_wait_is_not_told(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Room that comes within the patience, as it does all the time, is not worth a line."""
+    caplog.set_level(logging.INFO)
+    waiter = Waiter(store)
+    for _ in range(4):
+        assert waiter.put(9, 8, looks=1)
+    assert said(caplog, logging.WARNING) == said(caplog, logging.INFO) == []
+
+
+def test_a_long_wait_is_told_again(store: EventStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait that lasts is told again and again, but no more often than once in a while, over several puts too."""
+    waiter = Waiter(store)
+    waiter.put(9, 8)
+    waiter.put(9, 8, looks=20)
+    waiter.put(9, 8, looks=20)
+    assert len(said(caplog, logging.WARNING)) == 1
+    monkeypatch.setattr(sink, "AGAIN", 0.05)
+    waiter.put(9, 8, looks=40)
+    assert len(said(caplog, logging.WARNING)) >= 3
+
+
+def test_an_event_larger_than_the_ring(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
+    """An event that needs a segment of its own waits for everybody, though half of the ring is free: the line says why."""
+    waiter = Waiter(store)
+    waiter.put(9, 1)
+    assert waiter.put(5000, 1, looks=20)
+    (warning,) = said(caplog, logging.WARNING)
+    assert "more than the whole ring's 2,048: all before must be acked" in warning

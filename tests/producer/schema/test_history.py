@@ -1,0 +1,554 @@
+"""The schema history: its file, and logs without names read with the columns of their time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmstore.errors import SchemaUnknown, UnsupportedEvent
+from shmstore.event import Column, Position, TableSchema
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.sql.catalog import Catalog, Unreadable
+from shmstore.producer.sql.columns import column_of_type
+from shmstore.producer.sql.table_change import Table
+from tests.producer.decoding import Log, database_of, reference, run
+from tests.servers.server import Server
+
+
+def query_of(connection: Any) -> Callable[[str], Sequence[Sequence[Any]]]:
+    return lambda sql: run(connection, sql)
+
+
+def essence(schema: TableSchema) -> tuple[list[tuple[Any, ...]], tuple[int, ...]]:
+    """What a history is for: nullability and sizes are in the log."""
+    return [(c.name, c.type, c.unsigned, c.charset, c.members, c.scale) for c in schema.columns], schema.primary_key
+
+
+def tables_of(history: SchemaHistory, database: str) -> dict[str, Any]:
+    found = {}
+    for (schema, table), now in history._catalog.tables.items():
+        if schema == database:
+            known = None if isinstance(now, Unreadable) else history.find(schema, table)
+            found[table] = essence(known) if known is not None else now
+    return found
+
+
+def test_a_mysql_without_generation_expressions() -> None:
+    """MySQL 5.6's information_schema has no such column; the snapshot asks only MariaDB for it."""
+
+    def query(sql: str) -> Sequence[Sequence[Any]]:
+        assert "generation_expression" not in sql
+        answers = {"VERSION()": [("utf8mb4", 0, "5.6.24-log")], ".schemata": [("shop", "utf8mb4")]}
+        answers |= {".tables": [("shop", "t", "utf8mb4_bin", "BASE TABLE")], ".statistics": [("shop", "t", "id")]}
+        answers |= {".columns": [("shop", "t", "id", "int(10) unsigned", None, "NO", "")]}
+        return next(rows for part, rows in answers.items() if part in sql)
+
+    history = SchemaHistory()
+    history.snapshot(query, Position("binlog.000001", 4))
+    assert tables_of(history, "shop") == {"t": ([("id", "int", True, "", (), 0)], (0,))}
+
+
+# ---------------------------------------------------------------- rows
+
+
+def feed(history: SchemaHistory, connection: Any, log: Log, sql: str) -> None:
+    """Run a DDL and follow it at the place where it stands in the log."""
+    run(connection, "SET SESSION sql_mode = ''", sql)
+    file, offset = log._place()
+    assert history.follow(Position(file, offset), "old_log", sql)
+
+
+MODES = {"mysql": "SET GLOBAL binlog_row_metadata = MINIMAL", "mariadb": "SET GLOBAL binlog_row_metadata = NO_LOG"}
+TABLE = (
+    "CREATE TABLE t (id int unsigned primary key, b bigint unsigned, e enum('x','ü') character set latin1, s set('p','q'), "
+    "v varchar(20) character set gbk, w varbinary(5), x text, y blob, z year, d decimal(8,2) unsigned)"
+)
+ROW = "INSERT INTO t (id, b, e, s, v, w, x, y, z, d) VALUES (4294967295, 18446744073709551615, 'ü', 'p,q', '世', x'ff00', 'ü', x'80', 2024, 1.5)"
+
+
+@pytest.mark.server
+def test_rows_without_metadata_are_those_of_full_metadata(any_server: Server) -> None:
+    """MINIMAL on MySQL, NO_LOG on MariaDB: with a history the rows and the schema are the same as with FULL."""
+    with database_of(any_server, "bare") as (connection, log):
+        run(connection, TABLE)
+        log.skip()
+        run(connection, ROW)
+        (full,) = log.seen()
+        run(connection, "DELETE FROM t", MODES[any_server.flavor])
+        try:
+            history = SchemaHistory()
+            history.snapshot(query_of(connection), Position(*log._place()))
+            log.decoder = reference(history)
+            log.skip()
+            run(connection, ROW)
+            (bare,) = log.seen()
+            assert bare == full
+            log.decoder = reference()
+            run(connection, "UPDATE t SET z = 1999")
+            with pytest.raises(SchemaUnknown, match="binlog_row_metadata=FULL"):
+                log.seen()
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+HIDING = [
+    ("h1 (a int, b text, c blob, z bigint, UNIQUE (b), UNIQUE (c))", "(1, 'b', 'c', 2)", (1, "b", b"c", 2)),
+    ("h2 (a int, b varchar(4000), c int, UNIQUE (b), UNIQUE (c))", "(1, 'b', 2)", (1, "b", 2)),
+    ("h3 (a int, b text, UNIQUE (b), z bigint) WITH SYSTEM VERSIONING", "(1, 'b', 2)", (1, "b", 2)),
+    (
+        "h4 (a int, b text, s timestamp(6) GENERATED ALWAYS AS ROW START, e timestamp(6) GENERATED ALWAYS AS ROW END, z bigint, "
+        "UNIQUE (b), PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING",
+        "(1, 'b', DEFAULT, DEFAULT, 2)",
+        (1, "b", 2),
+    ),
+]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("altered", [False, True])
+def test_columns_that_mariadb_hides(mariadb: Server, altered: bool) -> None:
+    """NO_LOG: hashes of long UNIQUE keys stand behind all columns and are not shown; with a period, behind that, after an ALTER too."""
+    with database_of(mariadb, "hiding") as (connection, log):
+        try:
+            run(connection, MODES["mariadb"], "SET SESSION system_versioning_alter_history = KEEP")
+            history = SchemaHistory()
+            history.snapshot(query_of(connection), Position(*log._place()))
+            log.decoder = reference(history)
+            log.decoder.mariadb = True
+            for table, values, wanted in HIDING:
+                name = table.split()[0]
+                for sql in [f"CREATE TABLE {table}", *([f"ALTER TABLE {name} ADD y bigint FIRST"] if altered else [])]:
+                    run(connection, sql)
+                    history.follow(Position(*log._place()), "hiding", sql)
+                log.skip()
+                run(connection, f"INSERT INTO {name} VALUES {'(3, ' + values[1:] if altered else values}")
+                (seen,) = log.seen()
+                row = dict(zip(seen.schema.names, seen.rows[0].after or (), strict=True))
+                assert [row.pop(own, None) is not None for own in ("row_start", "row_end", "s", "e")].count(True) in (0, 2)
+                assert tuple(row.values()) == ((3, *wanted) if altered else wanted)
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+@pytest.mark.server
+def test_a_bigint_that_the_history_missed_stops_mysql(mysql: Server) -> None:
+    """MINIMAL: one column more than is known is an error that names commands, never a hidden one with names moved along."""
+    with database_of(mysql, "missed") as (connection, log):
+        try:
+            run(connection, MODES["mysql"], "CREATE TABLE t (a bigint, KEY ((a + 1)))")
+            history = SchemaHistory()
+            history.snapshot(query_of(connection), Position(*log._place()))
+            log.decoder = reference(history)
+            log.decoder.mariadb = False
+            log.skip()
+            run(connection, "INSERT INTO t VALUES (1)")  # the hidden column of a functional key is not in the log
+            assert [event.rows[0].after for event in log.seen()] == [(1,)]
+            run(connection, "ALTER TABLE t ADD b bigint FIRST", "INSERT INTO t VALUES (2, 3)")
+            with pytest.raises(SchemaUnknown, match=r"1 columns, the event 2: .*--exclude.*shmstore produce"):
+                log.seen()
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+@pytest.mark.server
+def test_members_of_an_enum_that_are_bytes(any_server: Server) -> None:
+    """With CHARACTER SET binary they are taken for UTF-8. What is no text concerns its own table alone, and the error names commands."""
+    with database_of(any_server, "bytes") as (connection, log):
+        run(connection, "CREATE TABLE t (e enum('ü', 'x ') CHARACTER SET binary, s set(0xc3bc, 'y') CHARACTER SET binary)")
+        run(connection, "CREATE TABLE u (e enum(0xfc, 'y') CHARACTER SET binary)", "SET SESSION sql_mode = ''")
+        log.skip()
+        run(connection, "INSERT INTO t VALUES (1, 3)")
+        (seen,) = log.seen()
+        assert [column.members for column in seen.schema.columns] == [("ü", "x "), ("ü", "y")]
+        assert seen.rows[0].after == ("ü", "ü,y")
+        run(connection, "INSERT INTO u VALUES (2)")
+        with pytest.raises(UnsupportedEvent, match=r"table bytes\.u: .*X'fc'.*--exclude.*shmstore produce"):
+            log.seen()
+
+
+@pytest.mark.server
+def test_an_old_log_is_read_with_the_columns_of_its_time(any_server: Server, tmp_path: Path) -> None:
+    """Events before, between and after ALTERs, read again from the start by a new process with the file of the first."""
+    path = tmp_path / "history"
+    with database_of(any_server, "old_log") as (connection, log):
+        try:
+            run(connection, MODES[any_server.flavor], "CREATE TABLE t (id int, a bigint unsigned, b enum('x','y'))")
+            log.skip()
+            start = Position(log.file, log.position)
+            history = SchemaHistory(path)
+            history.snapshot(query_of(connection), start)
+            run(connection, "INSERT INTO t VALUES (1, 18446744073709551615, 'x')")
+            feed(history, connection, log, "ALTER TABLE t CHANGE a renamed bigint, MODIFY b enum('y','x','z')")
+            run(connection, "INSERT INTO t VALUES (2, -1, 'z')")
+            feed(history, connection, log, "ALTER TABLE t ADD first_one varchar(9) FIRST, DROP renamed, RENAME TO u")
+            run(connection, "INSERT INTO u VALUES ('new', 3, 'y')")
+            feed(history, connection, log, "DROP TABLE u")
+            end = log._place()
+            for again in (history, SchemaHistory(path)):
+                again.seek(start)
+                log.file, log.position = start.file, start.offset
+                log.decoder = reference(again)
+                records = iter(again._records[1:])
+                found = []
+                for event in read_slowly(log, again, records):
+                    found.append((event.schema.table, event.schema.names, event.rows[0].after))
+                assert found == [
+                    ("t", ("id", "a", "b"), (1, 2**64 - 1, "x")),
+                    ("t", ("id", "renamed", "b"), (2, -1, "z")),
+                    ("u", ("first_one", "id", "b"), ("new", 3, "y")),
+                ]
+            assert again.find("old_log", "u") is None
+            again.seek(Position(*end))
+            assert again.find("old_log", "t") is None
+            with pytest.raises(SchemaUnknown, match="begins at"):
+                again.seek(Position(start.file, start.offset - 1))
+            with pytest.raises(SchemaUnknown, match="another server"):
+                again.seek(Position("mysql-bin.000001", 4))
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+def read_slowly(log: Log, history: SchemaHistory, records: Iterator[Any]) -> Iterator[Any]:
+    """Read the log from log.position on as the producer does: each DDL is followed where it stands."""
+    data = (Path(log.server.directory) / "data" / log.file).read_bytes()
+    at = log.position
+    for record in [*records, None]:
+        until = record.position.offset if record else len(data)
+        log.position, place = at, log._place
+        log._place = lambda until=until: (log.file, until)  # type: ignore[method-assign]
+        piece = list(log_events(data, at, until))
+        yield from decode(log, piece)
+        log._place = place  # type: ignore[method-assign]
+        at = until
+        if record:
+            assert history.follow(record.position, "old_log", record.sql)
+
+
+def log_events(data: bytes, start: int, end: int) -> list[tuple[int, bytes]]:
+    from tests.producer.decoding import raw_events
+
+    checksum_of_file = data[:200]
+    assert checksum_of_file[:4] == b"\xfebin"
+    return list(raw_events(data[:end], start))
+
+
+def decode(log: Log, events: list[tuple[int, bytes]]) -> Iterator[Any]:
+    log.events = lambda: events  # type: ignore[method-assign]
+    try:
+        yield from log.seen()
+    finally:
+        del log.events
+
+
+# ---------------------------------------------------------------- the file
+
+
+class Server9:
+    """information_schema of one table."""
+
+    def __init__(self, *columns: tuple[str, str], database: str = "d", mariadb: bool = False) -> None:
+        self.columns = columns
+        self.database = database
+        self.mariadb = mariadb
+
+    def __call__(self, sql: str) -> Sequence[Sequence[Any]]:
+        if "VERSION()" in sql:
+            return [("utf8mb4", "0", "10.11.1-MariaDB" if self.mariadb else "9.7.4")]
+        if "schemata" in sql:
+            return [(self.database, "utf8mb4")]
+        if ".columns" in sql:
+            return [(self.database, "t", name, type_, None, "YES", "") for name, type_ in self.columns]
+        if "statistics" in sql:
+            return [(self.database, "t", self.columns[0][0])]
+        return [(self.database, "t", "utf8mb4_bin", "BASE TABLE")]
+
+
+def at(offset: int, file: str = "binlog.000007") -> Position:
+    return Position(file, offset)
+
+
+def test_nothing_is_known_before_a_snapshot() -> None:
+    """An empty history finds nothing, follows nothing and refuses nothing."""
+    history = SchemaHistory()
+    assert history.find("d", "t") is None
+    assert history.follow(at(5), "d", "CREATE TABLE t (a int)") is False
+    history.seek(at(9))
+    assert history.first is None
+
+
+def test_the_file_gives_everything_back(tmp_path: Path) -> None:
+    """A second process has the same tables at each position, in whatever order the records came."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int unsigned"), ("e", "enum('x','y''z')")), at(100))
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b varchar(9) CHARACTER SET latin1")
+    assert history.follow(at(300, "binlog.000010"), "d", "ALTER TABLE t DROP a")
+    history.snapshot(Server9(("only", "int")), at(400, "binlog.000010"))
+    again = SchemaHistory(path)
+    for position, names in (
+        (at(100), "ae"),
+        (at(200), "aeb"),
+        (at(299, "binlog.000010"), "aeb"),
+        (at(300, "binlog.000010"), "eb"),
+    ):
+        for one in (history, again):
+            one.seek(position)
+            schema = one.find("d", "t")
+            assert schema is not None
+            assert "".join(schema.names) == names
+    again.seek(at(400, "binlog.000010"))
+    assert again.find("d", "t") == TableSchema("d", "t", (Column("only", "int"),), (0,))
+
+
+def test_follow_is_idempotent(tmp_path: Path) -> None:
+    """The same DDL at the same position, or one from before the snapshot, changes nothing and writes nothing."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int")), at(100))
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    size = path.stat().st_size
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b int")  # it did change a table there
+    assert not history.follow(at(100), "d", "ALTER TABLE t ADD c int")
+    assert not history.follow(at(50), "d", "DROP TABLE t")
+    assert not history.follow(at(300), "d", "TRUNCATE t")
+    assert path.stat().st_size == size
+    assert history.find("d", "t").names == ("a", "b")
+
+
+def test_a_ddl_read_late_takes_its_place_before_a_later_snapshot() -> None:
+    """A stream that is behind the newest snapshot still follows DDLs where they stand."""
+    history = SchemaHistory()
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.snapshot(Server9(("a", "int"), ("b", "int"), ("c", "int")), at(500))
+    history.seek(at(100))
+    assert history.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    assert history.find("d", "t").names == ("a", "b")
+    assert history.follow(at(300), "d", "ALTER TABLE t ADD c int")
+    history.seek(at(250))
+    assert history.find("d", "t").names == ("a", "b")
+    history.seek(at(600))
+    assert history.find("d", "t").names == ("a", "b", "c")
+
+
+def test_a_snapshot_of_one_database_replaces_only_it() -> None:
+    """Other databases stay as they were."""
+    history = SchemaHistory()
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.snapshot(Server9(("x", "int"), database="other"), at(200), database="other")
+    history.seek(at(200))
+    assert history.find("d", "t").names == ("a",)
+    assert history.find("other", "t").names == ("x",)
+    history.seek(at(100))
+    assert history.find("other", "t") is None
+
+
+def test_a_line_cut_by_a_crash_does_not_count(tmp_path: Path) -> None:
+    """The file ends where its last whole line ends, and goes on from there."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int")), at(100))
+    whole = path.read_bytes()
+    history.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    for cut in range(len(whole), path.stat().st_size, 7):
+        torn = tmp_path / "torn"
+        torn.write_bytes(path.read_bytes()[:cut])
+        again = SchemaHistory(torn)
+        assert again.find("d", "t").names == ("a",)
+        again.follow(at(200), "d", "ALTER TABLE t ADD b int")
+        assert SchemaHistory(torn).find("d", "t").names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "content", ["hello\n", '{"shmstore_schema_history":2}\n', '{"shmstore_schema_history":1}\n{"kind":1}\n', "[]\n"]
+)
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path, content: str) -> None:
+    """The error names the file and what to do; the file stays as it was."""
+    path = tmp_path / "history"
+    path.write_text(content)
+    with pytest.raises(SchemaUnknown, match="no schema history"):
+        SchemaHistory(path)
+    assert path.read_text() == content
+
+
+def test_a_record_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each snapshot and DDL is synced before the call returns; so is the name of a new file."""
+    synced: list[bool] = []
+    monkeypatch.setattr(
+        "shmstore.producer.schema.history.os.fsync", lambda fd: synced.append(os.path.isdir(f"/proc/self/fd/{fd}"))
+    )
+    history = SchemaHistory(tmp_path / "history")
+    history.snapshot(Server9(("a", "int")), at(100))
+    assert synced == [False, True]
+    history.follow(at(200), "d", "DROP TABLE t")
+    assert synced == [False, True, False]
+
+
+def test_the_file_is_lines_of_json(tmp_path: Path) -> None:
+    """It can be read and repaired by hand; a DDL's text is in it."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.follow(at(200), "d", "DROP TABLE t")
+    first, second, third = (json.loads(line) for line in path.read_text().splitlines())
+    assert first == {"shmstore_schema_history": 1}
+    assert second["kind"] == "snapshot"
+    assert third["sql"] == "DROP TABLE t"
+    assert third["change"] == [["d", "t", None]]
+
+
+# ---------------------------------------------------------------- what cannot be followed
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE t AS SELECT 1 AS a",
+        "CREATE TABLE t (b int) SELECT 1 AS a",
+        "CREATE TABLE t LIKE unknown_table",
+        "ALTER TABLE t CHANGE nope x int",
+        "ALTER TABLE t ADD x",
+        "ALTER TABLE t MODIFY a int AFTER nope",
+        "CREATE TABLE t (a int",
+        "RENAME TABLE unknown_table TO t",
+        "ALTER TABLE t ADD e enum(0xfc) CHARACTER SET latin1, CONVERT TO CHARACTER SET utf8mb4",
+        "ALTER TABLE t ADD e enum(0xffff) CHARACTER SET utf8mb4",
+        "ALTER TABLE t ADD e enum(0xfc) CHARACTER SET binary",
+    ],
+)
+def test_a_ddl_that_cannot_be_followed_makes_its_table_unknown(sql: str) -> None:
+    """Never a guess: asking for the table is an error with the reason, until a snapshot or a DROP."""
+    history = SchemaHistory()
+    history.snapshot(Server9(("a", "int")), at(100))
+    history.follow(at(200), "d", sql)
+    with pytest.raises(SchemaUnknown, match=r"table d\.t: .*new snapshot"):
+        history.find("d", "t")
+    history.follow(at(300), "d", "ALTER TABLE t ADD z int")
+    with pytest.raises(SchemaUnknown):
+        history.find("d", "t")
+    history.follow(at(400), "d", "DROP TABLE t")
+    history.follow(at(500), "d", "CREATE TABLE t (fresh int)")
+    assert history.find("d", "t").names == ("fresh",)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["", "(", "GRANT ALL ON *.* TO x", "CREATE TEMPORARY TABLE t (x int)", "DROP TEMPORARY TABLE t", "BEGIN", "'", "`", "CREATE"],
+)
+def test_other_statements_change_nothing(sql: str) -> None:
+    """Temporary tables, privileges, and text that is no statement at all."""
+    catalog = Catalog()
+    catalog.take({("d", "t"): Table((Column("a", "int"),))})
+    assert catalog.read(sql, "d") == {}
+
+
+def test_a_dropped_database_takes_its_tables_along() -> None:
+    """And one created again starts empty, with its own character set."""
+    catalog = Catalog(charset="latin1")
+    for sql in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (a text)",
+        "DROP DATABASE d",
+        "CREATE SCHEMA d DEFAULT CHARSET gbk",
+        "CREATE TABLE d.u (a text)",
+    ):
+        catalog.take(catalog.read(sql, "x"))
+    assert catalog.find("d", "t") is None
+    assert catalog.find("d", "u").columns[0].charset == "gbk"
+
+
+def test_names_that_differ_in_case_only() -> None:
+    """With lower_case_table_names they are one table, else two."""
+    for fold in (True, False):
+        catalog = Catalog(fold_case=fold)
+        catalog.take(catalog.read("CREATE TABLE Shop (a int)", "D"))
+        assert (catalog.find("d", "shop") is not None) is fold
+        assert catalog.find("D", "Shop") is not None
+
+
+def test_the_character_set_of_a_database_whose_name_differs_in_case() -> None:
+    """With lower_case_table_names a database is the same in all cases, its character set and its tables too."""
+    catalog = Catalog(charset="utf8mb4", fold_case=True)
+    for sql in ("CREATE DATABASE Shop CHARACTER SET latin1", "CREATE TABLE SHOP.t (a text)", "ALTER DATABASE sHOP CHARSET gbk"):
+        catalog.take(catalog.read(sql, "x"))
+    catalog.take(catalog.read("CREATE TABLE u (a text)", "shop"))
+    assert [catalog.find("shop", table).columns[0].charset for table in "tu"] == ["latin1", "gbk"]
+    catalog.take(catalog.read("DROP DATABASE SHOP", "x"))
+    assert (catalog.tables, catalog.databases) == ({}, {})
+    catalog.take(catalog.read("CREATE DATABASE d CHARSET gbk", ""))
+    catalog.take(catalog.read("CREATE TABLE d.t (a text)", ""))
+    catalog.take(catalog.read("CREATE OR REPLACE DATABASE D CHARSET koi8r", ""))
+    assert (catalog.tables, catalog.databases) == ({}, {"d": "koi8r"})
+
+
+# fmt: off
+WORDS = [
+    "CREATE", "ALTER", "DROP", "RENAME", "TABLE", "DATABASE", "IF", "NOT", "EXISTS", "ADD", "COLUMN", "MODIFY", "CHANGE",
+    "CONVERT", "TO", "CHARACTER", "SET", "CHARSET", "COLLATE", "FIRST", "AFTER", "PRIMARY", "KEY", "CONSTRAINT", "CHECK",
+    "PERIOD", "FOR", "SYSTEM", "VERSIONING", "WITH", "LIKE", "SELECT", "int", "enum", "set", "varchar", "text", "unsigned",
+    "DEFAULT", "COMMENT", "REFERENCES", "AS", "ROW", "END", "GENERATED", "(", ")", ",", ".", "=", "`", "'", '"', "/*", "*/",
+    "/*!", "--", "#", ";", "t", "d", "a", "b", "c", "'x'", '"y"', "`z`", "5", "-1", "x'41'", "utf8mb4", "binary", "latin1_bin",
+    "json", "serial", "long", "national", "char", "byte", "decimal(5,2)", "datetime(3)", "enum('a','b')", "(a)", "(a,b)",
+]
+# fmt: on
+
+
+@settings(max_examples=3000)
+@given(st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join) | st.text(max_size=60))
+def test_any_text_is_read_without_another_error(sql: str) -> None:
+    """Nonsense changes nothing or makes its table unreadable; it never raises."""
+    catalog = Catalog()
+    catalog.take(
+        {("d", "t"): Table((Column("a", "int"), Column("b", "enum", charset="latin1", members=("x",))), ("a",), "latin1")}
+    )
+    for text in (sql, f"ALTER TABLE t {sql}", f"CREATE TABLE u ({sql})"):
+        catalog.take(catalog.read(text, "d"))
+    assert all(isinstance(now, (Table, Unreadable)) for now in catalog.tables.values())
+
+
+@pytest.mark.server
+def test_types_that_travel_as_binary_are_told_by_a_real_history(mariadb: Server) -> None:
+    """UUID and INET come as text with FULL metadata too, created before the snapshot or after it."""
+    with database_of(mariadb, "told") as (connection, log):
+        run(connection, "CREATE TABLE t (u uuid, b binary(16))")
+        history = SchemaHistory()
+        history.snapshot(query_of(connection), Position(*log._place()))
+        log.decoder = reference(history)
+        create = "CREATE TABLE told.v (i inet6, j inet4)"
+        run(connection, create)
+        history.follow(Position(*log._place()), "told", create)
+        log.skip()
+        run(
+            connection,
+            "INSERT INTO t VALUES ('123e4567-e89b-12d3-a456-426655440000', 'x')",
+            "INSERT INTO v VALUES ('::1', '1.2.3.4')",
+        )
+        first, second = log.seen()
+        assert first.rows[0].after == ("123e4567-e89b-12d3-a456-426655440000", b"x".ljust(16, b"\0"))
+        assert [column.type for column in first.schema.columns + second.schema.columns] == ["uuid", "binary", "inet6", "inet4"]
+        assert second.rows[0].after == ("::1", "1.2.3.4")
+
+
+@pytest.mark.parametrize(
+    ("column_type", "column"),
+    [
+        ("int(10) unsigned", Column("c", "int", True)),
+        ("decimal(5,2) unsigned zerofill", Column("c", "decimal", True, scale=2)),
+        (
+            "enum('it''s','\\\\','a,b',' x','nl\\n','ü','x''y\\\\''z')",
+            Column("c", "enum", members=("it's", "\\", "a,b", " x", "nl\n", "ü", "x'y\\'z")),
+        ),
+        ("datetime(3)", Column("c", "datetime", scale=3)),
+        ("varchar(20) /*M!100301 COMPRESSED*/", Column("c", "varchar")),
+        ("uuid", Column("c", "uuid")),
+    ],
+)
+def test_column_types_of_information_schema(column_type: str, column: Column) -> None:
+    """COLUMN_TYPE as the servers write it."""
+    assert column_of_type("c", column_type) == column

@@ -1,0 +1,325 @@
+"""Snapshots on real servers: what a reader has that keeps rows by key is what SELECT shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import Event, EventStore, EventType, producer
+from shmstore.producer.connection.dump import BinlogReader
+from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.errors import LinkLost
+from shmstore.producer.snapshot.changed_keys import Window
+from shmstore.producer.snapshot.runner import ATTEMPTS, Snapshot
+from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
+from tests.producer.snapping import Load, copied, fill, finished, select, states
+from tests.servers.server import Server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def options(tmp_path: Path, database: str) -> dict[str, Any]:
+    return {
+        "state": str(tmp_path),
+        "include": (f"{database}.*",),
+        "capacity": 65536,
+        "snapshot": "initial",
+        "snapshot_chunk": 500,
+        "transaction_bytes": 64 << 10,
+    }
+
+
+@pytest.mark.parametrize("misses", [3, pytest.param(-1, marks=pytest.mark.long)], ids=["runs", "singly"])
+def test_an_initial_snapshot_under_load_ends_equal_to_select(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, misses: int
+) -> None:
+    """Inserts, updates, deletes, key changes, rollbacks and a DDL go on while the table is read, chunk by chunk.
+
+    Also where the stream is fed event by event, as it is when its transactions' ends are not met by chance.
+    """
+    monkeypatch.setattr("shmstore.producer.snapshot.runner.MISSES", misses)
+    fill(any_server, database, 12_000)
+    load = Load(any_server, database, seed=11, rows=13_000)
+    try:
+        with running(any_server, **options) as run:
+            wait_for(lambda: finished(run) or load.count > 150, "some load")
+            execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7")
+            wait_for(lambda: finished(run), "the snapshot")
+            load.stop()
+            copy = copied(run, any_server)
+    finally:
+        load._stop.set()
+    assert copy.tables["t"] == select(any_server, database, "t")
+    assert copy.chunks > 20
+    assert copy.reads > 9000
+
+
+COUNTS = (0, 1, 6, 7, 8, 14, 15)
+
+
+def test_a_snapshot_ends_at_each_edge_of_a_chunk(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """Tables of 0, 1, n-1, n, n+1 and 2n rows come whole and once; the table's last chunk is the one that is not full."""
+    for count in COUNTS:
+        fill(any_server, database, count, f"t{count}")
+    with running(any_server, **{**options, "snapshot_chunk": 7}) as run:
+        copy = copied(run, any_server)
+        progress = producer.snapshot_status(run.settings.store, state=run.settings.state)
+    for count in COUNTS:
+        assert copy.tables.get(f"t{count}", {}) == select(any_server, database, f"t{count}")
+    assert copy.reads == sum(COUNTS)
+    assert {task.table: (task.place.rows, task.place.chunks) for task in progress.tasks} == {
+        f"t{count}": (count, count // 7 + 1) for count in COUNTS
+    }
+
+
+KEYS = {
+    "composite": ("a int, b varchar(9), c int unsigned, primary key (b, a, c)", "{i} % 3, concat('k', {i} % 4), {i}"),
+    "folding": ("a varchar(40) primary key, b int", "concat(if({i} % 2, 'ABC', 'abc'), ' ', {i}), {i}"),
+    "latin": ("a varchar(40) character set latin1 primary key, b int", "concat(if({i} % 2, 'É', 'e'), {i}), {i}"),
+    "gbk": ("a varchar(40) character set gbk primary key, b int", "concat(if({i} % 2, '世', '界'), {i}), {i}"),
+    "accents": ("a varchar(40) collate utf8mb4_unicode_ci primary key, b int", "concat(if({i} % 2, 'zß', 'Zo'), {i}, '😀'), {i}"),
+    "negative": ("a int primary key, b int", "{i} - 20, {i}"),
+    "big": ("a bigint unsigned primary key, b int", "18446744073709551615 - {i}, {i}"),
+    "bytes": ("a varbinary(20) primary key, b int", "unhex(concat('ff00', hex({i} * 7), '00')), {i}"),
+    "fixed": ("a binary(4) primary key, b int", "unhex(hex({i} * 3)), {i}"),
+    "decimals": ("a decimal(20,9) primary key, b int", "({i} - 20) / 7, {i}"),
+    "floats": ("a float primary key, b int", "({i} - 20) / 7, {i}"),
+    "doubles": ("a double primary key, b int", "({i} - 20) / 7, {i}"),
+    "days": ("a date primary key, b int", "date '2024-02-20' + interval {i} day, {i}"),
+    "moments": ("a datetime(6) primary key, b int", "timestamp '2024-02-20 23:59:59.5' + interval {i} * 333333 microsecond, {i}"),
+    "stamps": (
+        "a timestamp(3) primary key default '2024-01-01', b int",
+        "timestamp '2024-02-20 23:59:59.5' + interval {i} second, {i}",
+    ),
+    "clocks": ("a time(3) primary key, b int", "sec_to_time({i} * 100.25 - 2000), {i}"),
+    "years": ("a year primary key, b int", "2000 + {i}, {i}"),
+    "bits": ("a bit(40) primary key, b int", "{i} * 999999, {i}"),
+    "members": ("a enum('z','y','x','w','v','u','t','s'), b int, primary key (b, a)", "{i} % 8 + 1, {i} % 5"),
+    "sets": ("a set('z','y','x','w','v','u') primary key, b int", "{i} - 1, {i}"),
+    "unique_only": ("b int, a varchar(20) not null, unique key one (a)", "{i}, concat('k', {i})"),
+    "nulls": ("b int, a int, unique key one (a)", "{i}, nullif({i}, 3)"),
+    "keyless": ("a int, b varchar(9)", "{i} % 4, 'same'"),
+}
+
+
+def test_any_key_leads_through_the_whole_table_once(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """Composite, text under folding collations, other charsets, bytes, numbers, dates, members; a unique one; none at all."""
+    names = list(KEYS)
+    for name in names:
+        columns, values = KEYS[name]
+        rows = ", ".join(f"({values.format(i=i)})" for i in range(1, 25))
+        execute(any_server, database, f"CREATE TABLE {name} ({columns})", f"INSERT INTO {name} VALUES {rows}")
+    with running(any_server, **{**options, "snapshot_chunk": 7}) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        events = [event for event in events_of(run, any_server) if event.type is EventType.READ and event.table]
+        assert states(run) == dict.fromkeys(names, "done")
+    for name in names:
+        read = [row.after for event in events if event.table.table == name for row in event.rows]
+        with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT count(*) FROM {name}")
+            assert (name, len(read)) == (name, cursor.fetchone()[0])
+        assert len(set(read)) == len(read) or name == "keyless"
+
+
+def lately(monkeypatch: pytest.MonkeyPatch, server: Server, *changes: Callable[[], Any]) -> None:
+    """Let one of `changes` happen between the read of each chunk and its put, which waits until the stream has brought it."""
+    left, logged = list(changes), dict[Window, tuple[str, int]]()
+    place = Snapshot._place
+
+    def late(self: Snapshot, chunk: Any) -> None:
+        if chunk.window not in logged:
+            if left:
+                left.pop(0)()
+            logged[chunk.window] = end_of_log(server)
+        reached = self._decoder.position
+        if (reached.file, reached.offset) >= logged[chunk.window]:
+            place(self, chunk)
+
+    monkeypatch.setattr(Snapshot, "_place", late)
+
+
+@pytest.mark.parametrize("window", [True, False], ids=["window", "no window"])
+def test_rows_that_the_stream_changed_meanwhile_are_left_out(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, window: bool
+) -> None:
+    """A row updated, deleted or moved after the read and before the put stays as the stream brought it; without the window it goes back."""
+    fill(any_server, database, 20)
+    changes = ("UPDATE t SET n = 555 WHERE id = 3", "DELETE FROM t WHERE id = 4", "UPDATE t SET id = 30 WHERE id = 5")
+    lately(monkeypatch, any_server, lambda: execute(any_server, database, *changes))
+    if not window:
+        monkeypatch.setattr("shmstore.producer.snapshot.changed_keys.Window._event", lambda self, payload: None)
+    with running(any_server, **options) as run:
+        copy = copied(run, any_server)
+    assert (copy.tables["t"] == select(any_server, database, "t")) is window
+    assert copy.reads == (17 if window else 20)
+
+
+def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns come and go, the table is emptied: no row of before is put behind it."""
+    fill(any_server, database, 20)
+    lately(
+        monkeypatch,
+        any_server,
+        lambda: execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7"),
+        lambda: execute(any_server, database, "ALTER TABLE t DROP COLUMN n"),
+        lambda: execute(any_server, database, "TRUNCATE TABLE t", "INSERT INTO t (id) VALUES (1)"),
+    )
+    with running(any_server, **options) as run:
+        events = [event for event in events_of_snapshot(run, any_server) if event.type is EventType.READ and event.table]
+    assert [(event.table.names, [row.after for row in event.rows]) for event in events if event.table] == [
+        (("id", "t", "more"), [(1, None, 7)])
+    ]
+
+
+def test_lost_links_and_disturbed_chunks_are_counted_apart(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that is disturbed once does not fail its table, however often the snapshot's own link was lost before."""
+    fill(any_server, database, 20)
+    connected, losses = Snapshot._connected, iter(range(ATTEMPTS + 1))
+
+    def lost_at_first(self: Snapshot) -> Session:
+        if next(losses, None) is not None:
+            raise LinkLost("the link broke")
+        return connected(self)
+
+    monkeypatch.setattr(Snapshot, "_connected", lost_at_first)
+    lately(monkeypatch, any_server, lambda: execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7"))
+    with running(any_server, **options, retry_first=0.0) as run:
+        assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
+        assert states(run) == {"t": "done"}
+
+
+@pytest.mark.parametrize("ending", ["stop", "loss"])
+def test_no_read_stays_open_when_the_stream_ends(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A consistent read makes the server keep old rows: it ends with the stream, told to stop or lost, not at the next link."""
+    fill(any_server, database, 20)
+    sessions, begun = list[Session](), list[Any]()
+
+    def recorded(*arguments: Any, **more: Any) -> Session:
+        sessions.append(connect(*arguments, **more))
+        return sessions[-1]
+
+    def read(self: BinlogReader) -> Any:
+        if begun and ending == "loss":
+            raise LinkLost("the link broke")
+        return taken(self)
+
+    taken = BinlogReader.read
+    monkeypatch.setattr(BinlogReader, "read", read)
+    monkeypatch.setattr("shmstore.producer.snapshot.runner.connect", recorded)
+    monkeypatch.setattr(Snapshot, "_place", lambda self, chunk: begun.append(chunk))
+    with (
+        running(any_server, **options, retry_first=600.0, retry_longest=600.0) as run,
+        EventStore.attach(run.settings.store) as store,
+    ):
+        wait_for(lambda: begun, "a chunk")
+        if ending == "stop":
+            run.stop()
+        else:
+            wait_for(lambda: not store.stat().stream.connected, "the loss")
+            wait_for(lambda: not any(session._connection.open for session in sessions), "the reads to end")
+        assert sessions
+        assert not any(session._connection.open for session in sessions)
+
+
+@pytest.mark.long
+def test_a_commit_of_an_xa_transaction_meanwhile_makes_the_chunk_be_read_again(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows came when it was prepared, and the read did not show them."""
+    fill(any_server, database, 20)
+    with (
+        any_server.connect(database=database) as other,
+        other.cursor() as cursor,
+        running(any_server, **{**options, "snapshot": "never"}) as run,
+    ):
+        for statement in ("XA START 'x'", "UPDATE t SET n = 777 WHERE id = 3", "XA END 'x'", "XA PREPARE 'x'"):
+            cursor.execute(statement)
+        with EventStore.attach(run.settings.store) as store:
+            wait_for_position(any_server, store)
+        lately(monkeypatch, any_server, lambda: cursor.execute("XA COMMIT 'x'"))
+        producer.request_snapshot(run.settings.store, "*.t", state=run.settings.state)
+        events = events_of_snapshot(run, any_server)
+    read = [row.after for event in events if event.type is EventType.READ for row in event.rows]
+    assert [row[1] for row in read if row and row[0] == 3] == [777]
+
+
+def events_of_snapshot(run: Running, server: Server) -> list[Event]:
+    wait_for(lambda: finished(run), "the snapshot")
+    return events_of(run, server)
+
+
+def test_hidden_keys_and_columns_are_read_as_they_are_logged(mysql: Server, database: str, options: dict[str, Any]) -> None:
+    """MySQL's generated invisible key and invisible columns are in the stream, so they are in a snapshot."""
+    with mysql.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_generate_invisible_primary_key = ON")
+        cursor.execute("CREATE TABLE t (a int, b int invisible, c int as (a + 1), index f ((a * 2)))")
+        cursor.execute("INSERT INTO t (a, b) VALUES (1, 2), (3, 4), (5, 6)")
+    with running(mysql, **{**options, "snapshot_chunk": 2}) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        execute(mysql, database, "UPDATE t SET a = a")
+        execute(mysql, database, "UPDATE t SET b = 9")
+        events = [event for event in events_of(run, mysql) if event.table]
+    rows = [row.after for event in events if event.type is EventType.READ for row in event.rows]
+    assert rows == [(1, 1, 2, 2), (2, 3, 4, 4), (3, 5, 6, 6)]
+    assert {event.table for event in events} == {events[-1].table}
+
+
+def test_history_rows_of_versioned_tables_are_rows_too(mariadb: Server, database: str, options: dict[str, Any]) -> None:
+    """System versioning: what was deleted or changed is in the table still, with its period; the stream brings such rows, too."""
+    execute(mariadb, database, "CREATE TABLE t (id int primary key, n int) WITH SYSTEM VERSIONING")
+    execute(
+        mariadb,
+        database,
+        "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)",
+        "UPDATE t SET n = 9 WHERE id = 2",
+        "DELETE FROM t WHERE id = 3",
+    )
+    with running(mariadb, **{**options, "snapshot_chunk": 2}) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        execute(mariadb, database, "UPDATE t SET n = 10 WHERE id = 1")
+        events = [event for event in events_of(run, mariadb) if event.table]
+    rows = [row.after for event in events if event.type is EventType.READ for row in event.rows]
+    assert sorted(row[:2] for row in rows) == [(1, 1), (2, 2), (2, 9), (3, 3)]
+    assert {event.table for event in events} == {events[-1].table}
+
+
+@pytest.mark.long
+def test_a_table_without_a_key_is_read_whole_under_load(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """Its rows come once each, at a place where all of them are as the server has them; what changes behind it comes as a change."""
+    execute(any_server, database, "CREATE TABLE plain (a int, b varchar(20))")
+    values = ",".join(f"({i % 50}, 'row {i}')" for i in range(5000))
+    execute(any_server, database, f"INSERT INTO plain VALUES {values}")
+    fill(any_server, database, 300)
+    load = Load(any_server, database, seed=3, rows=300, pause=0.002)
+    try:
+        with running(any_server, **options) as run:
+            execute(any_server, database, *[f"UPDATE plain SET a = a + 1 WHERE b = 'row {i}'" for i in range(0, 5000, 250)])
+            wait_for(lambda: finished(run), "the snapshot")
+            execute(any_server, database, "DELETE FROM plain WHERE b = 'row 7'", "INSERT INTO plain VALUES (1, 'late')")
+            load.stop()
+            events = events_of(run, any_server)
+    finally:
+        load._stop.set()
+    have: Counter[tuple[Any, ...]] = Counter()
+    seen = False
+    for event in events:
+        if event.table is None or event.table.table != "plain":
+            continue
+        seen = seen or event.type is EventType.READ
+        for before, after in event.rows if seen else ():
+            have.update([after] if after is not None else [])
+            have.subtract([before] if before is not None else [])
+    with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM plain")
+        assert +have == Counter(cursor.fetchall())

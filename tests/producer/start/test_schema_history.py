@@ -1,0 +1,165 @@
+"""Schema histories in a running producer, on real servers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from shmstore import BinlogDisabled, EventStore, SchemaUnknown, SourceError, producer
+from shmstore.producer.connection.session import Session
+from shmstore.producer.schema import current
+from tests.producer.running import Running, events_of, execute, remove, running
+from tests.servers.server import Server, start_server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_metadata_minimal(flavor: str, tmp_path: Path) -> None:
+    """Without names in the log they come from the history: right for old events after an ALTER, and after a restart."""
+    level = "NO_LOG" if flavor == "mariadb" else "MINIMAL"
+    with start_server(flavor, options=[f"--binlog-row-metadata={level}"]) as server:
+        execute(
+            server,
+            "mysql",
+            "CREATE DATABASE d",
+            "CREATE TABLE d.t (id INT UNSIGNED PRIMARY KEY, a ENUM('x','y'), b INT UNSIGNED)",
+        )
+        with pytest.raises(BinlogDisabled, match="schema_history = auto"):
+            producer.run(producer.Settings(store="producer-minimal", port=server.port, schema_history="off"), lambda: False)
+        with running(server, state=str(tmp_path)) as run:
+            execute(server, "d", "INSERT INTO t VALUES (4294967295, 'y', 4000000000)")
+            events_of(run, server)
+            run.stop()
+            execute(
+                server,
+                "d",
+                "INSERT INTO t VALUES (1, 'x', 2)",
+                "ALTER TABLE t DROP COLUMN a, ADD COLUMN c SET('p','q') FIRST",
+                "INSERT INTO t VALUES ('p,q', 2, 3)",
+                "CREATE TABLE u (name VARCHAR(9) PRIMARY KEY)",
+                "INSERT INTO u VALUES ('größe')",
+            )
+            again = Running(run.settings)
+            events = events_of(again, server)
+            again.stop()
+            records = [after for event in events for _, after in event.records()]
+            assert records == [
+                {"id": 4294967295, "a": "y", "b": 4000000000},
+                {"id": 1, "a": "x", "b": 2},
+                {"c": "p,q", "id": 2, "b": 3},
+                {"name": "größe"},
+            ]
+            remove(run.settings.store)
+        # from the beginning of the log again: the history does not go back that far, and says so
+        early = dataclasses.replace(run.settings, start="earliest")
+        with pytest.raises(SchemaUnknown, match="begins at"):
+            producer.run(early, lambda: False)
+        assert early.store not in EventStore.names()
+
+
+def test_a_gap_in_the_history_is_noticed(tmp_path: Path) -> None:
+    """DDLs that no producer followed: start = latest takes the tables anew, a position behind what is known is refused; a
+    MariaDB that was made anew is not read with the tables of the old one."""
+    options = {"store": "producer-gap", "schema_history": "on", "state": str(tmp_path)}
+    for made in range(2):
+        with start_server("mariadb", options=["--binlog-row-metadata=NO_LOG"]) as server:
+            execute(
+                server,
+                "mysql",
+                "CREATE DATABASE d",
+                f"CREATE TABLE d.{'t' * (made + 1)} (id INT PRIMARY KEY)",
+                "CREATE TABLE d.x (a INT)",
+            )
+            if made == 1:
+                with pytest.raises(SchemaUnknown, match="another server"):
+                    producer.run(producer.Settings(**options, port=server.port, start=place_of(server)), lambda: False)
+                return
+            with running(server, **options):
+                pass
+            execute(server, "d", "ALTER TABLE x CHANGE a b INT")
+            with pytest.raises(SchemaUnknown, match="DDLs between are unknown"):
+                producer.run(producer.Settings(**options, port=server.port, start=place_of(server)), lambda: False)
+            with running(server, **options) as run:
+                execute(server, "d", "INSERT INTO x VALUES (5)")
+                assert list(events_of(run, server)[1].records()) == [(None, {"b": 5})]
+
+
+def place_of(server: Server) -> str:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file, offset = cursor.fetchone()[:2]
+    return f"{file}:{offset}"
+
+
+def test_mariadb_types_that_look_like_binary(mariadb: Server, database: str) -> None:
+    """UUID and INET columns, BINARY in the log, are told by asking the server; also after an ALTER that adds one."""
+    with running(mariadb) as run:
+        execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY, u UUID, b BINARY(16))")
+        value = "123e4567-e89b-12d3-a456-426655440000"
+        execute(mariadb, database, f"INSERT INTO t VALUES (1, '{value}', 'x')", "ALTER TABLE t ADD COLUMN i INET6")
+        execute(mariadb, database, f"INSERT INTO t VALUES (2, '{value}', 'x', '::1')")
+        events = [event for event in events_of(run, mariadb) if event.table]
+    assert [column.type for column in events[-1].table.columns] == ["int", "uuid", "binary", "inet6"]
+    assert events[0].rows[0].after == (1, value, b"x" + bytes(15))
+    assert events[1].rows[0].after == (2, value, b"x" + bytes(15), "::1")
+    assert UUID(value)
+
+
+@pytest.mark.parametrize("kind", [producer.ServerUnreachable, producer.LoginRefused, producer.LinkLost])
+def test_types_that_cannot_be_asked_now(
+    mariadb: Server, database: str, kind: type[SourceError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row goes out with bytes for a UUID because the one connection that asks failed: the link begins again, until it is known."""
+    asked: list[str] = []
+
+    def connect(settings: producer.Settings, endpoint: tuple[str, int]) -> Session:
+        asked.append(settings.store)
+        if len(asked) <= 2:
+            raise kind("not now")
+        return ask(settings, endpoint)
+
+    ask = current.connect
+    monkeypatch.setattr(current, "connect", connect)
+    value = "123e4567-e89b-12d3-a456-426655440000"
+    with running(mariadb, retry_first=0.01, retry_longest=0.1) as run:
+        execute(
+            mariadb,
+            database,
+            "CREATE TABLE t (id INT PRIMARY KEY, u UUID)",
+            *[f"INSERT INTO t VALUES ({i}, '{value}')" for i in (1, 2)],
+        )
+        events = [event for event in events_of(run, mariadb) if event.table]
+        assert [event.rows[0].after for event in events] == [(1, value), (2, value)]
+        assert run.stop().reconnects == 2
+    assert len(asked) == 3
+
+
+def test_types_that_nobody_needs(mariadb: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is left out may stay unknown, and is not asked for again and again; what can never be asked ends the producer."""
+    asked: list[str] = []
+
+    def connect(settings: producer.Settings, endpoint: tuple[str, int]) -> Session:
+        asked.append(settings.store)
+        raise SourceError("never")
+
+    monkeypatch.setattr(current, "connect", connect)
+    execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY, u UUID)", "CREATE TABLE v LIKE t")
+    with running(mariadb, exclude=(f"{database}.t",)) as run:
+        execute(mariadb, database, *[f"INSERT INTO t VALUES ({i}, UUID())" for i in range(5)])
+        assert not [event for event in events_of(run, mariadb) if event.table]
+        assert len(asked) == 1
+        execute(mariadb, database, "INSERT INTO v VALUES (1, UUID())")
+        with pytest.raises(SourceError, match=rf"table {database}\.v: which of its columns .* never; with schema_history = off"):
+            run.wait()
+
+
+def test_history_off(mariadb: Server, database: str) -> None:
+    """With schema_history = off nothing is asked, and such columns are BINARY."""
+    with running(mariadb, schema_history="off") as run:
+        execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY, u UUID)", "INSERT INTO t VALUES (1, UUID())")
+        (event,) = [event for event in events_of(run, mariadb) if event.table]
+    assert event.table.columns[1].type == "binary"

@@ -1,0 +1,148 @@
+"""shmstore/cli/text_report.py: figures as people read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from shmstore import EntryType, Event, EventStore, EventType, Position, StoreFull, StreamStat
+from shmstore.cli import text_report
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (16 << 20, "16.0 MiB"),
+        (3 << 40, "3.0 TiB"),
+        (5 << 50, "5,120.0 TiB"),
+    ],
+)
+def test_quantity(size: int, text: str) -> None:
+    """Bytes come with the largest unit of which there is at least one."""
+    assert text_report.quantity(size) == text
+
+
+def test_owner() -> None:
+    """Nobody, a living owner and one that died in the role are told apart."""
+    assert [text_report.owner(0, False), text_report.owner(7, True), text_report.owner(7, False)] == [
+        "none",
+        "pid 7",
+        "pid 7 died",
+    ]
+
+
+def test_moment() -> None:
+    """Times are shown in UTC, and say so."""
+    assert text_report.moment(0) == "1970-01-01 00:00:00 UTC"
+
+
+def test_a_producer_that_waits_for_room_is_seen(make: Callable[..., EventStore]) -> None:
+    """While a put finds no room the room line says so and names the slowest subscription and its owner; afterwards it does not."""
+    store = make(capacity=8)
+    quick, slow = store.subscribe("quick"), store.subscribe("slow")
+    store.put([b"x"] * 8)
+    quick.ack(quick.get(timeout=0))
+    slow.ack(slow.get(limit_events=1, timeout=0))
+    slow.close()
+    assert store.stat().room_wanted is None
+    assert "waits" not in text_report.page(store.stat())  # full, but nobody wants more
+    with pytest.raises(StoreFull):
+        store.put([b"x"] * 2, timeout=0)
+    assert store.stat().room_wanted == 1
+    room = next(line for line in text_report.page(store.stat()).splitlines() if line.startswith("room"))
+    assert room.endswith(
+        "; the producer waits for room: subscription 'slow' (nobody reads it) has acked up to 0 of 7: let it read on, or forget it with "
+        f"`shmstore unsubscribe {store.name} slow`"
+    )
+    slow = store.subscribe("slow")
+    slow.ack(slow.get(timeout=0))
+    assert store.stat().room_wanted is None
+
+
+def test_a_producer_that_is_gone_waits_for_nothing(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
+    """What a producer waited for when it ended is not shown any more."""
+    store = make(capacity=8)
+    store.put([b"x"] * 8)
+    with pytest.raises(StoreFull):
+        store.put(b"x", timeout=0)
+    seen = attach()
+    assert text_report.page(seen.stat()).count("the producer waits for room: nobody is subscribed") == 1
+    store.close()
+    assert seen.stat().room_wanted is None
+
+
+def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -> None:
+    """The page tells link, lag, reconnects, what is left of a snapshot and when the source forgets; nothing of it where none was told."""
+    store = make(capacity=8)
+    store.claim()
+    assert {"link", "this run", "snapshot", "purge", "whole"}.isdisjoint(
+        line[:11].strip() for line in text_report.page(store.stat()).splitlines()
+    )
+    end = Event(EntryType.END, EventType.NONE, Position("binlog.000001", 99, "0-1-7"), 0)
+    store.put(end)
+    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000, 8000)
+    store.heartbeat("db", end.position, stream)
+    assert store.stat().stream == stream
+    lines = {line[:11].strip(): line[11:] for line in text_report.page(store.stat()).splitlines()}
+    assert lines["link"].startswith("connected, the source last spoke ")
+    assert lines["link"].endswith("; 0.250 s behind")
+    assert lines["this run"] == "12 transactions, 2 reconnects, 1 events skipped, 1.5 s without room"
+    assert lines["snapshot"] == "3 of 5 tables left, 1,000 rows so far"
+    assert lines["purge"] == "the source may remove what is needed next from 1970-01-01 00:00:08 UTC on"
+    assert lines["whole"] == "transactions up to binlog.000001:99 (0-1-7)"
+    assert text_report.document(store.stat())["stream"] == stream._asdict()
+
+
+def test_no_link_without_a_producer(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
+    """What a producer said last does not stand for a link once it is gone; an eviction is counted."""
+    store = make(capacity=8, lag="evict", evict_after=0.01)
+    store.subscribe("slow")
+    store.put([b"x"] * 8)
+    store.heartbeat("db", None, StreamStat(connected=True, heard_ms=1))
+    store.put(b"x")
+    seen = attach()
+    assert (seen.stat().stream.connected, seen.stat().evictions) == (True, 1)
+    store.close()
+    assert not seen.stat().stream.connected
+
+
+def test_a_clock_that_jumped_makes_no_reader_late(make: Callable[..., EventStore]) -> None:
+    """Lag counts from the latest time up to the ack: not thousands of seconds after a clock that went back and forth again."""
+    store = make(capacity=64, memory_unit=1024)
+    reader, now = store.subscribe("a"), time.time_ns() // 1_000_000
+
+    def lag(*seconds: float) -> float:
+        store.put([Event(EntryType.END, EventType.NONE, Position("binlog.000001", 99), int(now + 1000 * at)) for at in seconds])
+        return store.subscriptions()[0].lag_ms / 1000
+
+    assert lag(-100, -5000, -99) == 1  # nothing is acked: since the first
+    reader.ack(reader.get(limit_events=2, timeout=0))
+    assert lag() == 1
+    assert lag(-90) == 10
+    while reader.lag_events:
+        reader.ack(reader.get(timeout=0))
+    assert lag() == 0
+    assert lag(7200) == 7290  # a clock that is ahead by hours ...
+    while reader.lag_events:
+        reader.ack(reader.get(timeout=0))
+    assert lag(-80) == 0
+    reader.ack(reader.get(timeout=0))
+    assert lag(-20) == 60  # ... hides nothing once it is right again
+
+
+def test_how_old_the_oldest_event_is_that_a_reader_has_not_acked(make: Callable[..., EventStore]) -> None:
+    """It is the time of the event after the ack, which stands still while the reader hangs; 0 once all is acked."""
+    store = make(capacity=8)
+    reader = store.subscribe("slow")
+    store.put([Event(EntryType.END, EventType.NONE, Position("binlog.000001", n), n * 1000) for n in (1, 2, 3)])
+    seen = [store.stat().subscriptions[0].oldest_ms]
+    for _ in range(3):
+        reader.ack(reader.get(limit_events=1, timeout=0))
+        seen.append(store.stat().subscriptions[0].oldest_ms)
+    assert seen == [1000, 2000, 3000, 0]

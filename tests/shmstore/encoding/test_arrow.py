@@ -1,0 +1,247 @@
+"""A column's Arrow type, and `Batch.to_arrow`: documented columns, every value exact, what is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from shmstore import Batch, Column, EntryType, EventStore, EventType, StoreCorrupt, TableSchema
+from shmstore.encoding.codec import decode
+from tests.shmstore import samples
+from tests.shmstore.tables import ALL, NARROW, other_event, random_events, rows_event
+
+pa = pytest.importorskip("pyarrow")
+arrow = pytest.importorskip("shmstore.encoding.arrow")
+
+COLUMNS = ["op", "database", "table", "before", "after", "ts_ms", "server_id", "file", "offset", "seq", "row", "transaction"]
+
+
+@pytest.fixture(params=["compiled", "pure"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to read rows."""
+    if request.param == "pure":
+        monkeypatch.setattr(arrow, "COMPILED", False)
+    elif not arrow.COMPILED:
+        pytest.skip("no compiled columns here")
+    return str(request.param)
+
+
+@pytest.fixture
+def batch_of(make: Callable[..., EventStore]) -> Callable[[list[bytes]], Batch]:
+    """Puts payloads into a store and gets them as one batch."""
+
+    store = make(capacity=1024, memory_unit=4096)
+    subscription = store.subscribe("reader")
+
+    def put(payloads: list[bytes]) -> Batch:
+        if payloads:
+            store.put_encoded(*samples.encoded(payloads))
+        return subscription.get(timeout=0)
+
+    return put
+
+
+def test_types() -> None:
+    """Each MySQL type has the Arrow type that holds all its values."""
+    found = {column.name: str(arrow.arrow_type(column)) for column in ALL.columns}
+    assert found == {
+        "i8": "int8", "u8": "int16", "i16": "int16", "u16": "int32", "i24": "int32", "i32": "int32", "u32": "int64", "i64": "int64",
+        "u64": "decimal128(20, 0)", "y": "int32", "bit": "int64", "bit64": "decimal128(20, 0)", "amount": "decimal128(12, 2)",
+        "wide": "decimal128(38, 10)", "whole": "decimal128(20, 0)", "huge": "string", "f": "float", "x": "double",
+        "day": "date32[day]", "at": "timestamp[us]", "seen": "timestamp[us, tz=UTC]", "took": "duration[us]", "name": "string",
+        "kind": "string", "doc": "string", "id": "string", "raw": "binary", "shape": "binary",
+    }  # fmt: skip
+
+
+def test_values_are_those_of_iteration(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """Every value in the table is the Python value that iterating over the batch gives, for every type and kind of event."""
+    batch_of([other_event(0, EntryType.BEGIN)] * 3)
+    batch = batch_of(random_events(random.Random(11), 80))
+    assert batch.first == 3
+    table = batch.to_arrow()
+    table.validate(full=True)
+    assert table.column_names == COLUMNS
+    expected = []
+    for seq, event in enumerate(batch, batch.first):
+        op = {EventType.UPDATE: "u", EventType.DELETE: "d", EventType.READ: "r"}.get(event.type, "c")
+        for i, (before, after) in enumerate(event.records()):
+            place = (event.position.file, event.position.offset, seq, event.position.row + i, event.transaction)
+            expected.append((op, "d", "everything", _arrow(before), _arrow(after), event.time_ms, event.server_id, *place))
+    assert [tuple(row.values()) for row in table.to_pylist()] == expected
+
+
+def _arrow(values: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What Arrow gives back for the Python values of a row: 64-bit unsigned as decimals, floats at their width, digits of 65 as text."""
+    if values is None:
+        return None
+    changed = dict(values)
+    for name in ("u64", "bit64"):
+        changed[name] = None if changed[name] is None else Decimal(changed[name])
+    changed["huge"] = None if changed["huge"] is None else format(changed["huge"], "f")
+    changed["f"] = None if changed["f"] is None else pa.scalar(changed["f"], pa.float32()).as_py()
+    return changed
+
+
+def test_edges(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """The edges of types with a meaning of their own arrive as they are: dates before 1970, negative times, exact decimals."""
+    table = TableSchema(
+        "d",
+        "t",
+        (
+            Column("n", "bigint", unsigned=True),
+            Column("p", "decimal", size=38, scale=10),
+            Column("day", "date"),
+            Column("at", "datetime", scale=6),
+            Column("seen", "timestamp"),
+            Column("took", "time", scale=1),
+        ),
+    )
+    payload = rows_event(
+        0, EventType.INSERT, None, [[2**64 - 1, "-1.0000000001", -354285, -1, 2**31 * 10**6, -3020398500000]], table
+    )
+    (row,) = batch_of([payload]).to_arrow()["after"].to_pylist()
+    assert row == {
+        "n": Decimal(2**64 - 1),
+        "p": Decimal("-1.0000000001"),
+        "day": date(1000, 1, 1),
+        "at": datetime(1969, 12, 31, 23, 59, 59, 999999),
+        "seen": datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC),
+        "took": -timedelta(hours=838, minutes=59, seconds=58, milliseconds=500),
+    }
+
+
+def test_the_table_outlives_the_batch(way: str, make: Callable[..., EventStore]) -> None:
+    """Rows read into a table stay as they are when their batch is acked and its memory is written over."""
+    store = make(capacity=8, memory_unit=4096)
+    subscription = store.subscribe("reader")
+    store.put_encoded(*samples.encoded([rows_event(i, EventType.INSERT, None, [[i, "x" * 400]], NARROW) for i in range(4)]))
+    batch = subscription.get(timeout=0)
+    table = batch.to_arrow()
+    before = table.to_pylist()
+    subscription.ack(batch)
+    for _ in range(40):
+        store.put_encoded(*samples.encoded([rows_event(99, EventType.INSERT, None, [[99, "y" * 4000]], NARROW)]))
+        subscription.ack(subscription.get(timeout=0))
+    assert table.to_pylist() == before
+
+
+def test_tables_are_chosen_by_name(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """One table's rows, in order; a batch with several must be told which, and says which there are."""
+    other = NARROW._replace(table="other")
+    payloads = [rows_event(i, EventType.INSERT, None, [[i, "x"]], NARROW if i % 3 else other) for i in range(9)]
+    batch = batch_of([other_event(0, EntryType.BEGIN), *payloads, other_event(9, EntryType.END)])
+    with pytest.raises(ValueError, match=r"rows of d\.narrow, d\.other: name one"):
+        batch.to_arrow()
+    assert [row["id"] for row in batch.to_arrow("d.other")["after"].to_pylist()] == [0, 3, 6]
+    assert batch.to_arrow("d.other")["seq"].to_pylist() == [1, 4, 7]
+    assert [row["id"] for row in batch.to_arrow(NARROW)["after"].to_pylist()] == [1, 2, 4, 5, 7, 8]
+    assert batch.to_arrow("d.none").num_rows == 0
+    assert batch.to_arrow("d.none").column_names == COLUMNS
+
+
+def test_an_empty_batch(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """No events give no rows, with the columns of a schema that was named."""
+    table = batch_of([]).to_arrow(NARROW)
+    assert table.num_rows == 0
+    assert [field.name for field in table.schema.field("after").type] == ["id", "note"]
+    assert batch_of([]).to_arrow().num_rows == 0
+
+
+def test_columns_that_changed(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """The newest columns; older rows have NULL in new ones and keep what widened; what would not fit is an error."""
+    newer = TableSchema("d", "narrow", (Column("more", "int"), Column("id", "bigint"), Column("note", "varchar")), (1,))
+    old = rows_event(0, EventType.INSERT, None, [[5, "old"]], NARROW)
+    new = rows_event(1, EventType.INSERT, None, [[1, 2**40, "new"]], newer)
+    table = batch_of([old, new]).to_arrow()
+    assert table["after"].to_pylist() == [{"more": None, "id": 5, "note": "old"}, {"more": 1, "id": 2**40, "note": "new"}]
+    with pytest.raises(ValueError, match=r"column id of d\.narrow was int64 in some events of the batch and is int32"):
+        batch_of([new, old]).to_arrow()
+
+
+def test_zero_dates(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """A date that does not exist is an error that says so, or NULL where that is asked for; other values stay."""
+    table = TableSchema("d", "t", (Column("id", "int"), Column("day", "date")))
+    batch = batch_of([rows_event(0, EventType.INSERT, None, [[1, "0000-00-00"], [2, 5]], table)])
+    with pytest.raises(arrow.ZeroDate, match=r"column day holds '0000-00-00'.*zero_dates"):
+        batch.to_arrow()
+    found = batch.to_arrow(zero_dates="null")["after"].to_pylist()
+    assert found == [{"id": 1, "day": None}, {"id": 2, "day": date(1970, 1, 6)}]
+    with pytest.raises(ValueError, match="zero_dates='other'"):
+        batch.to_arrow(zero_dates="other")  # type: ignore[arg-type]
+
+
+def test_partial_images(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """An image without all columns is refused, for NULL would say something else; or its columns are NULL where asked for."""
+    batch = batch_of([rows_event(0, EventType.UPDATE, [[1]], [[2]], NARROW, columns=[0])])
+    with pytest.raises(arrow.PartialImage, match="binlog_row_image=FULL"):
+        batch.to_arrow()
+    (row,) = batch.to_arrow(partial="null").to_pylist()
+    assert (row["before"], row["after"]) == ({"id": 1, "note": None}, {"id": 2, "note": None})
+
+
+def test_many_rows(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """More rows than one chunk holds, in events of many and of one, all come in order, numbered within their event."""
+    payloads = [
+        rows_event(i, EventType.INSERT, None, [[i * 10_000 + k, None] for k in range(size)], NARROW)
+        for i, size in enumerate([9000] * 8 + [1] * 50)
+    ]
+    table = batch_of(payloads).to_arrow()
+    ids = [row["id"] for row in table["after"].to_pylist()]
+    assert ids == [i * 10_000 + k for i, size in enumerate([9000] * 8 + [1] * 50) for k in range(size)]
+    assert table["row"].to_pylist() == [i % 2 * 500 + k for i, size in enumerate([9000] * 8 + [1] * 50) for k in range(size)]
+
+
+def test_transactions_do_not_cut(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """Rows of many small transactions come in few chunks, not in one each: BEGIN and END between them cut nothing."""
+    payloads = []
+    for i in range(100):
+        payloads += [
+            other_event(i, EntryType.BEGIN),
+            rows_event(i, EventType.INSERT, None, [[i, "x"]], NARROW),
+            other_event(i, EntryType.END),
+        ]
+    table = batch_of(payloads).to_arrow()
+    assert table.num_rows == 100
+    assert table["op"].num_chunks == 1
+
+
+def test_to_pandas(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """Flattened, it is a pandas frame with a column for each column of the table."""
+    pytest.importorskip("pandas")
+    frame = batch_of([rows_event(0, EventType.INSERT, None, [[1, "a"], [2, None]], NARROW)]).to_arrow().flatten().to_pandas()
+    assert frame["after.id"].tolist() == [1, 2]
+    assert frame["after.note"].isna().tolist() == [False, True]
+    assert frame["op"].tolist() == ["c", "c"]
+
+
+def test_damage_is_named(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """A payload that is no event, and rows that are none of their table, raise `StoreCorrupt`, as iteration does."""
+    good = rows_event(0, EventType.INSERT, None, [[1, "a"]], NARROW)
+    for bad in (b"\x00", good[:-1], good + b"\x00", rows_event(0, EventType.INSERT, None, [[1]], NARROW)):
+        batch = batch_of([good, bad])
+        with pytest.raises(StoreCorrupt):
+            batch.to_arrow()
+        with pytest.raises(StoreCorrupt):
+            list(batch)
+    with pytest.raises(StoreCorrupt):
+        decode(good[:-1])
+
+
+def test_compiled_code_can_be_switched_off() -> None:
+    """SHMSTORE_PURE=1 reads rows without compiled code; `import shmstore` alone brings in no pyarrow."""
+    script = (
+        "import sys, shmstore; assert 'pyarrow' not in sys.modules; from shmstore.encoding import arrow; print(arrow.COMPILED)"
+    )
+    for value, wanted in (("1", "False"), ("0", str(arrow.compiled is not None))):
+        run = subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "SHMSTORE_PURE": value}, capture_output=True, text=True
+        )
+        assert (run.stdout.strip(), run.stderr) == (wanted, "")

@@ -1,0 +1,162 @@
+"""Rows decoded by compiled code are the Python values of the reference, or its refusal."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from shmstore import ABSENT, Event, EventType, StoreCorrupt, TableSchema
+from shmstore.encoding import codec
+from shmstore.encoding.codec import encode, encode_schema
+from tests.shmstore.tables import ALL, NARROW, random_events, rows_event
+
+pytestmark = pytest.mark.skipif(not codec.COMPILED, reason="no compiled columns here")
+
+
+def decoded(payload: bytes) -> Event | None:
+    try:
+        return codec.decode(payload)
+    except StoreCorrupt:
+        return None
+
+
+def shown(event: Event | None) -> str:
+    """All of an event, types too; without the addresses of objects that a damaged header may hold."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(event))
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Event | None]:
+    """Decodes both ways, which must agree on values and their types; None for what is refused."""
+
+    def read(payload: bytes) -> Event | None:
+        compiled = decoded(payload)
+        with monkeypatch.context() as patch:
+            patch.setattr(codec, "COMPILED", False)
+            reference = decoded(payload)
+        assert shown(compiled) == shown(reference)
+        return compiled
+
+    return read
+
+
+def compiled_alone(table: TableSchema, body: Any) -> Any:
+    """The rows by compiled code; None where it leaves them to the reference."""
+    makes = codec._known(encode_schema(table))[1]
+    return codec.compiled.rows(msgspec.msgpack.encode(body), makes, codec.Row, ABSENT, codec.Decimal)
+
+
+def test_every_type_and_kind_of_event(seed: int, both: Callable[[bytes], Event | None]) -> None:
+    """Random rows of every type come out the same, by compiled code, and go back into the same bytes."""
+    for payload in random_events(random.Random(seed), 240):
+        event = both(payload)
+        assert event is not None
+        if event.table is None:
+            continue
+        assert compiled_alone(event.table, codec.decode_stored(payload)[2]) == event.rows
+        assert codec.decode(encode(event)) == event
+
+
+def test_images_without_all_columns(both: Callable[[bytes], Event | None]) -> None:
+    """Columns that an image lacks are ABSENT; places that repeat or lie outside the table are the reference's to judge."""
+    event = both(rows_event(0, EventType.UPDATE, [[5, "2.50"], [7, None]], [[6, "-0.10"], [8, "1.00"]], columns=[7, 12]))
+    assert event is not None
+    assert [len([value for value in row.after or () if value is not ABSENT]) for row in event.rows] == [2, 2]
+    assert (event.rows[0].before or ())[7] == 5
+    assert compiled_alone(ALL, [[7, 12], [[5, "2.50"]], None, None]) is not None
+    for columns in ([7, 7], [7, 99], [-1, 7], [7], ["7", 12], [7, 12, 13], "ab", 5, []):
+        assert compiled_alone(ALL, [columns, [[5, "2.50"]], None, None]) is None
+        both(rows_event(0, EventType.UPDATE, [[5, "2.50"]], [[6, "3.00"]], columns=columns))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", range(len(ALL.columns)), ids=ALL.names)
+def test_any_value_in_any_column(place: int, both: Callable[[bytes], Event | None]) -> None:
+    """Whatever a column holds, its own type or not, at the edges of the calendar and beyond: the same value or the same refusal."""
+    values: list[Any] = [
+        None,
+        True,
+        False,
+        0,
+        -1,
+        2**63 - 1,
+        -(2**63),
+        2**63,
+        2**64 - 1,
+        1.5,
+        float("inf"),
+        "",
+        "x",
+        "1e5",
+        "NaN",
+        "1.50",
+    ]
+    values += ["0000-00-00", b"", b"\xff", [1], {"a": 1}, -719162, -719163, 2932896, 2932897]
+    values += [(day * 86400 + second) * 10**6 + micro for day in (-719163, -719162, -1, 0, 59, 11016, 2932896, 2932897)
+               for second in (0, 86399) for micro in (0, 999999)]  # fmt: skip
+    for value in values:
+        cells: list[Any] = [None] * len(ALL.columns)
+        cells[place] = value
+        both(rows_event(0, EventType.INSERT, None, [cells]))
+
+
+def test_every_day_of_the_calendar() -> None:
+    """Each day from the year 1 to 9999 is the day that Python's own calendar has."""
+    table = TableSchema("d", "t", (ALL.columns[18],))
+    days = list(range(-719162, 2932897, 7)) + list(range(-800, 800))
+    rows = compiled_alone(table, [None, None, None, [[day] for day in days]])
+    assert [row.after[0].toordinal() - 719163 for row in rows] == days
+
+
+def test_damaged_events(both: Callable[[bytes], Event | None], seed: int) -> None:
+    """Damaged payloads give the reference's event, or are refused as it refuses them."""
+    chance = random.Random(seed)
+    read = refused = 0
+    for _ in range(1500):
+        payload = bytearray(chance.choice(random_events(chance, 1, chance.choice([ALL, NARROW, NARROW]))))
+        for _ in range(chance.choice([1, 1, 3])):
+            at = chance.randrange(len(payload))
+            how = chance.randrange(5)
+            if how <= 2:
+                payload[at] = chance.choice([chance.randrange(256), payload[at] ^ 1 << chance.randrange(8), 0xC0, 0xDD, 0xDB])
+            elif how == 3:
+                payload[at:at] = chance.randbytes(chance.randint(1, 5))
+            elif at:
+                del payload[at:]
+        if both(bytes(payload)) is None:
+            refused += 1
+        else:
+            read += 1
+    assert read > 50
+    assert refused > 50
+
+
+def test_bodies_that_are_none() -> None:
+    """Whatever is no body at all is left to the reference."""
+    for body in (None, 5, [], [None] * 3, [None] * 5, [None, [[1]], None, [[1], [2]]], [None, {}, None, None], "text"):
+        assert compiled_alone(TableSchema("d", "t", (ALL.columns[0],)), body) is None
+    assert compiled_alone(TableSchema("d", "t", (ALL.columns[0],)), [None] * 4) == ()
+    assert codec.compiled.rows(msgspec.msgpack.encode([None] * 4) + b"\x00", b"", codec.Row, ABSENT, codec.Decimal) is None
+
+
+def test_schemas_with_lists_for_text(both: Callable[[bytes], Event | None]) -> None:
+    """A damaged schema is refused as the reference refuses it."""
+    for strange in ({"a": 1}, [1], ["x"], 5, None):
+        for field in range(8):
+            column: list[Any] = ["id", "int", False, True, 0, 0, "", []]
+            column[field] = strange
+            header = [2, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}]
+            schema = msgspec.msgpack.encode(["d", "t", [column], []])
+            both(msgspec.msgpack.encode([1, header, schema, [None, None, None, [[1]]]]))
+
+
+def test_bodies_without_a_schema(both: Callable[[bytes], Event | None]) -> None:
+    """What stands in a body's place is looked at even where nobody reads it."""
+    payload = msgspec.msgpack.encode([1, [1, 0, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}], None, None])
+    assert both(payload) is not None
+    assert both(payload[:-1] + b"\xa1a") is not None
+    assert both(payload[:-1] + b"\xa1\xff") is None
