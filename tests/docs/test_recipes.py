@@ -1,0 +1,140 @@
+"""The recipes in plain Python do what their page says, each on a real store and a real target."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from shmstore import Consumer, EventStore
+from tests.consumer.spark.events import Binlog, order_row
+from tests.servers.postgres import Postgres, start_postgres
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"recipe_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pandas(store: EventStore, binlog: Binlog) -> None:
+    """Each batch with rows of the table is a frame; DECIMAL stays exact."""
+    store.put([*binlog.insert(order_row(1), order_row(2), order_row(3, customer=8)), *binlog.delete(order_row(1))])
+    module = example("pandas_changes")
+    with Consumer(store, "pandas", timeout=0) as reader:
+        (frame,) = module.frames(reader, "shop.orders")
+    assert list(frame["op"]) == ["c", "c", "c", "d"]
+    assert module.worth(frame).to_dict() == {7: Decimal("0.03"), 8: Decimal("0.03")}
+    assert store.subscriptions()[0].lag_events == 0
+
+
+def test_polars(store: EventStore, binlog: Binlog) -> None:
+    """Each batch with rows of the table is a frame; DECIMAL stays exact."""
+    store.put([*binlog.insert(order_row(1), order_row(2), order_row(3, customer=8)), *binlog.delete(order_row(1))])
+    module = example("polars_changes")
+    with Consumer(store, "polars", timeout=0) as reader:
+        (frame,) = module.frames(reader, "shop.orders")
+    assert module.worth(frame).rows() == [(7, Decimal("0.03")), (8, Decimal("0.03"))]
+
+
+def put_orders(store: EventStore, binlog: Binlog) -> None:
+    """Orders 1 to 4; of these 1 is paid, 2 deleted, and 3 becomes number 5."""
+    store.put(binlog.insert(*map(order_row, range(1, 5))))
+    store.put(binlog.update((order_row(1), order_row(1, status="paid"))))
+    store.put([*binlog.delete(order_row(2)), *binlog.update((order_row(3), order_row(5)))])
+
+
+def test_duckdb(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
+    """The view is the table as it is now; a batch that was written and not acked is not written again."""
+    module, path = example("duckdb_copy"), str(tmp_path / "orders.duckdb")
+    put_orders(store, binlog)
+    with pytest.raises(KeyboardInterrupt), module.open_file(path) as database, Consumer(store, "duckdb", timeout=0) as reader:
+        for batch in reader:
+            module.write(database, store.epoch, batch)
+            raise KeyboardInterrupt  # between the commit and the ack
+    assert store.subscriptions()[0].ack.sequence == -1
+    store.put(binlog.insert(order_row(6)))
+    module.run(store.name, path, timeout=0)
+    assert store.subscriptions()[0].lag_events == 0
+    with module.open_file(path) as database:
+        assert database.execute("SELECT count(*) FROM changes").fetchone() == (8,)
+        found = database.execute("SELECT id, amount FROM orders ORDER BY id").fetchall()
+    assert found == [(key, Decimal(key).scaleb(-2)) for key in (1, 4, 5, 6)]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """One server for the module."""
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.mark.server
+def test_postgres(store: EventStore, binlog: Binlog, postgres: Postgres) -> None:
+    """Rows and sequence are committed together: what was committed and not acked is not applied a second time."""
+    psycopg = pytest.importorskip("psycopg")
+    module = example("postgres_copy")
+    account = {"host": "127.0.0.1", "port": postgres.port, "dbname": "postgres", "user": postgres.user}
+    conninfo = psycopg.conninfo.make_conninfo(**account, password=postgres.password)
+    assert module.run(store.name, conninfo, timeout=0) == 0  # makes the tables
+    postgres.query(
+        "CREATE TABLE seen (id bigint); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO seen VALUES (coalesce(NEW.id, OLD.id)); RETURN NULL; END $$; "
+        "CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON orders FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    put_orders(store, binlog)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        psycopg.connect(conninfo, autocommit=True) as database,
+        Consumer(store, "postgres", timeout=0) as reader,
+    ):
+        for batch in reader:
+            module.commit(database, "postgres", store.epoch, batch)
+            raise KeyboardInterrupt  # between the commit and the ack
+    assert store.subscriptions()[0].ack.sequence == -1
+    store.put(binlog.insert(order_row(6)))
+    assert module.run(store.name, conninfo, timeout=0) == 1  # only what came after
+    assert store.subscriptions()[0].lag_events == 0
+    rows = postgres.query("SELECT id, amount, status FROM orders ORDER BY id")
+    assert rows == [["1", "0.01", "paid"], ["4", "0.04", "new"], ["5", "0.05", "new"], ["6", "0.06", "new"]]
+    assert postgres.query("SELECT id, count(*) FROM seen GROUP BY id ORDER BY id") == [[key, "1"] for key in "1456"]
+
+
+def test_retries(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
+    """A failure is tried again after growing pauses; what never succeeds is put aside, and the rest goes on."""
+    store.put(binlog.insert(*map(order_row, range(1, 4))))
+    module, taken, pauses, failures = example("retries"), list[int](), list[float](), {1: 2, 2: 99}
+
+    def handle(document: str) -> None:
+        key = json.loads(document)["after"]["id"]
+        if failures.get(key, 0):
+            failures[key] -= 1
+            raise ConnectionError("the service is away")
+        taken.append(key)
+
+    with Consumer(store, "retries", timeout=0) as reader:
+        module.run(reader, handle, tmp_path / "refused", pauses.append)
+    assert taken == [1, 3]
+    assert [json.loads(line)["after"]["id"] for line in (tmp_path / "refused").read_text().splitlines()] == [2]
+    assert pauses == pytest.approx([0.1, 0.2, 0.1, 0.2, 0.4, 0.8, 1.6])
+    assert store.subscriptions()[0].lag_events == 0
+
+
+def test_every_example_is_tested() -> None:
+    """Each program in examples/ is run by a test, here or with Spark, and named in the folder's README."""
+    tests = Path(__file__).read_text() + (EXAMPLES.parent / "tests/consumer/spark/test_examples.py").read_text()
+    readme: Any = (EXAMPLES / "README.md").read_text()
+    for path in sorted(EXAMPLES.glob("*.py")):
+        assert f'example("{path.stem}")' in tests or path.stem == "database", path.name
+        assert path.name in readme
