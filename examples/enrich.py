@@ -1,6 +1,6 @@
 """Orders as they come, joined with the newest copy of customers: ``python examples/enrich.py STORE LAKE OUT``.
 
-The copy is what `replicate` keeps (examples/replicate.py). It is read anew for every micro-batch, through delta-rs: no jar.
+The copy is what `replicate` keeps (examples/replicate.py). It is read again for every micro-batch, through delta-rs: no jar.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Revenue by ten-minute window of the order's own time: ``python examples/revenue.py STORE CHECKPOINT``.
 
-New orders only: a window is told once, when the watermark has passed it.
+New orders only: a window is reported once, when the watermark is behind it.
 """
 
 import sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shmstore import Consumer, EventStore
+from shmstore import Batch, Consumer, EventStore
 from tests.consumer.spark.events import Binlog, order_row
 from tests.servers.postgres import Postgres, start_postgres
 
@@ -55,14 +55,18 @@ def put_orders(store: EventStore, binlog: Binlog) -> None:
     store.put([*binlog.delete(order_row(2)), *binlog.update((order_row(3), order_row(5)))])
 
 
+def write_and_die(consumer: Consumer, write: Callable[[Batch], None]) -> None:
+    """Write the first batch, and end before it is acked."""
+    write(next(iter(consumer)))
+    consumer.close()
+
+
 def test_duckdb(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
     """The view is the table as it is now; a batch that was written and not acked is not written again."""
     module, path = example("duckdb_copy"), str(tmp_path / "orders.duckdb")
     put_orders(store, binlog)
-    with pytest.raises(KeyboardInterrupt), module.open_file(path) as database, Consumer(store, "duckdb", timeout=0) as reader:
-        for batch in reader:
-            module.write(database, store.epoch, batch)
-            raise KeyboardInterrupt  # between the commit and the ack
+    with module.open_file(path) as database:
+        write_and_die(Consumer(store, "duckdb"), lambda batch: module.write(database, store.epoch, batch))
     assert store.subscriptions()[0].ack.sequence == -1
     store.put(binlog.insert(order_row(6)))
     module.run(store.name, path, timeout=0)
@@ -94,14 +98,8 @@ def test_postgres(store: EventStore, binlog: Binlog, postgres: Postgres) -> None
         "CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON orders FOR EACH ROW EXECUTE FUNCTION note()"
     )
     put_orders(store, binlog)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        psycopg.connect(conninfo, autocommit=True) as database,
-        Consumer(store, "postgres", timeout=0) as reader,
-    ):
-        for batch in reader:
-            module.commit(database, "postgres", store.epoch, batch)
-            raise KeyboardInterrupt  # between the commit and the ack
+    with psycopg.connect(conninfo, autocommit=True) as database:
+        write_and_die(Consumer(store, "postgres"), lambda batch: module.commit(database, "postgres", store.epoch, batch))
     assert store.subscriptions()[0].ack.sequence == -1
     store.put(binlog.insert(order_row(6)))
     assert module.run(store.name, conninfo, timeout=0) == 1  # only what came after

@@ -1,0 +1,171 @@
+"""What `mkdocs.yml` names as hooks: the parts of pages that are made from the code, so that they are never out of date.
+
+A page says where such a part stands with a line of its own: ``<!-- generated: NAME -->`` or ``<!-- generated: NAME ARGUMENT -->``. The
+parts:
+
+    producer-options     the options of `shmstore produce`, in groups        producer/settings.py
+    spark-options        the options of the Spark source                     consumer/spark/options.py
+    metrics              every metric with its HELP text                     consumer/metrics.py
+    messages CLASS       the messages of an error class                      wherever it is raised
+    example FORMAT       the same events as each format's documents          scripts/documentation/samples.py
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
+
+MARKER = re.compile(r"^<!-- generated: ([\w-]+)(?: (\w+))? -->$", re.MULTILINE)
+
+# The options of `produce`, in groups. Each option stands in one of them: a test holds that.
+GROUPS = {
+    "The five that matter first": "host user store include snapshot",
+    "Connection": "name port password password_file tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
+    "retry_first retry_longest",
+    "Position": "binlog start gtid on_purged",
+    "Tables and columns": "exclude column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
+    "row_image on_error",
+    "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
+    "Files": "state schema_history",
+    "The store, when it is created": "store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation lag evict_after",
+    "Snapshots": "snapshot_chunk",
+}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the generated parts into a page."""
+    return filled(markdown)
+
+
+def filled(markdown: str) -> str:
+    """Return a page with its generated parts."""
+    return MARKER.sub(lambda match: PARTS[match[1]](*filter(None, [match[2]])), markdown)
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+# ---------------------------------------------------------------- options, metrics
+
+
+def producer_options() -> str:
+    """The options of `shmstore produce`, a table for each group."""
+    from shmstore.producer.settings import Settings
+
+    options = {option.name: option for option in fields(Settings)}
+    parts = []
+    for title, names in GROUPS.items():
+        rows = (_option_row(options[name]) for name in names.split())
+        parts.append(f"### {title}\n\n{table(['option', 'default', 'what it is'], rows)}")
+    return "\n\n".join(parts)
+
+
+def _option_row(option: Any) -> tuple[str, str, str]:
+    shown = ", ".join(option.default) if isinstance(option.default, tuple) else option.default
+    default = "" if shown == "" else f"`{str(shown).lower() if isinstance(shown, bool) else shown}`"
+    choices = option.metadata["choices"]
+    allowed = f" one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""
+    name = f"`--{option.name.replace('_', '-')}`" if option.metadata["flag"] else f"`SHMSTORE_{option.name.upper()}`"
+    return name, default, _escaped(option.metadata["help"]) + (f";{allowed}" if allowed else "")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("*", r"\*")
+
+
+def spark_options() -> str:
+    """The options of the Spark source; what stands in brackets at a text's end is the default."""
+    from shmstore.consumer.spark.options import HELP
+
+    rows = []
+    for name, text in HELP.items():
+        about, _, default = text.rpartition(" (")
+        rows.append((f"`{name}`", f"`{default.removesuffix(')')}`" if about else "", _escaped(about or text)))
+    return table(["option", "default", "what it is"], iter(rows))
+
+
+def metrics() -> str:
+    """Every metric of `shmstore metrics` with its kind and HELP text."""
+    from shmstore.consumer.metrics import prometheus
+    from shmstore.event import Position
+    from shmstore.ring.cursors import Cursor
+    from shmstore.store.stats import StoreStat, StreamStat, SubscriptionStat
+
+    def made(kind: Any, **values: Any) -> Any:
+        return kind(**{name: values.get(name, kind._field_defaults.get(name, 0)) for name in kind._fields})
+
+    cursor = Cursor(*[0] * len(Cursor._fields))
+    reader = made(SubscriptionStat, name="s", get=cursor, ack=cursor, state="active")
+    stream = made(StreamStat, heard_ms=1, purge_ms=1)
+    position = Position("binlog.000001", 4)
+    texts = {"name": "s", "source": "s", "batch_mode": "MEMSIZE", "lag": "block"}
+    stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position)
+    text = prometheus([stat])
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    found = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
+    return table(["metric", "kind", "what it is"], ((f"`{name}`", kinds[name], about) for name, about in found))
+
+
+# ---------------------------------------------------------------- messages
+
+
+def messages(name: str) -> str:
+    """The messages of an error class as a list, with … where a value stands."""
+    found = sorted(set(_messages()[name]))
+    return "\n".join(f"- `{message}`" for message in found)
+
+
+@lru_cache(maxsize=1)
+def _messages() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for folder in ("shmstore", "producer", "consumer"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.relative_to(ROOT).parts[:2] in (("shmstore", "producer"), ("shmstore", "consumer")):
+                continue  # a link to the folder of that name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                    text = re.sub(r"(… ?)+(?=…)", "", _text(node.args[0])).replace("`", "'").strip()
+                    if len(text.replace("…", "").strip()) > 3:
+                        found[node.func.id].append(" ".join(text.split()))
+    return found
+
+
+def _text(node: ast.expr) -> str:
+    """The text of a literal or an f-string; … for whatever is computed."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(value) if isinstance(value, ast.Constant) else "…" for value in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left) + _text(node.right)
+    return "…"
+
+
+def example(format: str) -> str:
+    """The documents of `samples` in one format."""
+    from scripts.documentation.samples import shown
+
+    return shown(format)
+
+
+PARTS = {
+    "producer-options": producer_options,
+    "spark-options": spark_options,
+    "metrics": metrics,
+    "messages": messages,
+    "example": example,
+}
