@@ -1,0 +1,44 @@
+"""The pages: the README and docs/, with their code blocks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "examples" / "README.md")
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A code block; `line` is the first of its text."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*pages: Path, language: str | None = None) -> list[Block]:
+    found = []
+    for page in pages or PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in _BLOCK.finditer(text):
+            found.append(Block(page, text.count("\n", 0, match.start(2)) + 1, match[1], match[2]))
+    return [block for block in found if language in (None, block.language)]
+
+
+def prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as MkDocs makes them."""
+    heads = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}

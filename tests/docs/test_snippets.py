@@ -1,0 +1,76 @@
+"""The programs of the README and of the first pages run as a reader would run them, whatever the file is called."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from shmstore import Column, EventStore, EventType, Row, TableSchema
+from tests.consumer.spark.events import Binlog
+from tests.docs.pages import README, ROOT, Block, blocks
+
+ORDERS = TableSchema(
+    "shop",
+    "orders",
+    (
+        Column("id", "int", nullable=False),
+        Column("customer", "varchar", size=80, charset="utf8mb4"),
+        Column("total", "decimal", size=10, scale=2),
+        Column("placed", "datetime", scale=3),
+    ),
+    (0,),
+)
+PLACED = datetime(2026, 11, 20, 8, 11, 21, 155_000)
+NAMES = ("consumer.py", "producer.py", "shmstore_test.py")
+SNIPPETS = [
+    *blocks(README, language="python"),
+    *blocks(ROOT / "docs" / "getting-started.md", language="python"),
+    next(block for block in blocks(ROOT / "docs" / "python.md", language="python") if "EntryType" in block.text),
+]
+
+
+@pytest.fixture
+def orders(store: EventStore, binlog: Binlog) -> EventStore:
+    """A store of the README's changes."""
+    ada, grace = (1, "Ada", Decimal("12.50"), PLACED), (2, "Grace", Decimal("7.25"), PLACED)
+    store.put(binlog.insert(ada, grace, table=ORDERS))
+    store.put(binlog.transaction((EventType.UPDATE, (Row(ada, (1, "Ada", Decimal("13.00"), PLACED)),)), table=ORDERS))
+    return store
+
+
+def run(folder: Path, *words: str) -> str:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("block", SNIPPETS, ids=str)
+def test_a_snippet_runs_from_any_file(block: Block, name: str, orders: EventStore, tmp_path: Path) -> None:
+    """A program saved as consumer.py or producer.py, with all of these in the current folder, runs and prints what the page says."""
+    assert block.text.count('"orders"') == 1
+    program = block.text.replace('"orders"', repr(orders.name))
+    for other in NAMES:
+        (tmp_path / other).write_text(program)
+    said = run(tmp_path, name)
+    if block.page == README:
+        (wanted,) = (each.text for each in blocks(README, language="") if re.match(r"INSERT ", each.text))
+        assert said == wanted
+    else:
+        assert "12.50" in said
+    assert orders.subscriptions()[0].lag_events == 0
+    assert run(tmp_path, name) == ""  # all was acked
+
+
+def test_the_command_runs_next_to_such_files(tmp_path: Path) -> None:
+    """The command line is not disturbed by files of these names in the current folder."""
+    for name in NAMES:
+        (tmp_path / name).write_text("raise SystemExit('imported by mistake')\n")
+    assert run(tmp_path, "-m", "shmstore", "--version").startswith("shmstore ")
+    assert "--include" in run(tmp_path, "-m", "shmstore", "produce", "--help")
