@@ -7,6 +7,7 @@ parts:
     spark-options        the options of the Spark source                     consumer/spark/options.py
     metrics              every metric with its HELP text                     consumer/metrics.py
     messages CLASS       the messages of an error class                      wherever it is raised
+    refusals             what the command line and the store refuse          cli/, memory/ and consumer.py
     example FORMAT       the same events as each format's documents          scripts/documentation/samples.py
 """
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
@@ -125,23 +125,36 @@ def metrics() -> str:
 
 def messages(name: str) -> str:
     """The messages of an error class as a list, with … where a value stands."""
-    found = sorted(set(_messages()[name]))
+    found = sorted({message for _, error, message in _raised() if error == name})
     return "\n".join(f"- `{message}`" for message in found)
 
 
 @lru_cache(maxsize=1)
-def _messages() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
+def _raised() -> list[tuple[str, str, str]]:
+    """(file, what is called, its first argument as text) of each call with a text: those of error classes are messages."""
+    found = []
     for folder in ("shmstore", "producer", "consumer"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path.relative_to(ROOT).parts[:2] in (("shmstore", "producer"), ("shmstore", "consumer")):
                 continue  # a link to the folder of that name
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) and node.args:
+                    name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                     text = re.sub(r"(… ?)+(?=…)", "", _text(node.args[0])).replace("`", "'").strip()
                     if len(text.replace("…", "").strip()) > 3:
-                        found[node.func.id].append(" ".join(text.split()))
+                        found.append((path.relative_to(ROOT).as_posix(), name, " ".join(text.split())))
     return found
+
+
+_REFUSE = ("shmstore/cli", "shmstore/memory/create_options.py", "shmstore/memory/segment.py", "consumer/consumer.py")
+
+
+def refusals() -> str:
+    """The messages of ValueErrors that a user's input may raise."""
+    found = {
+        message for path, name, message in _raised() if name in ("ValueError", "ArgumentTypeError") and path.startswith(_REFUSE)
+    }
+    return "\n".join(f"- `{message}`" for message in sorted(found))
 
 
 def _text(node: ast.expr) -> str:
@@ -167,5 +180,6 @@ PARTS = {
     "spark-options": spark_options,
     "metrics": metrics,
     "messages": messages,
+    "refusals": refusals,
     "example": example,
 }

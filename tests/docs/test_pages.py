@@ -219,3 +219,18 @@ def test_every_generated_part_is_known() -> None:
     """No page has a mark that nothing fills."""
     for page in PAGES:
         assert "<!-- generated" not in hooks.filled(page.read_text(encoding="utf-8")), IDS[page]
+
+
+def test_each_check_of_doctor_has_its_line() -> None:
+    """Troubleshooting has a line for each check that `shmstore doctor` makes."""
+    source = (ROOT / "producer" / "doctor.py").read_text(encoding="utf-8")
+    names = set(re.findall(r'Finding\(\s*"([\w ]+)"', source)) | set(re.findall(r'_is\(server, "(\w+)"', source))
+    names |= set(re.findall(r'\bname(?:, \w+)? = "([\w ]+)"', source))
+    assert len(names) >= 15
+    page = TROUBLESHOOTING.read_text(encoding="utf-8")
+    assert [name for name in sorted(names) if f"\n| `{name}` |" not in page] == []
+
+
+def test_refusals_are_shown() -> None:
+    """What bad input is answered with stands on the page."""
+    assert "is not HOST:PORT, such as 127.0.0.1:11111" in hooks.refusals()
