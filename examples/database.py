@@ -9,8 +9,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from shmstore.consumer.spark import session_settings
-from shmstore.consumer.spark.replicate import replicate
+from shmstore.spark import replicate, session_settings
 
 
 def run(spark: SparkSession, store: str, url: str, account: dict[str, str], checkpoint: str, *, once: bool = False) -> None:

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from shmstore.consumer.spark import register, session_settings
+from shmstore.spark import register, session_settings
 
 
 def changes(spark: SparkSession, store: str, **options: str) -> DataFrame:

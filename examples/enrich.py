@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from shmstore.consumer.spark import register, session_settings
+from shmstore.spark import register, session_settings
 
 
 def enrich(spark: SparkSession, store: str, lake: str, out: str, *, once: bool = False) -> StreamingQuery:

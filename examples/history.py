@@ -7,8 +7,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from shmstore.consumer.spark import session_settings
-from shmstore.consumer.spark.replicate import replicate
+from shmstore.spark import replicate, session_settings
 
 
 def keep(spark: SparkSession, store: str, lake: str, *, once: bool = False) -> None:

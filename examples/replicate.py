@@ -4,8 +4,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from shmstore.consumer.spark import LagListener, session_settings
-from shmstore.consumer.spark.replicate import replicate
+from shmstore.spark import LagListener, replicate, session_settings
 
 
 def run(spark: SparkSession, store: str, lake: str, *, once: bool = False) -> None:

@@ -8,7 +8,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from shmstore.consumer.spark import register, session_settings
+from shmstore.spark import register, session_settings
 
 
 def revenue(spark: SparkSession, store: str, **options: str) -> DataFrame:

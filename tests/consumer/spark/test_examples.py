@@ -1,4 +1,4 @@
-"""The examples do what they say, on a real Spark, and a query's lag is told."""
+"""The examples and the first programs of the Spark page do what they say, on a real Spark, and a query's lag is reported."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from shmstore.consumer.spark import Lag, LagListener, each_batch
 from shmstore.consumer.spool import Spool
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query, started
+from tests.docs.pages import ROOT, blocks
 
 pytestmark = pytest.mark.spark
 CUSTOMERS = TableSchema("shop", "customers", (Column("id", "int", unsigned=True), Column("name", "varchar")), (0,))
@@ -51,24 +52,24 @@ def test_replicate_and_enrich(spark: Any, store: EventStore, store_name: str, bi
 
 
 def test_revenue(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
-    """Each window comes once, when the watermark has passed it, with the sum of its orders."""
+    """Each window comes once, when the watermark is behind it, with the sum of its orders."""
     minutes = [0, 1, 12, 40, 41]
     store.put(binlog.insert(*[order_row(60 * minute) for minute in minutes]))
-    told: list[Any] = []
+    windows: list[Any] = []
 
     def run() -> None:
         frame = example("revenue").revenue(spark, store_name)
-        query = frame.writeStream.outputMode("append").foreachBatch(lambda batch, _: told.extend(batch.collect()))
+        query = frame.writeStream.outputMode("append").foreachBatch(lambda batch, _: windows.extend(batch.collect()))
         running = query.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="0 seconds").start()
         until = time.monotonic() + 60
-        while len(told) < 2 and time.monotonic() < until and running.exception() is None:
+        while len(windows) < 2 and time.monotonic() < until and running.exception() is None:
             time.sleep(0.1)
         running.stop()
         if running.exception() is not None:
             raise running.exception()
 
     started(run)
-    assert sorted((row["window"].start.minute, row.orders, row.revenue) for row in told) == [
+    assert sorted((row["window"].start.minute, row.orders, row.revenue) for row in windows) == [
         (0, 2, Decimal("0.60")),
         (10, 1, Decimal("7.20")),
     ]
@@ -83,16 +84,16 @@ def test_documents(spark: Any, store: EventStore, store_name: str, binlog: Binlo
     spool.step(0)
     spool.close()
     for place in ({}, {"spool": str(tmp_path / "spool")}):
-        told: list[Any] = []
+        rows: list[Any] = []
 
-        def run(place: dict[str, str] = place, told: list[Any] = told) -> None:
+        def run(place: dict[str, str] = place, rows: list[Any] = rows) -> None:
             frame = example("documents").changes(spark, store_name, subscription="documents", **place)
-            writer = frame.writeStream.foreachBatch(lambda batch, _: told.extend(batch.collect()))
+            writer = frame.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
             writer = writer.option("checkpointLocation", str(tmp_path / f"c{len(place)}")).trigger(availableNow=True)
             writer.start().awaitTermination(60)
 
         started(run)
-        assert [tuple(row)[1:] for row in sorted(told)] == [
+        assert [tuple(row)[1:] for row in sorted(rows)] == [
             ("shop.customers", "c", 7, None),
             ("shop.orders", "c", 1, Decimal("0.01")),
             ("shop.orders", "c", 2, Decimal("0.02")),
@@ -114,7 +115,7 @@ def test_history(spark: Any, store: EventStore, store_name: str, binlog: Binlog,
     assert states == [[], ["new"], ["paid"]]
 
 
-def test_lag_is_told(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+def test_lag_is_reported(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
     """After each micro-batch the listener hears how many events, bytes and seconds are left."""
     store.subscribe("holder")  # acks nothing: the listener may hear of a batch when the next one is done
     heard: list[Lag] = []
@@ -151,3 +152,43 @@ def test_the_driver_loop_acks_what_was_done(spark: Any, store: EventStore, store
     assert each_batch(spark, take, store=store_name, tables="shop.orders", stop=lambda: len(got) >= 4) == 1
     assert [row.id for row in got] == [1, 2, 1, 2]
     assert store.subscriptions()[0].lag_events == 0
+
+
+def page_program(start: str, **values: str) -> str:
+    """The block of the Spark page that begins so, with other values in the place of its own."""
+    (text,) = (block.text for block in blocks(ROOT / "docs" / "spark.md", language="python") if block.text.startswith(start))
+    for old, new in values.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_the_first_query_of_the_page(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
+    """The program that the Spark page begins with reads the changes of one table in typed columns."""
+    store.put([*binlog.insert(order_row(1), order_row(2)), *binlog.delete(order_row(2))])
+    program = page_program("from pyspark.sql import", total="amount", console="noop").replace(
+        '"store", "orders"', f'"store", "{store_name}"'
+    )
+    exec(compile(program, "spark.md", "exec"), {})
+    (query,) = spark.streams.active
+    try:
+        query.processAllAvailable()
+        assert sum(progress.numInputRows for progress in query.recentProgress) == 3
+    finally:
+        query.stop()
+
+
+def test_the_copies_of_the_page(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
+    """`replicate`, as the Spark page calls it, keeps a Delta copy of every table."""
+    store.put([*binlog.insert(order_row(1), order_row(2)), *binlog.delete(order_row(2))])
+    program = page_program(
+        "from shmstore.spark import replicate", **{'"orders"': repr(store_name), "/lake": str(tmp_path / "lake")}
+    )
+    exec(compile(program, "spark.md", "exec"), {"spark": spark})
+    (query,) = spark.streams.active
+    try:
+        query.processAllAvailable()
+        copy = DeltaTable(str(tmp_path / "lake/shop/orders")).to_pyarrow_table()
+        assert copy.column("id").to_pylist() == [1]
+    finally:
+        query.stop()
