@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype
 from scripts.shop.canonical import base_type
 from scripts.shop.schema import DATABASE, TABLES, AddColumn, follow
 from shmstore.consumer.spark import register, session_settings
-from shmstore.consumer.spark.replicate import replicate
+from shmstore.spark import replicate
 
 _INTEGERS: Final = {
     "tinyint": "short",
