@@ -1,7 +1,7 @@
 """A table's rows in PostgreSQL, each change applied exactly once: ``python examples/postgres_copy.py STORE 'host=db dbname=lake user=lake'``.
 
 The rows of a batch and its last sequence are committed together, and the batch is acked afterwards. A process that dies between the two
-gets the batch again, and sees by the sequence that it was committed. Sequences count for one life of a store. When a store is created
+knows by the sequence what was committed, and reads on behind it. Sequences count for one life of a store. When a store is created
 again, what was committed since the subscription's last checkpoint (about a second) comes again; rows are written by key, so the
 table ends up the same.
 """
@@ -64,10 +64,9 @@ def run(store: str, conninfo: str, *, reader: str = "postgres", timeout: float |
         database.execute(TABLES)
         epoch = consumer.store.epoch
         done = committed(database, reader, epoch)
+        if done > consumer.subscription.ack_cursor.sequence:  # committed before, and not acked
+            consumer.seek(done + 1)
         for batch in consumer:
-            if batch.first <= done:  # committed before, and not acked
-                consumer.ack(min(done, batch.last))
-                continue
             commit(database, reader, epoch, batch)
             count += 1
     return count
