@@ -25,7 +25,7 @@ MOST_MODULES = 15  # in one folder
 # Each part's layers, lowest first: a module may import from its own layer and from lower ones. A layer is a sub-package, or a module
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
-    "shmstore": ("native errors event gtids", "atomic_file start_position", "memory", "encoding", "ring", "store"),
+    "shmstore": ("native errors event gtids", "atomic_file sql_tokens start_position", "memory", "encoding", "ring", "store"),
     "shmstore.producer": (
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
@@ -38,7 +38,17 @@ LAYERS = {
 # What producer and consumer may import from shmstore: its public names, and these modules whole.
 PUBLIC_MODULES = tuple(
     f"shmstore.{name}"
-    for name in ["atomic_file", "encoding.arrow", "encoding.codec", "errors", "event", "gtids", "memory.layout", "start_position"]
+    for name in [
+        "atomic_file",
+        "encoding.arrow",
+        "encoding.codec",
+        "errors",
+        "event",
+        "gtids",
+        "memory.layout",
+        "sql_tokens",
+        "start_position",
+    ]
 )
 
 # Third-party package -> the one file or folder that may import it. What is not here may not be imported.
@@ -64,7 +74,7 @@ PURE = (
     *(f"shmstore/ring/{name}.py" for name in ("cursors", "writer", "reader")),
     *("shmstore/memory/layout.py", "shmstore/encoding/", "producer/values/", "producer/sql/"),
     *(f"producer/binlog/{name}.py" for name in ("events", "packets", "compression", "table_map", "table_map_metadata", "rows")),
-    *("consumer/wire/protocol/", "consumer/wire/encoding/"),
+    *("consumer/wire/protocol/", "consumer/wire/encoding/", "shmstore/sql_tokens.py"),
 )
 IMPURE = {"asyncio", "logging", "multiprocessing", "select", "selectors", "signal", "socket", "subprocess"} | {
     "threading",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from shmstore.errors import UnsupportedEvent
 from shmstore.producer.gtid import GtidSet, MariadbGtids, format_uuid
-from shmstore.producer.sql.tokens import USUAL, SqlMode
+from shmstore.sql_tokens import USUAL, SqlMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,7 +39,7 @@ from shmstore.producer.native_code import COMPILED
 from shmstore.producer.values.varint import packed
 
 if TYPE_CHECKING:
-    from shmstore.producer.sql.tokens import SqlMode
+    from shmstore.sql_tokens import SqlMode
 
 __all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder", "decoder_source"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shmstore import Column, Position, SourceError, TableSchema
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import LinkLost, LoginRefused, ServerUnreachable
-from shmstore.producer.settings import Settings
-from shmstore.producer.sql.tokens import USUAL, SqlMode
+from shmstore.producer.settings import Endpoint, Settings
+from shmstore.sql_tokens import USUAL, SqlMode
 
 _LIKE_BINARY = "('uuid', 'inet4', 'inet6')"
 
@@ -20,7 +20,7 @@ class CurrentTables:
 
     settled = True  # a DDL gives a table a new id, so what was said of one id stays true
 
-    def __init__(self, settings: Settings, endpoint: tuple[str, int]) -> None:
+    def __init__(self, settings: Settings, endpoint: Endpoint) -> None:
         self._settings, self._endpoint = settings, endpoint
         self._tables: dict[tuple[str, str], TableSchema | SourceError | None] = {}
 

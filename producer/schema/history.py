@@ -26,7 +26,7 @@ from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.sql.catalog import Catalog, Change, Unreadable
 from shmstore.producer.sql.columns import charset_of_collation, column_of_type
 from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.producer.sql.tokens import USUAL, SqlMode
+from shmstore.sql_tokens import USUAL, SqlMode
 
 __all__ = ["SchemaHistory"]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from shmstore.event import Column
 from shmstore.producer.sql.columns import charset_of_collation, define_column
 from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.producer.sql.tokens import USUAL, SqlMode, Tokens, tokenize
+from shmstore.sql_tokens import USUAL, SqlMode, Tokens, tokenize
 
 __all__ = ["Catalog", "Change", "Unreadable"]
 

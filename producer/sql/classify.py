@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import EventType
-from shmstore.producer.sql.tokens import USUAL, SqlMode, scan
+from shmstore.sql_tokens import USUAL, SqlMode, scan
 
 TableName = tuple[str, str]  # database, table
 

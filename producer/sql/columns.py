@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
-from shmstore.producer.sql.tokens import Token, Tokens, literal, tokenize
 from shmstore.producer.values.charsets import member_text, stored_text
+from shmstore.sql_tokens import Token, Tokens, literal, tokenize
 
 __all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text", "settled"]
 

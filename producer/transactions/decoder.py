@@ -23,10 +23,10 @@ from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.sql.classify import Kind, Statement, classify
-from shmstore.producer.sql.tokens import USUAL
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import Stream, feed_payload, known_table
 from shmstore.producer.transactions.writer import NO_PROPS, EventWriter, Tail
+from shmstore.sql_tokens import USUAL
 
 _HARMLESS = frozenset(
     {

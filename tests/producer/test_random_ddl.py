@@ -11,7 +11,7 @@ import pytest
 from shmstore.event import Position
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.sql.catalog import Unreadable
-from shmstore.producer.sql.tokens import SqlMode
+from shmstore.sql_tokens import SqlMode
 from tests.producer.decoding import database_of, run
 from tests.producer.schema.test_history import query_of, tables_of
 from tests.servers.server import start_server
