@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreView
 from shmstore.consumer.consumer import Consumer
-from shmstore.consumer.formats.canal import ddl_target
-from shmstore.consumer.formats.own import Formatter
+from shmstore.consumer.formats.ddl_target import ddl_target
+from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.table_patterns import Patterns
 from shmstore.event import EntryType, Event
 from shmstore.start_position import Start

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shmstore import Consumer, Event
-from shmstore.consumer.formats.own import format_event
+from shmstore.consumer.formats.formatter import format_event
 
 ATTEMPTS = 6
 FIRST_PAUSE = 0.1  # seconds; doubled each time

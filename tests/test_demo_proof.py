@@ -18,7 +18,7 @@ from scripts.shop.schema import DATABASE, LIVE_DDL, TABLES, AddColumn, create_st
 from scripts.shop.sqlite_reader import SqliteTables
 from scripts.shop.values import Rows
 from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.consumer.formats.own import format_event
+from shmstore.consumer.formats.formatter import format_event
 from shmstore.encoding.codec import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent

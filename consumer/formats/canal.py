@@ -1,376 +1,62 @@
-"""How Canal's MySQL parser names and prints things: sqlType, mysqlType, value text, DDL target.
-
-Two ways of rendering, chosen by `Values`:
-
-    CANAL   what Canal itself sends, quirks included: ENUM as its ordinal and SET as its bit mask, FLOAT and DOUBLE as
-            Java prints them, TIMESTAMP in the process's local time zone, and sqlTypes that depend on the value.
-    EXACT   what the server would print: ENUM and SET as text, shortest decimals, TIMESTAMP in UTC, one sqlType a column.
-
-Values are accepted in stored form (`shmstore.encoding.codec`: days, microseconds, digits) and as Python values alike. Bytes are
-always printed as ISO-8859-1 characters, which loses nothing and is what clients undo.
-"""
+"""Canal's flat message: one document for a rows event or a statement, all values text."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
-from decimal import Decimal
-from enum import StrEnum
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+import time
+from collections.abc import Iterator
+from typing import Any
 
-from shmstore.event import Column, EventType, TableSchema
-
-
-class Values(StrEnum):
-    """How column values are rendered: as Canal does, or exactly."""
-
-    CANAL = "canal"
-    EXACT = "exact"
+from shmstore.consumer.formats.canal_values import DDL_TYPES, Values, mysql_type, renderings
+from shmstore.consumer.formats.context import STATEMENTS, Context, gtid, image
+from shmstore.consumer.formats.ddl_target import ddl_target
+from shmstore.event import ABSENT, Event, EventType
 
 
-class Sql:
-    """The numbers of ``java.sql.Types`` that Canal uses."""
-
-    BIT: Final = -7
-    TINYINT: Final = -6
-    BIGINT: Final = -5
-    CHAR: Final = 1
-    DECIMAL: Final = 3
-    INTEGER: Final = 4
-    SMALLINT: Final = 5
-    REAL: Final = 7
-    DOUBLE: Final = 8
-    VARCHAR: Final = 12
-    DATE: Final = 91
-    TIME: Final = 92
-    TIMESTAMP: Final = 93
-    OTHER: Final = 1111
-    BLOB: Final = 2004
-    CLOB: Final = 2005
-
-
-#: The statements that Canal calls DDL; the others go through as queries.
-DDL_TYPES: Final = frozenset(
-    (
-        EventType.CREATE,
-        EventType.ALTER,
-        EventType.ERASE,
-        EventType.TRUNCATE,
-        EventType.RENAME,
-        EventType.CINDEX,
-        EventType.DINDEX,
-    )
-)
-
-
-class Rendering(NamedTuple):
-    """One column's rendering. `text` prints a value that is not NULL; where `own`, a str is its own text, and
-    may have any characters; else texts are ASCII.
-
-    `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL.
-    """
-
-    text: Callable[[Any], str]
-    sql_type: int
-    null_type: int
-    high_type: int
-    signed_max: int | None
-    own: bool = True
-
-    def type_of(self, value: Any) -> int:
-        """The sqlType that goes with `value` (None is NULL)."""
-        if value is None:
-            return self.null_type
-        return self.high_type if self.signed_max is not None and value > self.signed_max else self.sql_type
-
-
-# bytes, sqlType, sqlType one size up
-_INTEGERS: Final = {
-    "tinyint": (1, Sql.TINYINT, Sql.SMALLINT),
-    "smallint": (2, Sql.SMALLINT, Sql.INTEGER),
-    "mediumint": (3, Sql.INTEGER, Sql.INTEGER),
-    "int": (4, Sql.INTEGER, Sql.BIGINT),
-    "bigint": (8, Sql.BIGINT, Sql.DECIMAL),
-}
-_TYPES: Final = {
-    "decimal": Sql.DECIMAL,
-    "float": Sql.REAL,
-    "double": Sql.DOUBLE,
-    "bit": Sql.BIT,
-    "year": Sql.VARCHAR,
-    "date": Sql.DATE,
-    "time": Sql.TIME,
-    "datetime": Sql.TIMESTAMP,
-    "timestamp": Sql.TIMESTAMP,
-    "char": Sql.CHAR,
-    "varchar": Sql.VARCHAR,
-    "json": Sql.VARCHAR,
-    "tinytext": Sql.CLOB,
-    "text": Sql.CLOB,
-    "mediumtext": Sql.CLOB,
-    "longtext": Sql.CLOB,
-    "uuid": Sql.CHAR,
-    "inet4": Sql.CHAR,
-    "inet6": Sql.CHAR,
-}
-_EPOCH: Final = datetime(1970, 1, 1)
-_EPOCH_DAY: Final = _EPOCH.toordinal()
-_MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def rendering(column: Column, values: Values) -> Rendering:
-    """Return how `column` is rendered."""
-    canal = values is Values.CANAL
-    kind = column.type
-    if kind in _INTEGERS:
-        size, plain, up = _INTEGERS[kind]
-        if not column.unsigned:
-            return _same(str, plain, own=False)
-        if canal:
-            return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1, own=False)
-        return _same(str, up, own=False)
-    if kind == "enum":
-        return _same(enum_text(column.members), Sql.INTEGER, own=False) if canal else _same(_plain, Sql.VARCHAR)
-    if kind == "set":
-        return (
-            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, own=False)
-            if canal
-            else _same(_plain, Sql.VARCHAR)
+def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
+    """Yield the documents of an event."""
+    message: dict[str, Any] = {
+        "data": None,
+        "database": event.database,
+        "es": event.time_ms,
+        "gtid": gtid(event) or "",
+        "id": context.sequence or 0,
+        "isDdl": False,
+        "mysqlType": None,
+        "old": None,
+        "pkNames": None,
+        "sql": "",
+        "sqlType": None,
+        "table": "",
+        "ts": time.time_ns() // 1_000_000,
+        "type": "INSERT" if event.type is EventType.READ else event.type.name,
+    }
+    if event.table is not None:
+        table = event.table
+        shown = renderings(table, Values.CANAL)
+        texts = tuple(column.text for column in shown)
+        first = (
+            event.rows[0].after
+            if event.rows and event.rows[0].after is not None
+            else (event.rows[0].before if event.rows else ())
         )
-    if kind == "json":
-        return Rendering(_plain, Sql.VARCHAR, Sql.OTHER if canal else Sql.VARCHAR, Sql.VARCHAR, None)
-    if kind in ("float", "double"):
-        return _same(java_number if canal else number_text, _TYPES[kind], own=False)
-    if kind == "timestamp" and canal:
-        return _same(local_text(column.scale), Sql.TIMESTAMP)
-    return _same(value_text(column), _TYPES.get(kind, Sql.BLOB))
-
-
-@lru_cache(maxsize=1024)
-def renderings(table: TableSchema, values: Values) -> tuple[Rendering, ...]:
-    """Return the renderings of all columns of `table`."""
-    return tuple(rendering(column, values) for column in table.columns)
-
-
-def _same(text: Callable[[Any], str], sql_type: int, *, own: bool = True) -> Rendering:
-    return Rendering(text, sql_type, sql_type, sql_type, None, own)
-
-
-# ---------------------------------------------------------------- value -> text as the server prints it
-
-
-def value_text(column: Column) -> Callable[[Any], str]:
-    """Return the function that prints a value of `column` as the server would; TIMESTAMP in UTC, bytes as ISO-8859-1."""
-    kind = column.type
-    if kind == "decimal":
-        return _decimal
-    if kind == "date":
-        return _date
-    if kind in ("datetime", "timestamp"):
-        return datetime_text(column.scale)
-    if kind == "time":
-        return time_text(column.scale)
-    if kind in ("float", "double"):
-        return number_text
-    if kind == "year":
-        return _year
-    if kind in ("bit", *_INTEGERS):
-        return str
-    return _plain
-
-
-def _plain(value: Any) -> str:
-    return value if type(value) is str else bytes(value).decode("latin-1")
-
-
-def _decimal(value: Any) -> str:
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
-
-
-def _year(value: Any) -> str:
-    return f"{value:04d}"
-
-
-@lru_cache(maxsize=8192)
-def _day(days: int) -> str:
-    return date.fromordinal(days + _EPOCH_DAY).isoformat()
-
-
-def _date(value: Any) -> str:
-    return _day(value) if type(value) is int else str(value)
-
-
-@lru_cache(maxsize=16)
-def datetime_text(scale: int) -> Callable[[Any], str]:
-    """Return the function that prints a DATETIME or TIMESTAMP with `scale` digits of a second."""
-    timespec, cut = ("microseconds", 20 + scale) if scale else ("seconds", 19)
-    dropped, whole = 10 ** (6 - scale), 10**scale  # the 1 before the digits keeps their zeros
-
-    def text(value: Any) -> str:
-        if type(value) is int:
-            # Of days and of seconds of a day there are few: what differs from row to row is the fraction.
-            second, micro = divmod(value, 1_000_000)
-            days, second = divmod(second, 86400)
-            return (
-                f"{_day(days)}{_clock[second]}.{str(micro // dropped + whole)[1:]}" if scale else f"{_day(days)}{_clock[second]}"
-            )
-        if not isinstance(value, datetime):
-            return str(value)  # a zero or impossible date, kept as the server shows it
-        return str(value.isoformat(" ", timespec))[:cut]
-
-    return text
-
-
-class _Clock(dict[int, str]):
-    """The time of day by its second, with the space before it."""
-
-    def __missing__(self, second: int) -> str:
-        minute, rest = divmod(second, 60)
-        hour, minute = divmod(minute, 60)
-        text = self[second] = f" {hour:02d}:{minute:02d}:{rest:02d}"
-        return text
-
-
-_clock: Final = _Clock()
-
-
-@lru_cache(maxsize=16)
-def local_text(scale: int) -> Callable[[Any], str]:
-    """Return the function that prints a TIMESTAMP in the process's local time zone, as Canal does in the JVM's."""
-    plain = datetime_text(scale)
-    dropped, whole = 10 ** (6 - scale), 10**scale  # the 1 before the digits keeps their zeros
-
-    def text(value: Any) -> str:
-        if type(value) is int:
-            second, micro = divmod(value, 1_000_000)
-            return f"{_local(second)}.{str(micro // dropped + whole)[1:]}" if scale else _local(second)
-        return plain(value.astimezone().replace(tzinfo=None) if isinstance(value, datetime) else value)
-
-    return text
-
-
-@lru_cache(maxsize=8192)
-def _local(second: int) -> str:
-    return datetime.fromtimestamp(second).isoformat(" ")
-
-
-@lru_cache(maxsize=16)
-def time_text(scale: int) -> Callable[[Any], str]:
-    """Return the function that prints a TIME with `scale` digits of a second: ``-838:59:59.000000``."""
-    cut = 6 - scale
-
-    def text(value: Any) -> str:
-        micros = value if type(value) is int else value // _MICROSECOND
-        sign, micros = ("-", -micros) if micros < 0 else ("", micros)
-        seconds, micro = divmod(micros, 1_000_000)
-        minutes, second = divmod(seconds, 60)
-        hour, minute = divmod(minutes, 60)
-        whole = f"{sign}{hour:02d}:{minute:02d}:{second:02d}"
-        return f"{whole}.{micro:06d}"[: -cut or None] if scale else whole
-
-    return text
-
-
-def enum_text(members: tuple[str, ...]) -> Callable[[Any], str]:
-    """Return the function that prints an ENUM as its ordinal; the server's error value '' is 0."""
-    ordinals = {"": "0"} | {member: str(i) for i, member in enumerate(members, 1)}
-    return ordinals.__getitem__
-
-
-def set_text(members: tuple[str, ...]) -> Callable[[Any], str]:
-    """Return the function that prints a SET as its bit mask."""
-    bits = {member: 1 << i for i, member in enumerate(members)}
-
-    @lru_cache(maxsize=4096)
-    def text(value: str) -> str:
-        return str(sum(bits[member] for member in value.split(","))) if value else "0"
-
-    return text
-
-
-def number_text(value: Any) -> str:
-    """Print a FLOAT or DOUBLE as the shortest decimal, as MySQL writes it: ``1``, ``0.00001``, ``1e20``."""
-    mantissa, _, exponent = repr(float(value)).partition("e")
-    if not exponent:
-        return mantissa.removesuffix(".0")
-    power = int(exponent)
-    return f"{mantissa}e{power}" if power > 0 or power < -15 else format(Decimal(mantissa).scaleb(power), "f")
-
-
-def java_number(value: Any) -> str:
-    """Print a FLOAT or DOUBLE as Java's ``toString``: ``1.0``, ``1.5E10``, ``1.0E-5``."""
-    value = float(value)
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value)
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    text = "".join(map(str, digits)).rstrip("0")
-    power = int(exponent) + len(digits) - 1
-    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
-
-
-# ---------------------------------------------------------------- mysqlType, DDL
-
-_CHARACTER_BYTES: Final = {
-    **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
-    **dict.fromkeys(("utf8", "utf8mb3", "ujis", "eucjpms"), 3),
-    **dict.fromkeys(("ucs2", "gbk", "gb2312", "big5", "sjis", "cp932", "euckr"), 2),
-}
-
-
-def mysql_type(column: Column) -> str:
-    """Return the column's type as MySQL 8 shows it (no display widths): ``varchar(20)``, ``int unsigned``, ``enum('a','b')``.
-
-    The binlog tells the length of text columns in bytes; it is divided by the character set's widest character.
-    """
-    kind = column.type
-    if kind in ("char", "varchar"):
-        return f"{kind}({column.size // _CHARACTER_BYTES.get(column.charset, 1)})"
-    if kind in ("binary", "varbinary", "bit", "vector"):
-        return f"{kind}({column.size})" if column.size else kind
-    if kind == "decimal":
-        return f"decimal({column.size},{column.scale})" + (" unsigned" if column.unsigned else "")
-    if kind in ("enum", "set"):
-        return f"{kind}({','.join(_quoted(member) for member in column.members)})"
-    if kind in ("time", "datetime", "timestamp"):
-        return f"{kind}({column.scale})" if column.scale else kind
-    return kind + (" unsigned" if column.unsigned else "")
-
-
-def _quoted(member: str) -> str:
-    return "'" + member.replace("'", "''") + "'"
-
-
-_NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s.,;(`\"]+)"
-_TARGET: Final = re.compile(
-    rf"""(?:\s|/\*.*?\*/|--[ ][^\n]*\n|\#[^\n]*\n)*
-    (?: (?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMPORARY|ONLINE|OFFLINE|IGNORE)\s+)*TABLE\s+
-      | TRUNCATE\s+(?:TABLE\s+)? | RENAME\s+TABLES?\s+
-      | (?:CREATE|DROP)\s+(?:OR\s+REPLACE\s+)?(?:(?:UNIQUE|FULLTEXT|SPATIAL|ONLINE|OFFLINE)\s+)*INDEX\s+
-        (?:IF\s+(?:NOT\s+)?EXISTS\s+)?{_NAME}\s+(?:USING\s+\w+\s+)?ON\s+
-    )(?:IF\s+(?:NOT\s+)?EXISTS\s+)?
-    (?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
-
-
-def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, str]:
-    """Return the (database, table) that a DDL event is about; the first one where there are several.
-
-    The producer says it (`database`, and ``table`` in `props`). Of an event that does not, the statement is looked at,
-    with `database` for names without one. The table is empty where the statement is about none (``CREATE DATABASE``)
-    or is not understood; the statement itself always travels along.
-    """
-    if "table" in props:
-        return database, props["table"]
-    match = _TARGET.match(sql)
-    if match is None:
-        return database, ""
-    first, second = _unquoted(match["first"]), match["second"]
-    return (database, first) if second is None else (first, _unquoted(second))
-
-
-def _unquoted(name: str) -> str:
-    quote = name[0]
-    return name[1:-1].replace(quote * 2, quote) if quote in '`"' else name
+        present = [i for i, value in enumerate(first or ()) if value is not ABSENT]
+        data, old = [], []
+        for before, after in event.rows:
+            data.append(image(table, before if after is None else after, texts))
+            if before is not None and after is not None:
+                # Only what this row changed: Canal lets the set of changed columns grow over the rows of an event.
+                was, now = image(table, before, texts) or {}, data[-1] or {}
+                old.append({column: text for column, text in was.items() if column not in now or now[column] != text})
+        message |= {
+            "data": data,
+            "database": table.database,
+            "mysqlType": {table.columns[i].name: mysql_type(table.columns[i]) for i in present},
+            "old": old or None,
+            "pkNames": [table.columns[i].name for i in table.primary_key] or None,
+            "sqlType": {table.columns[i].name: shown[i].type_of((first or ())[i]) for i in present},
+            "table": table.table,
+        }
+        yield message
+    elif event.entry in STATEMENTS:
+        database, table_name = ddl_target(event.sql, event.database, event.props)
+        yield message | {"database": database, "isDdl": event.type in DDL_TYPES, "sql": event.sql, "table": table_name}

@@ -1,28 +1,25 @@
 """The JSON of Debezium's MySQL connector (3.x), as its converter writes it with ``decimal.handling.mode=string``, else by default.
 
-With `Telling.schemas` each document is {"schema": ..., "payload": ...}, as with ``schemas.enable=true``. What differs: a BIGINT UNSIGNED
+With `Context.schemas` each document is {"schema": ..., "payload": ...}, as with ``schemas.enable=true``. What differs: a BIGINT UNSIGNED
 above 2^63-1 is the number that it is (Debezium's default mode wraps it to a negative one), BOOLEAN is the TINYINT that the log has, JSON
 the text that MySQL shows, year 0 no 1900, a column's default is not known, and ``tableChanges`` of a DDL says of dropped tables only:
-a binlog holds the statement, not what a table is after it. That comes with its next row (with `Telling.schemas`).
+a binlog holds the statement, not what a table is after it. That comes with its next row (with `Context.schemas`).
 """
 
 from __future__ import annotations
 
-import base64
 import re
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-from shmstore.consumer.formats.canal import ddl_target, value_text
+from shmstore.consumer.formats.context import Context, Convert, gtid, image
+from shmstore.consumer.formats.ddl_target import ddl_target
+from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
-
-_Convert = Callable[[Any], Any]
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
@@ -33,61 +30,34 @@ _GEOMETRIES: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Telling:
-    """What is to be told, and what is known beside the event in hand: of the transaction that it belongs to."""
-
-    name: str = "shmstore"
-    schemas: bool = False
-    transactions: bool = False
-    sequence: int | None = None
-    thread: int | None = None
-    transaction: str = ""
-    told: Counter[str] = field(default_factory=Counter)  # documents of the transaction so far, by table
-
-    def watch(self, event: Event) -> None:
-        """Take note of a transaction that begins."""
-        if event.entry is EntryType.BEGIN:
-            thread = event.props.get("thread_id")
-            self.thread = int(thread) if thread else None
-            place = f"file={event.position.file},pos={event.position.offset - event.length}"
-            self.transaction = gtid(event) or place
-            self.told.clear()
-
-
-def gtid(event: Event) -> str | None:
-    """The transaction's GTID; None where it is a place in the binlog instead (``file:offset``)."""
-    return None if not event.transaction or event.transaction.startswith(event.position.file + ":") else event.transaction
-
-
-def documents(event: Event, telling: Telling) -> Iterator[dict[str, Any]]:
+def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
     """Yield the documents of an event."""
-    for schema, payload in _payloads(event, telling):
-        yield {"schema": schema(), "payload": payload} if telling.schemas else payload
+    for schema, payload in _payloads(event, context):
+        yield {"schema": schema(), "payload": payload} if context.schemas else payload
 
 
 _Document = tuple[Callable[[], dict[str, Any]], dict[str, Any]]
 
 
-def _payloads(event: Event, telling: Telling) -> Iterator[_Document]:
+def _payloads(event: Event, context: Context) -> Iterator[_Document]:
     if event.table is not None:
         table = event.table
-        for payload in _changes(event, table, telling):
-            if telling.transactions and telling.transaction:
-                if not telling.told:
-                    yield _transaction_schema, _transaction("BEGIN", event, telling)
-                payload["transaction"] = _counted(f"{table.database}.{table.table}", telling)
-            yield lambda: _envelope(telling.name, table), payload
+        for payload in _changes(event, table, context):
+            if context.transactions and context.transaction:
+                if not context.counts:
+                    yield _transaction_schema, _transaction("BEGIN", event, context)
+                payload["transaction"] = _counted(f"{table.database}.{table.table}", context)
+            yield lambda: _envelope(context.name, table), payload
     elif event.entry is EntryType.END:
-        if telling.transactions and telling.told:
-            yield _transaction_schema, _transaction("END", event, telling)
-        telling.transaction, telling.thread = "", None
-        telling.told.clear()
+        if context.transactions and context.counts:
+            yield _transaction_schema, _transaction("END", event, context)
+        context.transaction, context.thread = "", None
+        context.counts.clear()
     elif event.entry is EntryType.DDL:
         database, name = ddl_target(event.sql, event.database, event.props)
-        source = _source(event, telling.name, database, name or None)
+        source = _source(event, context.name, database, name or None)
         if event.type is EventType.TRUNCATE:
-            yield lambda: _envelope(telling.name, TableSchema(database, name, ())), _payload("t", source, None, None)
+            yield lambda: _envelope(context.name, TableSchema(database, name, ())), _payload("t", source, None, None)
         else:
             for ddl, changes in _statements(event, database, name):
                 change = {"databaseName": database, "schemaName": None, "ddl": ddl, "tableChanges": changes}
@@ -105,9 +75,9 @@ def _statements(event: Event, database: str, name: str) -> Iterator[tuple[str, l
         yield f"DROP TABLE `{owner}`.`{table}`" if len(named) > 1 else event.sql, [drop]
 
 
-def _changes(event: Event, table: TableSchema, telling: Telling) -> Iterator[dict[str, Any]]:
+def _changes(event: Event, table: TableSchema, context: Context) -> Iterator[dict[str, Any]]:
     values = _converters(table)
-    source = _source(event, telling.name, table.database, table.table, telling.thread)
+    source = _source(event, context.name, table.database, table.table, context.thread)
     for number, (before, after) in enumerate(event.rows):
         here = source | {"row": number}
         was, is_ = image(table, before, values), image(table, after, values)
@@ -133,17 +103,6 @@ def _key(table: TableSchema, values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([values[i] for i in table.primary_key])
 
 
-def image(table: TableSchema, values: tuple[Any, ...] | None, converters: tuple[_Convert | None, ...]) -> dict[str, Any] | None:
-    """Return {column name: converted value} without the absent columns; a None converter leaves values as they are."""
-    if values is None:
-        return None
-    return {
-        column.name: value if value is None or convert is None else convert(value)
-        for column, value, convert in zip(table.columns, values, converters, strict=True)
-        if value is not ABSENT
-    }
-
-
 def _source(event: Event, name: str, database: str, table: str | None, thread: int | None = None) -> dict[str, Any]:
     return {
         "version": "shmstore",
@@ -166,19 +125,19 @@ def _source(event: Event, name: str, database: str, table: str | None, thread: i
     }
 
 
-def _counted(collection: str, telling: Telling) -> dict[str, Any]:
-    telling.told[collection] += 1
-    order = {"total_order": telling.told.total(), "data_collection_order": telling.told[collection]}
-    return {"id": telling.transaction, **order}
+def _counted(collection: str, context: Context) -> dict[str, Any]:
+    context.counts[collection] += 1
+    order = {"total_order": context.counts.total(), "data_collection_order": context.counts[collection]}
+    return {"id": context.transaction, **order}
 
 
-def _transaction(status: str, event: Event, telling: Telling) -> dict[str, Any]:
+def _transaction(status: str, event: Event, context: Context) -> dict[str, Any]:
     ended = status == "END"
-    by_table = [{"data_collection": name, "event_count": count} for name, count in telling.told.items()]
+    by_table = [{"data_collection": name, "event_count": count} for name, count in context.counts.items()]
     return {
         "status": status,
-        "id": telling.transaction,
-        "event_count": telling.told.total() if ended else None,
+        "id": context.transaction,
+        "event_count": context.counts.total() if ended else None,
         "data_collections": by_table if ended else None,
         "ts_ms": event.time_ms,
     }
@@ -187,7 +146,7 @@ def _transaction(status: str, event: Event, telling: Telling) -> dict[str, Any]:
 # ---------------------------------------------------------------- values
 
 
-def _converter(column: Column) -> _Convert | None:
+def _converter(column: Column) -> Convert | None:
     kind, nothing = column.type, None if column.nullable else 0
     if kind == "decimal":
         return value_text(column)
@@ -203,32 +162,25 @@ def _converter(column: Column) -> _Convert | None:
     if kind == "bit":
         if column.size == 1:
             return bool
-        return lambda value: _base64(value.to_bytes((column.size + 7) // 8 or 8, "little"))
+        return lambda value: base64_text(value.to_bytes((column.size + 7) // 8 or 8, "little"))
     if kind in _NUMBERS:
         return None
     if kind in _GEOMETRIES or kind == "point":
         return _point if kind == "point" else _geometry
     if kind == "vector":
         return lambda value: list(struct.unpack(f"<{len(value) // 4}f", value))
-    return lambda value: value if type(value) is str else _base64(value)
+    return text_or_base64
 
 
-def _timestamp(column: Column) -> _Convert:
+def _timestamp(column: Column) -> Convert:
     """ISO 8601 with the column's digits of a second."""
-    digits = 20 + column.scale if column.scale else 19
-    nothing = None if column.nullable else "1970-01-01T00:00:00Z"
-
-    def text(value: Any) -> str | None:
-        if not isinstance(value, datetime):
-            return nothing
-        return value.replace(tzinfo=None).isoformat("T", "microseconds")[:digits] + "Z"
-
-    return text
+    text, nothing = utc_text(column.scale), None if column.nullable else "1970-01-01T00:00:00Z"
+    return lambda value: text(value) if isinstance(value, datetime) else nothing
 
 
 def _geometry(value: bytes) -> dict[str, Any]:
     """Of what the server stores: the spatial reference system, then well-known binary."""
-    return {"wkb": _base64(value[4:]), "srid": int.from_bytes(value[:4], "little") or None}
+    return {"wkb": base64_text(value[4:]), "srid": int.from_bytes(value[:4], "little") or None}
 
 
 def _point(value: bytes) -> dict[str, Any]:
@@ -236,12 +188,8 @@ def _point(value: bytes) -> dict[str, Any]:
     return {"x": x, "y": y, **_geometry(value)}
 
 
-def _base64(value: Any) -> str:
-    return base64.b64encode(value).decode("ascii")
-
-
 @lru_cache(maxsize=1024)
-def _converters(table: TableSchema) -> tuple[_Convert | None, ...]:
+def _converters(table: TableSchema) -> tuple[Convert | None, ...]:
     return tuple(_converter(column) for column in table.columns)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.consumer.formats.own import Formatter
+from shmstore.consumer.formats.formatter import Formatter
 
 ORDERS = TableSchema(
     "shop",

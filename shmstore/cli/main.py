@@ -199,7 +199,7 @@ def told(made: Summary) -> str:
 def tail(options: argparse.Namespace) -> int:
     """`shmstore tail`."""
     from shmstore.consumer import Consumer
-    from shmstore.consumer.formats.own import Formatter
+    from shmstore.consumer.formats.formatter import Formatter
     from shmstore.consumer.tail import BATCH_EVENTS, Peek, tables
     from shmstore.consumer.tail import tail as write
 

@@ -14,7 +14,7 @@ import pytest
 
 from shmstore import EventStore
 from shmstore.consumer import Consumer
-from shmstore.consumer.formats.own import Formatter
+from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.tail import Peek, tables, tail
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.start_position import Start

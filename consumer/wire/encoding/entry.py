@@ -15,7 +15,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from shmstore.consumer.formats.canal import DDL_TYPES, Values, ddl_target
+from shmstore.consumer.formats.canal_values import DDL_TYPES, Values
+from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.wire.encoding.protobuf import MORE, SMALL, message, number, pair, string, varint
 from shmstore.consumer.wire.encoding.rows import Table
 from shmstore.encoding.codec import decode_stored

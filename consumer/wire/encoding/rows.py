@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
 
-from shmstore.consumer.formats.canal import Rendering, Sql, Values, mysql_type, renderings
+from shmstore.consumer.formats.canal_values import Rendering, Sql, Values, mysql_type, renderings
 from shmstore.consumer.wire.encoding.protobuf import SMALL, message, narrow, number, string, varint
 from shmstore.encoding.codec import decode_schema
 

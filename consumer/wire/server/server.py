@@ -31,7 +31,7 @@ from shmstore import (
     SubscriptionLost,
     state_directory,
 )
-from shmstore.consumer.formats.canal import Values
+from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol import connection_state
 from shmstore.consumer.wire.protocol.connection_state import (

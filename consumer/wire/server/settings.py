@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shmstore import ProtocolError
-from shmstore.consumer.formats.canal import Values
+from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.protocol.authentication import Credentials
 from shmstore.consumer.wire.session.filter import compile_filter
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shmstore.consumer.formats.own import Formatter
+from shmstore.consumer.formats.formatter import Formatter
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 
 HERE = Position("binlog.000001", 900)

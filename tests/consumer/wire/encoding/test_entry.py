@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shmstore.consumer.formats.canal import Values, mysql_type, renderings
+from shmstore.consumer.formats.canal_values import Values, mysql_type, renderings
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.encoding.codec import encode, encode_schema, encode_stored

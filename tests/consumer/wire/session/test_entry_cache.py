@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shmstore import EventStore
-from shmstore.consumer.formats.canal import Values
+from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import MISSING, Shelf

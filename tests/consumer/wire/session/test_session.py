@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Position, ProtocolError
-from shmstore.consumer.formats.canal import Values
+from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.connection_state import Client

@@ -1,4 +1,4 @@
-"""shmstore.consumer.formats.own: one event in, lines of JSON out, in the documented shapes."""
+"""Events as lines of JSON: one event in, documents out, in the documented shapes."""
 
 import base64
 import json
@@ -7,8 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from shmstore.consumer.formats.canal import Sql, Values, ddl_target, java_number, mysql_type, renderings
-from shmstore.consumer.formats.own import FORMATS, Formatter, format_event
+from shmstore.consumer.formats.canal_values import Sql, Values, java_number, mysql_type, renderings
+from shmstore.consumer.formats.ddl_target import ddl_target
+from shmstore.consumer.formats.formatter import FORMATS, Formatter, format_event
 from shmstore.encoding.codec import decode_stored, encode
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 
@@ -80,7 +81,7 @@ def documents(event: Event, format_: str, **more: object) -> list[dict]:
     return [json.loads(line) for line in format_event(event, format_, **more)]  # type: ignore[arg-type]
 
 
-def told(events: list[Event], format_: str, **more: object) -> list[dict]:
+def lines_of(events: list[Event], format_: str, **more: object) -> list[dict]:
     formatter = Formatter(format_, **more)  # type: ignore[arg-type]
     return [json.loads(line) for event in events for line in formatter.lines(event)]
 
@@ -196,7 +197,7 @@ def test_debezium_envelope() -> None:
     """An update has the documented envelope: before, after, source with its fields, op, ts_ms, transaction."""
     before = changed(ONE, name="old")
     event = rows(EventType.UPDATE, Row(before, ONE), props={"rows_query": "update orders"})
-    (document,) = told([BEGIN, event], "debezium", name="srv")
+    (document,) = lines_of([BEGIN, event], "debezium", name="srv")
     assert sorted(document) == ["after", "before", "op", "source", "transaction", "ts_ms", "ts_ns", "ts_us"]
     assert document["ts_ms"] == document["ts_us"] // 1000 == document["ts_ns"] // 1_000_000
     assert document["op"] == "u"
@@ -244,7 +245,7 @@ def test_debezium_ops() -> None:
 def test_maxwell() -> None:
     """One document a row: type, ts in seconds, data, and in old only what changed; sets are arrays, blobs base64."""
     before = changed(ONE, name="old", ratio=None)
-    (update,) = told([BEGIN, rows(EventType.UPDATE, Row(before, ONE))], "maxwell")
+    (update,) = lines_of([BEGIN, rows(EventType.UPDATE, Row(before, ONE))], "maxwell")
     assert (update["type"], update["ts"], update["thread_id"]) == ("update", 1700000000, 7)
     assert (update["position"], update["gtid"], update["server_id"]) == ("binlog.000012:900", "0-5-77", 5)
     assert (update["primary_key"], update["primary_key_columns"]) == ([2**64 - 1], ["id"])

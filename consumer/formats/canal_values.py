@@ -1,0 +1,237 @@
+"""How Canal's MySQL parser names and prints things: sqlType, mysqlType, value text.
+
+Two ways of rendering, chosen by `Values`:
+
+    CANAL   what Canal itself sends, quirks included: ENUM as its ordinal and SET as its bit mask, FLOAT and DOUBLE as
+            Java prints them, TIMESTAMP in the process's local time zone, and sqlTypes that depend on the value.
+    EXACT   what the server would print: ENUM and SET as text, shortest decimals, TIMESTAMP in UTC, one sqlType a column.
+
+Bytes are always printed as ISO-8859-1 characters, which loses nothing and is what clients undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from shmstore.consumer.formats.values import datetime_text, number_text, plain_text, value_text
+from shmstore.event import Column, EventType, TableSchema
+
+
+class Values(StrEnum):
+    """How column values are rendered: as Canal does, or exactly."""
+
+    CANAL = "canal"
+    EXACT = "exact"
+
+
+class Sql:
+    """The numbers of ``java.sql.Types`` that Canal uses."""
+
+    BIT: Final = -7
+    TINYINT: Final = -6
+    BIGINT: Final = -5
+    CHAR: Final = 1
+    DECIMAL: Final = 3
+    INTEGER: Final = 4
+    SMALLINT: Final = 5
+    REAL: Final = 7
+    DOUBLE: Final = 8
+    VARCHAR: Final = 12
+    DATE: Final = 91
+    TIME: Final = 92
+    TIMESTAMP: Final = 93
+    OTHER: Final = 1111
+    BLOB: Final = 2004
+    CLOB: Final = 2005
+
+
+#: The statements that Canal calls DDL; the others go through as queries.
+DDL_TYPES: Final = frozenset(
+    (
+        EventType.CREATE,
+        EventType.ALTER,
+        EventType.ERASE,
+        EventType.TRUNCATE,
+        EventType.RENAME,
+        EventType.CINDEX,
+        EventType.DINDEX,
+    )
+)
+
+
+class Rendering(NamedTuple):
+    """One column's rendering. `text` prints a value that is not NULL; where `own`, a str is its own text, and
+    may have any characters; else texts are ASCII.
+
+    `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL.
+    """
+
+    text: Callable[[Any], str]
+    sql_type: int
+    null_type: int
+    high_type: int
+    signed_max: int | None
+    own: bool = True
+
+    def type_of(self, value: Any) -> int:
+        """The sqlType that goes with `value` (None is NULL)."""
+        if value is None:
+            return self.null_type
+        return self.high_type if self.signed_max is not None and value > self.signed_max else self.sql_type
+
+
+# bytes, sqlType, sqlType one size up
+_INTEGERS: Final = {
+    "tinyint": (1, Sql.TINYINT, Sql.SMALLINT),
+    "smallint": (2, Sql.SMALLINT, Sql.INTEGER),
+    "mediumint": (3, Sql.INTEGER, Sql.INTEGER),
+    "int": (4, Sql.INTEGER, Sql.BIGINT),
+    "bigint": (8, Sql.BIGINT, Sql.DECIMAL),
+}
+_TYPES: Final = {
+    "decimal": Sql.DECIMAL,
+    "float": Sql.REAL,
+    "double": Sql.DOUBLE,
+    "bit": Sql.BIT,
+    "year": Sql.VARCHAR,
+    "date": Sql.DATE,
+    "time": Sql.TIME,
+    "datetime": Sql.TIMESTAMP,
+    "timestamp": Sql.TIMESTAMP,
+    "char": Sql.CHAR,
+    "varchar": Sql.VARCHAR,
+    "json": Sql.VARCHAR,
+    "tinytext": Sql.CLOB,
+    "text": Sql.CLOB,
+    "mediumtext": Sql.CLOB,
+    "longtext": Sql.CLOB,
+    "uuid": Sql.CHAR,
+    "inet4": Sql.CHAR,
+    "inet6": Sql.CHAR,
+}
+
+
+def rendering(column: Column, values: Values) -> Rendering:
+    """Return how `column` is rendered."""
+    canal = values is Values.CANAL
+    kind = column.type
+    if kind in _INTEGERS:
+        size, plain, up = _INTEGERS[kind]
+        if not column.unsigned:
+            return _same(str, plain, own=False)
+        if canal:
+            return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1, own=False)
+        return _same(str, up, own=False)
+    if kind == "enum":
+        return _same(enum_text(column.members), Sql.INTEGER, own=False) if canal else _same(plain_text, Sql.VARCHAR)
+    if kind == "set":
+        return (
+            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, own=False)
+            if canal
+            else _same(plain_text, Sql.VARCHAR)
+        )
+    if kind == "json":
+        return Rendering(plain_text, Sql.VARCHAR, Sql.OTHER if canal else Sql.VARCHAR, Sql.VARCHAR, None)
+    if kind in ("float", "double"):
+        return _same(java_number if canal else number_text, _TYPES[kind], own=False)
+    if kind == "timestamp" and canal:
+        return _same(local_text(column.scale), Sql.TIMESTAMP)
+    return _same(value_text(column), _TYPES.get(kind, Sql.BLOB))
+
+
+@lru_cache(maxsize=1024)
+def renderings(table: TableSchema, values: Values) -> tuple[Rendering, ...]:
+    """Return the renderings of all columns of `table`."""
+    return tuple(rendering(column, values) for column in table.columns)
+
+
+def _same(text: Callable[[Any], str], sql_type: int, *, own: bool = True) -> Rendering:
+    return Rendering(text, sql_type, sql_type, sql_type, None, own)
+
+
+# ---------------------------------------------------------------- value -> text where Canal's is not the server's
+
+
+@lru_cache(maxsize=16)
+def local_text(scale: int) -> Callable[[Any], str]:
+    """Return the function that prints a TIMESTAMP in the process's local time zone, as Canal does in the JVM's."""
+    plain = datetime_text(scale)
+    dropped, whole = 10 ** (6 - scale), 10**scale  # the 1 before the digits keeps their zeros
+
+    def text(value: Any) -> str:
+        if type(value) is int:
+            second, micro = divmod(value, 1_000_000)
+            return f"{_local(second)}.{str(micro // dropped + whole)[1:]}" if scale else _local(second)
+        return plain(value.astimezone().replace(tzinfo=None) if isinstance(value, datetime) else value)
+
+    return text
+
+
+@lru_cache(maxsize=8192)
+def _local(second: int) -> str:
+    return datetime.fromtimestamp(second).isoformat(" ")
+
+
+def enum_text(members: tuple[str, ...]) -> Callable[[Any], str]:
+    """Return the function that prints an ENUM as its ordinal; the server's error value '' is 0."""
+    ordinals = {"": "0"} | {member: str(i) for i, member in enumerate(members, 1)}
+    return ordinals.__getitem__
+
+
+def set_text(members: tuple[str, ...]) -> Callable[[Any], str]:
+    """Return the function that prints a SET as its bit mask."""
+    bits = {member: 1 << i for i, member in enumerate(members)}
+
+    @lru_cache(maxsize=4096)
+    def text(value: str) -> str:
+        return str(sum(bits[member] for member in value.split(","))) if value else "0"
+
+    return text
+
+
+def java_number(value: Any) -> str:
+    """Print a FLOAT or DOUBLE as Java's ``toString``: ``1.0``, ``1.5E10``, ``1.0E-5``."""
+    value = float(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    power = int(exponent) + len(digits) - 1
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
+
+
+# ---------------------------------------------------------------- mysqlType
+
+_CHARACTER_BYTES: Final = {
+    **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
+    **dict.fromkeys(("utf8", "utf8mb3", "ujis", "eucjpms"), 3),
+    **dict.fromkeys(("ucs2", "gbk", "gb2312", "big5", "sjis", "cp932", "euckr"), 2),
+}
+
+
+def mysql_type(column: Column) -> str:
+    """Return the column's type as MySQL 8 shows it (no display widths): ``varchar(20)``, ``int unsigned``, ``enum('a','b')``.
+
+    The binlog tells the length of text columns in bytes; it is divided by the character set's widest character.
+    """
+    kind = column.type
+    if kind in ("char", "varchar"):
+        return f"{kind}({column.size // _CHARACTER_BYTES.get(column.charset, 1)})"
+    if kind in ("binary", "varbinary", "bit", "vector"):
+        return f"{kind}({column.size})" if column.size else kind
+    if kind == "decimal":
+        return f"decimal({column.size},{column.scale})" + (" unsigned" if column.unsigned else "")
+    if kind in ("enum", "set"):
+        return f"{kind}({','.join(_quoted(member) for member in column.members)})"
+    if kind in ("time", "datetime", "timestamp"):
+        return f"{kind}({column.scale})" if column.scale else kind
+    return kind + (" unsigned" if column.unsigned else "")
+
+
+def _quoted(member: str) -> str:
+    return "'" + member.replace("'", "''") + "'"

@@ -1,0 +1,53 @@
+"""What the documents of an event are made of besides the event: options, and the transaction that it belongs to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shmstore.event import ABSENT, EntryType, Event, TableSchema
+
+Convert = Callable[[Any], Any]
+
+#: What holds the text of a statement: also rows that were logged as one, which have no table.
+STATEMENTS: Final = (EntryType.DDL, EntryType.ROWS)
+
+
+@dataclass(slots=True)
+class Context:
+    """The options of a `Formatter`, the number of the event in hand, and the transaction that it belongs to."""
+
+    name: str = "shmstore"
+    schemas: bool = False
+    transactions: bool = False
+    sequence: int | None = None
+    thread: int | None = None
+    transaction: str = ""
+    counts: Counter[str] = field(default_factory=Counter)  # documents of the transaction so far, by table
+
+    def watch(self, event: Event) -> None:
+        """Take note of a transaction that begins."""
+        if event.entry is EntryType.BEGIN:
+            thread = event.props.get("thread_id")
+            self.thread = int(thread) if thread else None
+            begins = f"file={event.position.file},pos={event.position.offset - event.length}"
+            self.transaction = gtid(event) or begins
+            self.counts.clear()
+
+
+def gtid(event: Event) -> str | None:
+    """The transaction's GTID; None where it is a position in the binlog instead (``file:offset``)."""
+    return None if not event.transaction or event.transaction.startswith(event.position.file + ":") else event.transaction
+
+
+def image(table: TableSchema, values: tuple[Any, ...] | None, converters: tuple[Convert | None, ...]) -> dict[str, Any] | None:
+    """Return {column name: converted value} without the absent columns; a None converter leaves values as they are."""
+    if values is None:
+        return None
+    return {
+        column.name: value if value is None or convert is None else convert(value)
+        for column, value, convert in zip(table.columns, values, converters, strict=True)
+        if value is not ABSENT
+    }

@@ -1,0 +1,65 @@
+"""Events as lines of JSON, in the shapes that other tools' consumers already read.
+
+    json      our own (`own`)
+    canal     Canal's flat message
+    debezium  Debezium's MySQL envelope (3.x)
+    maxwell   Maxwell's
+
+Of a DDL the binlog has the statement only, and so have the documents. A change that was logged as a statement (``statements = pass``) is a
+document with the statement in json and canal; debezium and maxwell have none for it, as those tools.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from shmstore.consumer.formats import canal, debezium, maxwell, own
+from shmstore.consumer.formats.context import Context
+from shmstore.event import EntryType, Event
+
+_SHAPES: Final = {
+    "json": own.documents,
+    "canal": canal.documents,
+    "debezium": debezium.documents,
+    "maxwell": maxwell.documents,
+}
+FORMATS: Final = tuple(_SHAPES)
+_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Formatter:
+    """Events of one stream, in order, as JSON documents without line ends.
+
+    `name` is Debezium's logical server name, `schemas` its documents with their schema, and `transactions` its transaction metadata.
+    Raises ValueError where `format` is not one of `FORMATS`.
+    """
+
+    def __init__(
+        self, format: str = "json", *, name: str = "shmstore", schemas: bool = False, transactions: bool = False
+    ) -> None:
+        if format not in _SHAPES:
+            raise ValueError(f"format {format!r} is unknown; formats are {', '.join(FORMATS)}")
+        if (schemas or transactions) and format != "debezium":
+            raise ValueError(f"format {format} has neither schemas nor transactions of its own: these are debezium's")
+        self._shape = _SHAPES[format]
+        self._context = Context(name, schemas, transactions)
+
+    def lines(self, event: Event, sequence: int | None = None, *, wanted: bool = True) -> Iterator[str]:
+        """Yield the documents of `event`; none where the shape has none for it. `sequence` is its number in its store (``seq``, ``id``).
+
+        What is not `wanted` is only looked at: it may begin the transaction of what is, or end it.
+        """
+        context = self._context
+        context.watch(event)
+        if not wanted and not (context.transactions and event.entry is EntryType.END):
+            return
+        context.sequence = sequence
+        for document in self._shape(event, context):
+            yield _dump(document)
+
+
+def format_event(event: Event, format: str = "json", *, sequence: int | None = None, name: str = "shmstore") -> Iterator[str]:
+    """Yield the documents of one event alone, as `Formatter` does."""
+    return Formatter(format, name=name).lines(event, sequence)
