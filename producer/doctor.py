@@ -32,11 +32,10 @@ class Finding(NamedTuple):
 
 def check_server(settings: Settings) -> list[Finding]:
     """Return what was found on the first server of the list. Raises `SourceError` when it cannot be asked."""
-    endpoint = settings.endpoints()[0]
-    session = connect(settings, endpoint)
+    session = connect(settings, settings.endpoints()[0])
     try:
         server = read_server(session)
-        findings = [Finding("server", "ok", f"{server.flavor} {server.version} at {endpoint[0]}:{endpoint[1]}")]
+        findings = [Finding("server", "ok", f"{server.flavor} {server.version} at {server.endpoint.where}")]
         findings += _binlog(server, settings)
         findings += _identity(session, server, settings)
         if server.variables.get("log_bin") == "ON":  # without one the server refuses to say what these ask

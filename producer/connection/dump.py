@@ -49,7 +49,7 @@ class BinlogReader:
         """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`."""
         if gtids is None and offset >= FAR:
             raise PositionNotFound(
-                f"{session.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
+                f"{session.endpoint.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
                 "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or begin a new store with start = latest after FLUSH BINARY LOGS"
             )
         self._endpoint = session.endpoint
@@ -122,12 +122,12 @@ class BinlogReader:
             size = self._socket.recv_into(room)
         except TimeoutError:
             if time.monotonic() - self._heard > self._silence:
-                raise LinkLost(f"{self._where()} was silent for {self._silence:g} s, heartbeats included") from None
+                raise LinkLost(f"{self._endpoint.where} was silent for {self._silence:g} s, heartbeats included") from None
             return []
         except OSError as error:
-            raise LinkLost(f"the link to {self._where()} broke: {error}") from error
+            raise LinkLost(f"the link to {self._endpoint.where} broke: {error}") from error
         if not size:
-            raise LinkLost(f"{self._where()} closed the link")
+            raise LinkLost(f"{self._endpoint.where} closed the link")
         self._heard = time.monotonic()
         del room
         try:
@@ -139,7 +139,7 @@ class BinlogReader:
     def _refused(self, error: Exception) -> SourceError:
         meant = translate(error, self._endpoint)
         if isinstance(meant, LoginRefused):  # the login has passed: the server says it so when REPLICATION SLAVE is missing
-            return PrivilegeMissing(f"{self._where()} does not send its binlog to this account: {meant.args[0]}; {GRANT}")
+            return PrivilegeMissing(f"{self._endpoint.where} does not send its binlog to this account: {meant.args[0]}; {GRANT}")
         return meant
 
     def rest(self) -> None:
@@ -151,9 +151,6 @@ class BinlogReader:
         if hurried is not self._hurried:
             self._hurried = hurried
             self._socket.settimeout(HURRIED if hurried else POLL)
-
-    def _where(self) -> str:
-        return f"{self._endpoint[0]}:{self._endpoint[1]}"
 
     def close(self) -> None:
         """Cut the link; never raises. There is no polite end of a dump."""

@@ -9,7 +9,7 @@ from shmstore.event import Position
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
-from shmstore.producer.settings import Settings
+from shmstore.producer.settings import Endpoint, Settings
 
 _VARIABLES = (
     "log_bin",
@@ -36,7 +36,7 @@ _VARIABLES = (
 class Server(NamedTuple):
     """A server, as its variables describe it."""
 
-    endpoint: tuple[str, int]
+    endpoint: Endpoint
     version: str
     mariadb: bool
     variables: dict[str, str]
@@ -59,7 +59,7 @@ class Server(NamedTuple):
     @property
     def source(self) -> str:
         """The source's default name."""
-        return f"{self.flavor}://{self.endpoint[0]}:{self.endpoint[1]}/{self.identity}"
+        return f"{self.flavor}://{self.endpoint.where}/{self.identity}"
 
     def executed(self, text: str) -> ExecutedSet:
         """Return a GTID set of this server's kind. Raises ValueError."""
@@ -73,7 +73,7 @@ def read_server(session: Session) -> Server:
 
 def require_binlog(server: Server, settings: Settings) -> None:
     """Raise `BinlogDisabled`, with the SQL that mends it, unless exact rows can be read from this server."""
-    where, have = f"{server.endpoint[0]}:{server.endpoint[1]}", server.variables
+    where, have = server.endpoint.where, server.variables
     if have.get("log_bin", "OFF") != "ON":
         raise BinlogDisabled(f"{where} writes no binlog: set log_bin = binlog and server_id = 1 in [mysqld], and restart it")
     format_ = have.get("binlog_format", "ROW")
@@ -108,9 +108,7 @@ def log_end(session: Session, server: Server) -> Position:
     except SourceError:  # before MySQL 8.2, and MariaDB
         names, rows = session.select("SHOW MASTER STATUS")
     if not rows:
-        raise BinlogDisabled(
-            f"{server.endpoint[0]}:{server.endpoint[1]} writes no binlog: set log_bin in [mysqld], and restart it"
-        )
+        raise BinlogDisabled(f"{server.endpoint.where} writes no binlog: set log_bin in [mysqld], and restart it")
     row = {name.lower(): value for name, value in zip(names, rows[0], strict=True)}
     text = str(row.get("executed_gtid_set") or "") if server.gtids and not server.mariadb else ""
     return Position(str(row["file"]), int(row["position"]), str(GtidSet(text)))

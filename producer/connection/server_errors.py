@@ -14,6 +14,7 @@ from shmstore.producer.errors import (
     ServerIdInUse,
     ServerUnreachable,
 )
+from shmstore.producer.settings import Endpoint
 
 GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
@@ -26,9 +27,9 @@ _NO_CLIENT_PLUGIN, _NO_SERVER_PLUGIN = 2059, 1524
 _PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'dialog''
 
 
-def translate(error: Exception, endpoint: tuple[str, int], *, user: str = "") -> SourceError:
+def translate(error: Exception, endpoint: Endpoint, *, user: str = "") -> SourceError:
     """Return the `SourceError` that says what `error` means and what mends it."""
-    where = f"{endpoint[0]}:{endpoint[1]}"
+    where = endpoint.where
     coded = error.args and isinstance(error.args[0], int) and not isinstance(error, OSError)  # whose number is the system's
     code = error.args[0] if coded else 0
     text = str(error.args[1] if code and len(error.args) > 1 else error).replace("\n", " ").strip()

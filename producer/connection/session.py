@@ -13,10 +13,8 @@ import pymysql
 
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.tls import TlsContext
-from shmstore.producer.errors import (
-    LoginRefused,
-)
-from shmstore.producer.settings import Settings
+from shmstore.producer.errors import LoginRefused
+from shmstore.producer.settings import Endpoint, Settings
 
 FAR = 1 << 32
 
@@ -24,11 +22,10 @@ FAR = 1 << 32
 class Session:
     """A connection for questions. Errors come out as `SourceError`."""
 
-    def __init__(self, connection: Any, endpoint: tuple[str, int], settings: Settings, stop: Callable[[], bool]) -> None:
+    def __init__(self, connection: Any, endpoint: Endpoint, settings: Settings, stop: Callable[[], bool]) -> None:
         """`stop`: whether what reads the binlog on behalf of this session, which may take long, is to give up."""
         self._connection = connection
         self.endpoint, self.settings, self.stop = endpoint, settings, stop
-        self.where = f"{endpoint[0]}:{endpoint[1]}"
         self.version: str = connection.get_server_info().removeprefix("5.5.5-")  # MariaDB 10 puts it there for old replicas
         self.mariadb = "mariadb" in self.version.lower()
 
@@ -70,16 +67,16 @@ class Session:
             self._connection.close()
 
 
-def connect(settings: Settings, endpoint: tuple[str, int], stop: Callable[[], bool] = lambda: False) -> Session:
+def connect(settings: Settings, endpoint: Endpoint, stop: Callable[[], bool] = lambda: False) -> Session:
     """Open a connection for questions. Raises `ServerUnreachable`, `LoginRefused`, `SourceError`."""
     return Session(login(settings, endpoint), endpoint, settings, stop)
 
 
-def login(settings: Settings, endpoint: tuple[str, int], **more: Any) -> Any:
+def login(settings: Settings, endpoint: Endpoint, **more: Any) -> Any:
     """Return PyMySQL's connection, logged in; `more` are further arguments of it. Raises what `connect` raises."""
     arguments: dict[str, Any] = {
-        "host": endpoint[0],
-        "port": endpoint[1],
+        "host": endpoint.host,
+        "port": endpoint.port,
         "user": settings.user,
         "password": settings.secret(),
         "charset": "utf8mb4",

@@ -27,7 +27,7 @@ from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, S
 from shmstore.producer.pipeline.sink import PatientPut, opened
 from shmstore.producer.pipeline.statistics import Summary, Vitals
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.settings import Settings, parse_place, parse_time
+from shmstore.producer.settings import Endpoint, Settings, parse_place, parse_time
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.start.choose import choose_start, keep_resume
 from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
@@ -195,7 +195,7 @@ class Replicator:
             return link
         raise AssertionError("no endpoint")
 
-    def _connect_to(self, endpoint: tuple[str, int]) -> Link:
+    def _connect_to(self, endpoint: Endpoint) -> Link:
         settings, store = self._settings, self._store
         session = connect(settings, endpoint, self._stop)
         try:

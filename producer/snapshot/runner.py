@@ -183,7 +183,7 @@ class Snapshot:
 
     def _refusal(self, server: Server) -> str:
         """Why this server's tables cannot be read so that they fit into the stream; empty where they can."""
-        where = f"{server.endpoint[0]}:{server.endpoint[1]}"
+        where = server.endpoint.where
         if not server.gtids:
             return (
                 f"{where} has gtid_mode = {server.variables.get('gtid_mode', 'OFF')}: without GTIDs MySQL does not say which transactions "

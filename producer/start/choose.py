@@ -112,7 +112,7 @@ def _at(settings: Settings, session: Session, server: Server, position: Position
             return Start(position, executed, by_gtid=True)
     if not position.file:
         raise PositionNotFound(
-            f"GTID set {position.gtids!r} means nothing to {_where(server)}: its gtid_mode is OFF; start from FILE:OFFSET"
+            f"GTID set {position.gtids!r} means nothing to {server.endpoint.where}: its gtid_mode is OFF; start from FILE:OFFSET"
         )
     _check_file(session, server, position)
     if server.mariadb:
@@ -135,16 +135,12 @@ def check_place(settings: Settings, session: Session, server: Server, position: 
         _check_file(session, server, position)
 
 
-def _where(server: Server) -> str:
-    return f"{server.endpoint[0]}:{server.endpoint[1]}"
-
-
 def _executed(server: Server, position: Position) -> ExecutedSet:
     try:
         return server.executed(position.gtids)
     except ValueError as error:
         raise PositionNotFound(
-            f"{_where(server)} is a {server.flavor} server and cannot go on after GTID set {position.gtids!r}: {error}"
+            f"{server.endpoint.where} is a {server.flavor} server and cannot go on after GTID set {position.gtids!r}: {error}"
         ) from error
 
 
@@ -153,19 +149,19 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
         now, purged = (GtidSet(str(value)) for value in session.query("SELECT @@global.gtid_executed, @@global.gtid_purged")[0])
         if ahead := executed - now:
             raise ServerBehind(
-                f"{_where(server)} has not executed {ahead}, which the start position has: it is another server, lags behind, or was reset; "
+                f"{server.endpoint.where} has not executed {ahead}, which the start position has: it is another server, lags behind, or was reset; "
                 "wait for it, or start anew with a new store"
             )
         if lost := purged - executed:
             raise BinlogPurged(
-                f"{_where(server)} no longer has the binlog of transactions {lost}; start anew with start = latest or earliest and a new "
+                f"{server.endpoint.where} no longer has the binlog of transactions {lost}; start anew with start = latest or earliest and a new "
                 "store, or set on_purged"
             )
         return
     state = MariadbGtids(str(session.query("SELECT @@global.gtid_binlog_pos")[0][0] or ""))
     if not state.covers(executed):
         raise ServerBehind(
-            f"{_where(server)} is at GTID {str(state) or 'nothing'}, the start position is {executed}: it is another server, lags behind, or was "
+            f"{server.endpoint.where} is at GTID {str(state) or 'nothing'}, the start position is {executed}: it is another server, lags behind, or was "
             "reset; wait for it, or start anew with a new store"
         )
     try:
@@ -175,7 +171,7 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
     begin = MariadbGtids(gtid_at(session, oldest, 4))
     if not executed.covers(begin):
         raise BinlogPurged(
-            f"{_where(server)} no longer has the binlog of transactions between {executed} and {begin}, where its oldest file {oldest} begins; "
+            f"{server.endpoint.where} no longer has the binlog of transactions between {executed} and {begin}, where its oldest file {oldest} begins; "
             "start anew with start = latest or earliest and a new store, or set on_purged"
         )
 
@@ -189,14 +185,14 @@ def _check_file(session: Session, server: Server, position: Position) -> None:
     if position.file in sizes:
         if position.offset > sizes[position.file]:
             raise PositionNotFound(
-                f"{_where(server)}: {position.file} has {sizes[position.file]} bytes, the start position is {position.offset}: the server was reset or "
+                f"{server.endpoint.where}: {position.file} has {sizes[position.file]} bytes, the start position is {position.offset}: the server was reset or "
                 "is another; start anew with a new store"
             )
         return
     kept = f"it has {oldest} to {newest}"
     if position.file.rpartition(".")[0] == oldest.rpartition(".")[0] and position.order < Position(oldest, 0).order:
         raise BinlogPurged(
-            f"{_where(server)} no longer has {position.file} of the start position: {kept}; start anew with start = latest or earliest and a "
+            f"{server.endpoint.where} no longer has {position.file} of the start position: {kept}; start anew with start = latest or earliest and a "
             "new store, or set on_purged"
         )
-    raise PositionNotFound(f"{_where(server)} has no file {position.file}: {kept}; is it another server, or was it reset?")
+    raise PositionNotFound(f"{server.endpoint.where} has no file {position.file}: {kept}; is it another server, or was it reset?")

@@ -33,7 +33,7 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
     if not start.by_gtid or start.executed is None:
         if history.first is None:
             raise SchemaUnknown(
-                f"{server.endpoint[0]}:{server.endpoint[1]} is not the server whose schema history is kept, and without GTIDs nobody can tell "
+                f"{server.endpoint.where} is not the server whose schema history is kept, and without GTIDs nobody can tell "
                 "what of that holds here: start anew with start = latest and a new store"
             )
         history.seek(start.position)

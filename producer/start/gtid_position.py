@@ -39,7 +39,7 @@ def gtid_at(session: Session, file: str, offset: int) -> str:
         return answer
     with suppress(PrivilegeMissing):
         if file not in dict(binlog_files(session)):
-            raise PositionNotFound(f"{session.where} has no file {file}; see SHOW BINARY LOGS")
+            raise PositionNotFound(f"{session.endpoint.where} has no file {file}; see SHOW BINARY LOGS")
     return str(scan_to_offset(session, Position(file, offset))[1] or "")
 
 

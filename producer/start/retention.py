@@ -10,7 +10,7 @@ import time
 from shmstore import Position, ShmStoreError, checkpoints
 from shmstore.producer.connection.server import Server, binlog_files
 from shmstore.producer.connection.session import Session, connect
-from shmstore.producer.settings import Settings
+from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.start.resume import lowest
 from shmstore.producer.start.scan import file_begins
 
@@ -46,7 +46,7 @@ class Retention:
         self._next, self._told = 0.0, float("-inf")
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._begins: tuple[tuple[str, int], str, float] = (("", 0), "", 0.0)  # of which server's file, and when
+        self._begins: tuple[Endpoint | None, str, float] = (None, "", 0.0)  # of which server's file, and when
         self.purge_ms = 0  # as `StreamStat` has it
 
     def use(self, server: Server) -> None:
@@ -100,8 +100,8 @@ class Retention:
             self._told = time.monotonic()
             who = ", ".join(sorted(name for name, one in needed.items() if one == place))
             self._log.warning(
-                "%s:%d may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",
-                *server.endpoint,
+                "%s may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",
+                server.endpoint.where,
                 place.file,
                 f"in {left / 3600:.1f} hours" if left > 0 else "at any moment",
                 place.file,

@@ -42,7 +42,7 @@ def scan_to_offset(session: Session, wanted: Position) -> Place:
             before = position
     following = f", the next at {after.offset}" if after is not None and after.file == wanted.file else ""
     raise PositionNotFound(
-        f"{session.where}: no transaction ends at {wanted.file}:{wanted.offset}; one ends at {before.offset}{following}"
+        f"{session.endpoint.where}: no transaction ends at {wanted.file}:{wanted.offset}; one ends at {before.offset}{following}"
     )
 
 
@@ -59,7 +59,7 @@ def scan_to_time(session: Session, server: Server, when: float) -> Place:
             high = middle - 1
     if low == 0 and Position(files[0], 0).file_number > 1 and (begins := file_begins(session, files[0])) > when:
         raise BinlogPurged(
-            f"{session.where} has no binlog of that time: its oldest file, {files[0]}, begins {begins - when:.0f} s later; "
+            f"{session.endpoint.where} has no binlog of that time: its oldest file, {files[0]}, begins {begins - when:.0f} s later; "
             "start = earliest takes what there is"
         )
     found: Place = (Position(files[low], 4), None)
@@ -89,7 +89,7 @@ def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Place:
                     break
         if found is not None:
             return found
-    raise PositionNotFound(f"{session.where} has no place where only {wanted} was executed")
+    raise PositionNotFound(f"{session.endpoint.where} has no place where only {wanted} was executed")
 
 
 def _covers(wanted: ExecutedSet, executed: ExecutedSet) -> bool:

@@ -12,7 +12,7 @@ from shmstore.producer.connection.server import Server as ServerAsked
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import connect
 from shmstore.producer.doctor import _binlog
-from shmstore.producer.settings import Settings
+from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.start.gtid_position import current_position
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
@@ -112,7 +112,7 @@ def test_server_ids(flavor: str) -> None:
 def test_a_server_without_row_metadata() -> None:
     """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no mend is told that it refuses."""
     have = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_checksum": "CRC32", "gtid_mode": "OFF"}
-    server = ServerAsked(("127.0.0.1", 3306), "5.6.24-log", False, have)
+    server = ServerAsked(Endpoint("127.0.0.1", 3306), "5.6.24-log", False, have)
     mends = {finding.check: finding.mend for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}
     assert mends.keys() == {"binlog_row_metadata", "gtid_mode"}
     assert "SET GLOBAL" not in "".join(mends.values())

@@ -13,7 +13,7 @@ from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreClos
 from shmstore.consumer.metrics import problems
 from shmstore.producer.connection.server import Server as Source
 from shmstore.producer.connection.session import Session, connect
-from shmstore.producer.settings import Settings
+from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.start import retention
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import execute, running, wait_for
@@ -96,7 +96,7 @@ def test_a_producer_that_ends_leaves_no_look_under_way(mariadb: Server, monkeypa
     looking, closing, ended = threading.Event(), threading.Event(), threading.Event()
     close = retention.Retention.close
 
-    def slowly(settings: Settings, endpoint: tuple[str, int]) -> Session:
+    def slowly(settings: Settings, endpoint: Endpoint) -> Session:
         looking.set()
         assert closing.wait(60)
         session = connect(settings, endpoint)
@@ -116,8 +116,8 @@ def test_a_server_that_does_not_answer_holds_no_producer_up(monkeypatch: pytest.
     """Who ends waits for a look at a server that takes the connection and says nothing only for as long as a look may take."""
     monkeypatch.setattr(retention, "PATIENCE", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        endpoint = mute.getsockname()
-        looks = retention.Retention(Settings(store="none", host=endpoint[0], port=endpoint[1]), logging.getLogger("producer"))
+        endpoint = Endpoint(*mute.getsockname())
+        looks = retention.Retention(Settings(store="none", host=endpoint.host, port=endpoint.port), logging.getLogger("producer"))
         looks.look(Position("binlog.000001", 4))  # of no server yet
         assert _looking() == 0
         looks.use(Source(endpoint, "mute", True, {}))

@@ -11,6 +11,7 @@ import pytest
 from shmstore import BinlogDisabled, EventStore, SchemaUnknown, SourceError, producer
 from shmstore.producer.connection.session import Session
 from shmstore.producer.schema import current
+from shmstore.producer.settings import Endpoint
 from tests.producer.running import Running, events_of, execute, remove, running
 from tests.servers.server import Server, start_server
 
@@ -116,7 +117,7 @@ def test_types_that_cannot_be_asked_now(
     """No row goes out with bytes for a UUID because the one connection that asks failed: the link begins again, until it is known."""
     asked: list[str] = []
 
-    def connect(settings: producer.Settings, endpoint: tuple[str, int]) -> Session:
+    def connect(settings: producer.Settings, endpoint: Endpoint) -> Session:
         asked.append(settings.store)
         if len(asked) <= 2:
             raise kind("not now")
@@ -142,7 +143,7 @@ def test_types_that_nobody_needs(mariadb: Server, database: str, monkeypatch: py
     """A table that is left out may stay unknown, and is not asked for again and again; what can never be asked ends the producer."""
     asked: list[str] = []
 
-    def connect(settings: producer.Settings, endpoint: tuple[str, int]) -> Session:
+    def connect(settings: producer.Settings, endpoint: Endpoint) -> Session:
         asked.append(settings.store)
         raise SourceError("never")
 
