@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import logging
 import math
 import os
@@ -24,12 +23,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.filter import OPERATIONS, Patterns, TableFilter
 
 PREFIX = "SHMSTORE_"
+
+# The options in groups, as help and documentation show them. Each stands in one.
+GROUPS = {
+    "The five that matter first": "host user store include snapshot",
+    "Connection": "name port password password_file tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
+    "retry_first retry_longest",
+    "Position": "binlog start gtid on_purged",
+    "Tables and columns": "exclude column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
+    "row_image on_error schema_history",
+    "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
+    "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation lag evict_after",
+    "Snapshot": "snapshot_chunk",
+}
 
 
 class Endpoint(NamedTuple):
@@ -53,91 +66,116 @@ def _option(default: Any, help_: str, *, choices: tuple[str, ...] = (), low: flo
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a producer can be told. Raises `SettingsError` where a value is not allowed."""
+    """The options of one producer. Raises `SettingsError` where a value is not allowed."""
 
-    store: str = _option("", "name of the store that the events go to; it is created when it is not there")
-    name: str = _option("", "name of the source, shown by stat; default: the server's address")
-    # ---- the server
-    host: str = _option("127.0.0.1", "server, or a list to fail over: HOST[:PORT],HOST[:PORT]")
-    port: int = _option(3306, "port of hosts that name none", low=1)
+    store: str = _option("", "name of the store to write to; created if it does not exist")
+    name: str = _option("", "name of this source, as stat shows it; empty: the server's address")
+    # ---- connection
+    host: str = _option("127.0.0.1", "server to read from, or several to fail over between: HOST[:PORT],HOST[:PORT]")
+    port: int = _option(3306, "port of hosts that are given without one", low=1)
     user: str = _option(
-        "root", "account; it needs REPLICATION SLAVE and REPLICATION CLIENT (MariaDB: BINLOG MONITOR), for snapshots SELECT"
+        "root",
+        "account to log in with; it needs REPLICATION SLAVE and REPLICATION CLIENT (MariaDB: BINLOG MONITOR), and SELECT for snapshots",
     )
-    password: str = _option("", "password (environment or file only)", flag=False)
+    password: str = _option("", "password of the account (environment or file only)", flag=False)
     password_file: str = _option("", "file that holds the password; read again at each connection")
-    tls: str = _option("preferred", "encryption", choices=("disabled", "preferred", "required", "verify-ca", "verify-identity"))
-    tls_ca: str = _option("", "file of certificate authorities (PEM)")
-    tls_cert: str = _option("", "file of the client's certificate (PEM)")
-    tls_key: str = _option("", "file of the client's key (PEM)")
-    server_id: int = _option(0, "replica id, unique among the server's replicas; 0: derived from host and store", low=0)
-    connect_timeout: float = _option(10.0, "seconds to wait for a connection", low=0.1)
-    read_timeout: float = _option(30.0, "seconds of silence, heartbeats included, after which a link counts as dead", low=1)
-    heartbeat: float = _option(1.0, "seconds between heartbeats asked of an idle server", low=0.1)
-    retry_first: float = _option(0.1, "seconds before the first attempt to connect again; doubled each time", low=0)
-    retry_longest: float = _option(30.0, "most seconds between attempts to connect again", low=0.1)
-    # ---- where to start
-    binlog: str = _option("", "local binlog file or folder to read instead of a server")
-    start: str = _option(
-        "latest", "without a resume point: latest, earliest, FILE:OFFSET, gtid:SET or time:ISO-8601 (UTC, unless it names a zone)"
+    tls: str = _option(
+        "preferred",
+        "encryption of the connection",
+        choices=("disabled", "preferred", "required", "verify-ca", "verify-identity"),
     )
-    gtid: str = _option("auto", "follow GTIDs where the server has them, or file and offset only", choices=("auto", "off"))
+    tls_ca: str = _option("", "certificate authorities to trust (PEM file)")
+    tls_cert: str = _option("", "the client's certificate (PEM file)")
+    tls_key: str = _option("", "key of the client's certificate (PEM file)")
+    server_id: int = _option(0, "replica id, different from every other replica's; 0: derived from host and store", low=0)
+    connect_timeout: float = _option(10.0, "seconds to wait for a connection", low=0.1)
+    read_timeout: float = _option(30.0, "seconds without data or heartbeat after which a connection counts as broken", low=1)
+    heartbeat: float = _option(1.0, "seconds between the heartbeats that an idle server sends", low=0.1)
+    retry_first: float = _option(0.1, "seconds before the first attempt to reconnect; doubled each time", low=0)
+    retry_longest: float = _option(30.0, "most seconds between two attempts to reconnect", low=0.1)
+    # ---- position
+    binlog: str = _option("", "local binlog file, or folder of them, to read instead of a server")
+    start: str = _option(
+        "latest",
+        "where to begin if there is nothing to continue from: latest, earliest, FILE:OFFSET, gtid:SET or time:2026-01-31T10:00:00Z "
+        "(UTC, unless it names a zone)",
+    )
+    gtid: str = _option(
+        "auto",
+        "how to follow the position: by GTID if the server has them (auto), or by file and offset only (off)",
+        choices=("auto", "off"),
+    )
     on_purged: str = _option(
         "fail",
-        "when the server no longer has the start position: stop, go on at what there is, or go on at latest and read all tables anew "
-        "(rows deleted meanwhile stay in readers' copies)",
+        "if the server has deleted the binlog that comes next: stop (fail), continue with the newest or oldest event it has (latest, "
+        "earliest), or continue with the newest and read all tables again (snapshot; rows deleted meanwhile stay in readers' copies)",
         choices=("fail", "latest", "earliest", "snapshot"),
     )
     snapshot: str = _option(
         "never",
-        "initial: where there is no resume point yet, the rows of all tables too, read while streaming goes on; "
-        "`shmstore snapshot` asks for tables at any time",
+        "initial: a new store also gets the rows of all tables, read while streaming goes on; `shmstore snapshot` asks for tables at "
+        "any time",
         choices=("never", "initial"),
     )
     snapshot_chunk: int = _option(10_000, "rows of a snapshot that are read at a time", low=1)
-    # ---- what passes
-    include: tuple[str, ...] = _option((), "tables: patterns on database.table (regex as in Canal, or glob); none: all")
-    exclude: tuple[str, ...] = _option((), "tables left out; wins over include")
-    column_include: tuple[str, ...] = _option((), "columns: patterns on database.table.column; none: all")
-    column_exclude: tuple[str, ...] = _option((), "columns left out")
-    column_mask: tuple[str, ...] = _option((), "columns whose values become ***")
-    column_hash: tuple[str, ...] = _option((), "columns whose values become their SHA-256 in hex (HMAC with hash_key)")
-    hash_key: str = _option("", "key of column_hash (environment or file only)", flag=False)
-    operations: tuple[str, ...] = _option(OPERATIONS, "what passes: " + ", ".join(OPERATIONS))
-    rows_query: bool = _option(False, "keep the statement behind a rows event in its props, where the server logs it")
-    statements: str = _option("fail", "statement-format changes: stop, or pass their text on as QUERY", choices=("fail", "pass"))
+    # ---- tables and columns
+    include: tuple[str, ...] = _option(
+        (), "tables to read: patterns on database.table, as globs (shop.*) or regular expressions as in Canal; none: all tables"
+    )
+    exclude: tuple[str, ...] = _option((), "tables to leave out; wins over include")
+    column_include: tuple[str, ...] = _option((), "columns to keep: patterns on database.table.column; none: all columns")
+    column_exclude: tuple[str, ...] = _option((), "columns to leave out")
+    column_mask: tuple[str, ...] = _option((), "columns whose values are replaced by ***")
+    column_hash: tuple[str, ...] = _option((), "columns whose values are replaced by their SHA-256 in hex (HMAC with hash_key)")
+    hash_key: str = _option("", "secret key for column_hash (environment or file only)", flag=False)
+    operations: tuple[str, ...] = _option(OPERATIONS, "kinds of change to keep, separated by commas")
+    rows_query: bool = _option(False, "keep the statement behind a change in the event's props, if the server logs it")
+    statements: str = _option(
+        "fail",
+        "changes logged as statements instead of rows: stop (fail), or keep their text as QUERY (pass)",
+        choices=("fail", "pass"),
+    )
     row_image: str = _option(
         "full",
-        "binlog_row_image that the server must have; a column that a session leaves out all the same is absent, not NULL",
+        "binlog_row_image that the server must have; a column that the binlog leaves out all the same is absent, not NULL",
         choices=("full", "any"),
     )
-    on_error: str = _option("stop", "an event that cannot be decoded: stop, or count, log and skip it", choices=("stop", "skip"))
-    # ---- transactions
-    transaction_events: int = _option(4096, "events kept together; a larger transaction goes in parts", low=1)
-    transaction_bytes: int = _option(4 << 20, "bytes kept together; a larger transaction goes in parts", low=1024)
-    empty_events: int = _option(8192, "of transactions left empty by filters, one in this many passes", low=1)
-    empty_seconds: float = _option(5.0, "or one in this many seconds", low=0)
-    merge_wait: float = _option(
-        1.0,
-        "of several sources in one store: seconds that one which says nothing holds up the others, which may have newer events",
-        low=0.01,
+    on_error: str = _option(
+        "stop", "an event that cannot be decoded: stop, or skip it, log it and count it", choices=("stop", "skip")
     )
-    # ---- files
-    state: str = _option("", "folder of checkpoints and schema histories; default: $SHMSTORE_STATE or the XDG state folder")
     schema_history: str = _option(
         "auto",
-        "follow DDLs in a durable history; auto: where binlog_row_metadata is not FULL (else MariaDB is only asked for its UUID and INET columns)",
+        "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (MariaDB is then asked for its "
+        "UUID and INET columns)",
         choices=("auto", "on", "off"),
     )
-    # ---- the store, when it is created
-    store_path: str = _option("", "file that holds the store, instead of shared memory")
-    store_group: str = _option("", "group that may use the new store too; default: only its owner")
+    # ---- transactions
+    transaction_events: int = _option(4096, "events of a transaction that are kept together; a larger one comes in parts", low=1)
+    transaction_bytes: int = _option(
+        4 << 20, "bytes of a transaction that are kept together; a larger one comes in parts", low=1024
+    )
+    empty_events: int = _option(8192, "emit one in N transactions emptied by filters, to record progress", low=1)
+    empty_seconds: float = _option(5.0, "emit one at least this often, where there are any", low=0)
+    merge_wait: float = _option(
+        1.0, "several sources in one store: seconds to wait for a silent one before emitting newer events of the others", low=0.01
+    )
+    # ---- store
+    state: str = _option("", "folder of checkpoints and schema histories; empty: $SHMSTORE_STATE, or ~/.local/state/shmstore")
+    store_path: str = _option("", "file to keep the store in, instead of shared memory")
+    store_group: str = _option("", "group whose members may use the new store too; empty: only its owner")
     store_checksum: bool = _option(False, "add a CRC-32 to each event of the new store; always with store_path")
-    capacity: int = _option(16384, "events the new store holds, a power of two", low=2)
-    memory_unit: int = _option(1024, "bytes an event is meant to take; capacity times this bounds the new store", low=1)
-    batch_mode: str = _option("MEMSIZE", "what limits the new store", choices=("MEMSIZE", "ITEMSIZE"))
-    ddl_isolation: bool = _option(False, "readers of the new store get each DDL alone")
-    lag: str = _option("block", "a reader of the new store that stops acking", choices=("block", "evict"))
-    evict_after: float = _option(30.0, "seconds before such a reader is marked lost", low=0)
+    capacity: int = _option(16384, "most events that the new store holds, a power of two", low=2)
+    memory_unit: int = _option(1024, "bytes of memory in the new store for each of these events", low=1)
+    batch_mode: str = _option(
+        "MEMSIZE", "what limits the new store: events and bytes, or events only (ITEMSIZE)", choices=("MEMSIZE", "ITEMSIZE")
+    )
+    ddl_isolation: bool = _option(False, "give readers of the new store each DDL in a batch of its own")
+    lag: str = _option(
+        "block",
+        "when a reader is too slow and the new store is full: the producer waits, or marks the reader lost (evict)",
+        choices=("block", "evict"),
+    )
+    evict_after: float = _option(30.0, "seconds that the producer waits before it marks a reader lost", low=0)
 
     def __post_init__(self) -> None:
         if not self.store:
@@ -145,7 +183,8 @@ class Settings:
         for option in fields(self):
             value, meta = getattr(self, option.name), option.metadata
             if meta["choices"] and value not in meta["choices"]:
-                raise SettingsError(f"{option.name} is {value!r}; allowed: {', '.join(meta['choices'])}")
+                near = did_you_mean(value, meta["choices"])
+                raise SettingsError(f"{option.name} is {value!r}; allowed: {', '.join(meta['choices'])}{near}")
             if isinstance(value, int | float) and not value >= meta["low"]:
                 raise SettingsError(f"{option.name} is {value}; it must be at least {meta['low']:g}")
         if self.capacity & (self.capacity - 1):
@@ -215,7 +254,8 @@ def parse_place(text: str) -> Position:
     """Return the position that ``FILE:OFFSET`` names. Raises `SettingsError`."""
     file, colon, offset = text.rpartition(":")
     if not colon or not file or not (offset.isascii() and offset.isdigit()):
-        raise SettingsError(f"start is {text!r}; allowed: latest, earliest, FILE:OFFSET, gtid:SET, time:2026-01-31T10:00:00Z")
+        allowed = "latest, earliest, FILE:OFFSET, gtid:SET, time:2026-01-31T10:00:00Z"
+        raise SettingsError(f"start is {text!r}; allowed: {allowed}{did_you_mean(text, ('latest', 'earliest'))}")
     return Position(file, int(offset))
 
 
@@ -229,29 +269,39 @@ def parse_time(text: str) -> float:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every option as a flag, and ``--config FILE`` and ``--source NAME``. What is not given is None."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file of options")
-    parser.add_argument("--source", metavar="NAME", help="which [source.NAME] of the file; needed when it has several")
-    for option in fields(Settings):
-        if not option.metadata["flag"]:
-            continue
-        flag, kind = "--" + option.name.replace("_", "-"), _HINTS[option.name]
-        shown = ",".join(option.default) if isinstance(option.default, tuple) else option.default
-        help_ = option.metadata["help"].replace("%", "%%") + (f" (default: {shown})" if shown not in ("", False) else "")
-        if kind is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_)
-        elif kind in (int, float):
-            parser.add_argument(flag, type=kind, default=None, metavar="N", help=help_)
-        elif kind is str:
-            parser.add_argument(
-                flag, default=None, choices=option.metadata["choices"] or None, help=help_, metavar=_metavar(option)
-            )
-        else:
-            parser.add_argument(flag, action="append", default=None, metavar="PATTERN", help=help_)
+    """Add every option as a flag, in `GROUPS`, and ``--config FILE`` and ``--source NAME``. What is not given is None."""
+    for title, names in GROUPS.items():
+        options = [Settings.__dataclass_fields__[name] for name in names.split()]
+        secrets = [f"{PREFIX}{option.name.upper()}: {option.metadata['help']}" for option in options if option.name in _SECRETS]
+        group = parser.add_argument_group(title, "\n".join(secrets) or None)
+        for option in options:
+            if option.metadata["flag"]:
+                _add_flag(group, option)
+    group = parser.add_argument_group("Configuration file")
+    group.add_argument("--config", metavar="FILE", help="TOML file of options")
+    group.add_argument("--source", metavar="NAME", help="which [source.NAME] of the file; needed if it has several")
 
 
-def _metavar(option: dataclasses.Field[Any]) -> str | None:
-    return None if option.metadata["choices"] else option.name.rpartition("_")[2].upper()
+_METAVARS = {"binlog": "PATH", "start": "WHERE", "operations": "KINDS", "state": "DIR"} | dict.fromkeys(
+    ("tls_ca", "tls_cert", "tls_key", "store_path"), "FILE"
+)
+
+
+def _add_flag(group: argparse._ArgumentGroup, option: dataclasses.Field[Any]) -> None:
+    flag, kind, choices = "--" + option.name.replace("_", "-"), _HINTS[option.name], option.metadata["choices"] or None
+    shown = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    if type(shown) is float:
+        shown = f"{shown:g}"
+    help_ = option.metadata["help"].replace("%", "%%") + (f" (default: {shown})" if shown not in ("", False) else "")
+    if kind is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help_)
+    elif kind in (int, float):
+        group.add_argument(flag, type=kind, metavar="SECONDS" if kind is float else "N", help=help_)
+    elif kind is str:
+        metavar = None if choices else _METAVARS.get(option.name, option.name.rpartition("_")[2].upper())
+        group.add_argument(flag, choices=choices, metavar=metavar, help=help_)
+    else:
+        group.add_argument(flag, action="append", metavar=_METAVARS.get(option.name, "PATTERN"), help=help_)
 
 
 def load_settings(
@@ -337,7 +387,7 @@ def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
         raise SettingsError(f"config {os.fspath(config)!r} cannot be read: {error}") from error
     for key in tables:
         if key not in ("producer", "source"):
-            raise SettingsError(f"config: [{key}] is unknown{_suggest(key, ['producer', 'source'])}")
+            raise SettingsError(f"config: [{key}] is unknown{did_you_mean(key, ('producer', 'source'))}")
     if not isinstance(tables.get("producer", {}), dict):
         raise SettingsError("config: write what holds for every source under [producer]")
     sources = tables.get("source", {})
@@ -362,7 +412,7 @@ def _settle(tables: Mapping[str, Any], source: str | None, flags: Mapping[str, A
     ):
         for key, value in table.items():
             if key not in names:
-                raise SettingsError(f"config: {key!r} in [{where}] is unknown{_suggest(key, names)}")
+                raise SettingsError(f"config: {key!r} in [{where}] is unknown{did_you_mean(key, names)}")
             values[key] = _typed(key, value, f"config [{where}]")
     for name in names:
         variable = PREFIX + name.upper()
@@ -380,7 +430,7 @@ def _typed(name: str, value: Any, where: str) -> Any:
         if isinstance(kind, types.GenericAlias):
             parts = [value] if isinstance(value, str) else list(value)
             if not all(isinstance(part, str) for part in parts):
-                raise ValueError("a list of strings is wanted")
+                raise ValueError
             return tuple(p.strip() for part in parts for p in part.split(",")) if name == "operations" else tuple(parts)
         if kind is bool and isinstance(value, str):
             return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}[
@@ -400,9 +450,4 @@ def _typed(name: str, value: Any, where: str) -> Any:
         else {bool: "true or false", str: "text"}.get(kind, "a number")
     )
     shown = "the value" if not Settings.__dataclass_fields__[name].metadata["flag"] else repr(value)
-    raise SettingsError(f"{where}: {name} is {shown}; {wanted} is wanted")
-
-
-def _suggest(key: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(key, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    raise SettingsError(f"{where}: {name} is {shown}; it must be {wanted}")

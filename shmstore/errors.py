@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections.abc import Iterable
 
 
 class ShmStoreError(Exception):
@@ -112,6 +113,18 @@ def refused(what: str, error: OSError, fix: str = "") -> StoreError:
     return StoreError(seen + (f", {file}" if file and file not in what else "") + (f"; {fix}" if fix else ""))
 
 
+# ---------------------------------------------------------------- what to do
+
+
 def install(extra: str) -> str:
-    """Return what to do to have what the extra `extra` brings. The project is in no package index yet."""
+    """Return how to install the extra `extra`. The project is in no package index yet."""
     return f"in a checkout of shmstore, pip install '.[{extra}]'"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean NAME?`` with the one of `names` that is nearest to `word`, or nothing where none is near."""
+    from difflib import get_close_matches  # only where something is wrong
+
+    known = {name.lower(): name for name in names}
+    near = get_close_matches(word.lower(), known, 1)
+    return f"; did you mean {known[near[0]]}?" if near else ""

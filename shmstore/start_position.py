@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.gtids import well_formed
 
@@ -38,4 +39,4 @@ def parse_start(text: str) -> Start:
     file, _, offset = text.rpartition(":")
     if kind != "time" and file and not any(map(str.isspace, file)) and offset.isascii() and offset.isdigit():
         return Position(file, int(offset))
-    raise ValueError(f"start is {text!r}, which is not understood: give {FORMS}")
+    raise ValueError(f"start is {text!r}, which is not understood: give {FORMS}{did_you_mean(text, ('earliest', 'latest'))}")

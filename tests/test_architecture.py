@@ -25,7 +25,14 @@ MOST_MODULES = 15  # in one folder
 # Each part's layers, lowest first: a module may import from its own layer and from lower ones. A layer is a sub-package, or a module
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
-    "shmstore": ("native errors event gtids", "atomic_file sql_tokens start_position", "memory", "encoding", "ring", "store"),
+    "shmstore": (
+        "native arguments errors event gtids",
+        "atomic_file sql_tokens start_position",
+        "memory",
+        "encoding",
+        "ring",
+        "store",
+    ),
     "shmstore.producer": (
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
@@ -39,6 +46,7 @@ LAYERS = {
 PUBLIC_MODULES = tuple(
     f"shmstore.{name}"
     for name in [
+        "arguments",
         "atomic_file",
         "encoding.arrow",
         "encoding.codec",

@@ -8,9 +8,10 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from shmstore import EventStore, ShmStoreError
+from shmstore.arguments import Parser
 from shmstore.consumer.spark.options import FORMATS, HELP
 from shmstore.errors import install
 
@@ -18,51 +19,48 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Parser(argparse.ArgumentParser):
-    """ArgumentParser whose errors are one line, as those of `shmstore` are."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with 2 and one line that says where help is."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = Parser(prog="shmstore spark", description="Spark programs over a store.", allow_abbrev=False)
+    parser = Parser(prog="shmstore spark", description="Spark programs over a store.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add = commands.add_parser(
         "replicate",
         help="keep a copy of every table",
-        description="Keep a copy of every table, until SIGTERM or Ctrl-C.",
-        allow_abbrev=False,
+        description="Keep a copy of every table, until SIGTERM or Ctrl-C.\n\nexample:\n"
+        "  shmstore spark replicate orders --tables 'shop.*' --target '/lake/{database}/{table}'",
     )
-    add.add_argument("store", help="name of the store")
-    add.add_argument(
+    add.add_argument("store", metavar="STORE", help="name of the store")
+    what = add.add_argument_group("What to copy, and where")
+    what.add_argument(
         "--target",
         required=True,
-        help="path of the copies, with {database} and {table}, and {source} where the store has several; with jdbc: SCHEMA.TABLE",
+        help="path of the copies, with {database} and {table}, and {source} if the store has several; with jdbc: SCHEMA.TABLE",
     )
-    add.add_argument("--tables", default="*", help=HELP["tables"])
-    add.add_argument("--format", choices=FORMATS, default="delta")
-    add.add_argument("--subscription", default="replicate", help="name of the subscription (default: %(default)s)")
-    add.add_argument(
-        "--checkpoint", help="folder of the query's checkpoint (default: _checkpoint beside the copies; jdbc needs one)"
+    what.add_argument("--format", choices=FORMATS, default="delta", help="what the copies are (default: %(default)s)")
+    what.add_argument("--tables", default="*", help=HELP["tables"])
+    what.add_argument(
+        "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table that has no primary key"
     )
-    add.add_argument(
-        "--url", help="jdbc: the database, as jdbc:postgresql://HOST/DATABASE, jdbc:mariadb://... or jdbc:mysql://..."
+    what.add_argument("--history", action="store_true", help="keep every version of a row (SCD type 2)")
+    query = add.add_argument_group("The query")
+    query.add_argument(
+        "--subscription", default="replicate", metavar="NAME", help="subscription to read as (default: %(default)s)"
     )
-    add.add_argument("--user", help="jdbc: the user")
-    add.add_argument("--password-file", metavar="FILE", help="jdbc: file with the password; or set SHMSTORE_JDBC_PASSWORD")
-    add.add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help="jdbc: further property of the driver")
-    add.add_argument("--packages", metavar="GROUP:NAME:VERSION", help="packages for Spark to fetch, such as a JDBC driver")
-    add.add_argument(
-        "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table without a primary key"
+    query.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="folder of the query's checkpoint (default: _checkpoint in the folder of the copies; jdbc needs one)",
     )
-    add.add_argument("--history", action="store_true", help="keep every version of a row (SCD type 2)")
-    add.add_argument("--once", action="store_true", help="stop when what is there now has been read")
-    add.add_argument("--interval", default="0 seconds", help="least time between micro-batches (default: %(default)s)")
-    add.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the source")
-    add.add_argument("--master", help="Spark master, unless spark-submit gives one (default: local[*])")
+    query.add_argument("--once", action="store_true", help="stop when everything that is in the store now has been copied")
+    query.add_argument("--interval", default="0 seconds", help="least time between two micro-batches (default: %(default)s)")
+    query.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the Spark source")
+    query.add_argument("--master", help="Spark master, unless spark-submit gives one (default: local[*])")
+    query.add_argument("--packages", metavar="GROUP:NAME:VERSION", help="packages for Spark to fetch, such as a JDBC driver")
+    jdbc = add.add_argument_group("Copies in a database (--format jdbc)")
+    jdbc.add_argument("--url", help="the database: jdbc:postgresql://HOST/DATABASE, jdbc:mariadb://... or jdbc:mysql://...")
+    jdbc.add_argument("--user", help="account to log in with")
+    jdbc.add_argument("--password-file", metavar="FILE", help="file with its password; or set SHMSTORE_JDBC_PASSWORD")
+    jdbc.add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help="further property of the JDBC driver")
     return parser
 
 

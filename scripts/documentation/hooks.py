@@ -28,20 +28,6 @@ if str(ROOT) not in sys.path:
 
 MARKER = re.compile(r"^<!-- generated: ([\w-]+)(?: (\w+))? -->$", re.MULTILINE)
 
-# The options of `produce`, in groups. Each option stands in one of them: a test holds that.
-GROUPS = {
-    "The five that matter first": "host user store include snapshot",
-    "Connection": "name port password password_file tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
-    "retry_first retry_longest",
-    "Position": "binlog start gtid on_purged",
-    "Tables and columns": "exclude column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
-    "row_image on_error",
-    "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
-    "Files": "state schema_history",
-    "The store, when it is created": "store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation lag evict_after",
-    "Snapshots": "snapshot_chunk",
-}
-
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put the generated parts into a page."""
@@ -64,7 +50,7 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 
 def producer_options() -> str:
     """The options of `shmstore produce`, a table for each group."""
-    from shmstore.producer.settings import Settings
+    from shmstore.producer.settings import GROUPS, Settings
 
     options = {option.name: option for option in fields(Settings)}
     parts = []

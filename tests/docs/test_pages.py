@@ -21,7 +21,7 @@ from shmstore.cli.main import COMMANDS, FILLS
 from shmstore.cli.parser import FORMATS, parser
 from shmstore.producer import errors as producer_errors
 from shmstore.producer import load_all
-from shmstore.producer.settings import Settings
+from shmstore.producer.settings import GROUPS, Settings
 from tests.docs.pages import PAGES, README, ROOT, Block, anchors, blocks, prose
 
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
@@ -181,7 +181,7 @@ def test_messages_are_found_by_their_text(text: str) -> None:
 
 def test_each_option_stands_in_one_group() -> None:
     """The producer's page has every option once, with its help text."""
-    counted = Counter(name for names in hooks.GROUPS.values() for name in names.split())
+    counted = Counter(name for names in GROUPS.values() for name in names.split())
     assert counted == Counter(option.name for option in fields(Settings))
     page = hooks.filled((ROOT / "docs" / "producer.md").read_text(encoding="utf-8"))
     for option in fields(Settings):

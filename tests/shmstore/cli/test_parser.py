@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import re
 import shlex
 from collections.abc import Callable
@@ -17,6 +19,9 @@ from shmstore import Position
 from shmstore.cli.main import COMMANDS, FILLS, SERVED
 from shmstore.cli.parser import FORMATS, address, mode, parser, place, seconds, whole
 from shmstore.consumer.wire import Settings
+from shmstore.errors import did_you_mean
+from shmstore.producer.settings import GROUPS
+from shmstore.producer.settings import Settings as Producing
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 
@@ -93,3 +98,52 @@ def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]
     assert re.findall(r"^  (\w+) ", told, re.MULTILINE) == list(FORMATS)
     assert "tableChanges says of dropped tables only" in told
     assert "without def and old" in told
+
+
+def help_of(*words: str) -> str:
+    """What `words` with --help prints, in a terminal of 200 columns."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            parser(COMMANDS, FILLS).parse_args([*words, "--help"])
+    assert not ended.value.code
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_teaches(name: str) -> None:
+    """Each command's help has a short usage line, an example that the command line accepts, and no line that is hard to read."""
+    lines = help_of(name).splitlines()
+    assert len(lines[0]) < 60
+    example = lines[lines.index("example:") + 1]
+    words = [word for word in shlex.split(example.partition("|")[0]) if not re.fullmatch(r"[A-Z_]+=.*|>.*|/.*prom", word)]
+    assert words[:2] == ["shmstore", name]
+    parser(COMMANDS, FILLS).parse_args(words[1:])
+    assert max(map(len, lines)) <= 110
+
+
+@pytest.mark.parametrize("name", ["produce", "run", "doctor"])
+def test_options_of_a_producer_come_in_groups(name: str) -> None:
+    """The five that matter first come first, each option is in one group, and a secret is named with its variable."""
+    text = help_of(name)
+    heads = re.findall(r"^([A-Z][^\n]*):$", text, re.MULTILINE)
+    assert heads == [*GROUPS, "Configuration file"]
+    first = text.partition(heads[0])[2].partition(heads[1])[0]
+    assert re.findall(r"^  (--[a-z]+)", first, re.MULTILINE) == ["--host", "--user", "--store", "--include", "--snapshot"]
+    for option in dataclasses.fields(Producing):
+        flag = f"--{option.name.replace('_', '-')}" if option.metadata["flag"] else f"SHMSTORE_{option.name.upper()}:"
+        assert len(re.findall(rf"^  {flag}[ ,\n]", text, re.MULTILINE)) == 1, flag
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "said"),
+    [
+        ("tale", ["tail", "stat"], "; did you mean tail?"),
+        ("memsize", ["MEMSIZE", "ITEMSIZE"], "; did you mean MEMSIZE?"),
+        ("orders", ["tail", "stat"], ""),
+        ("", ["tail"], ""),
+    ],
+)
+def test_did_you_mean(word: str, names: list[str], said: str) -> None:
+    """The nearest name is suggested, in any case of letters; nothing where none is near."""
+    assert did_you_mean(word, names) == said
