@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from shmstore import SLOT, Batch, CheckpointFile, EventStore, Position, PositionNotFound, ShmStoreError, SlotFlag, StoreCorrupt
 from shmstore.atomic_file import replace
-from shmstore.encoding.codec import decode_stored, position_of
+from shmstore.encoding.codec import decode_stored
 from shmstore.event import EventType
 
 FILE_BYTES = 64 << 20
@@ -98,8 +98,8 @@ def is_after(payload: memoryview, position: Position) -> bool:
     A snapshot's rows do that stand there: the stream had reached it, and what was read there in one life is not what is in another.
     """
     header = decode_stored(payload)[0]
-    there = position_of(header).order
-    return there > position.order or (header[1] == EventType.READ and there[:2] == position.order[:2])
+    there = header.position.order
+    return there > position.order or (header.type == EventType.READ and there[:2] == position.order[:2])
 
 
 @contextmanager
@@ -267,13 +267,13 @@ class Spool:
         last = first + len(slots) - 1
         header = decode_stored(raw[: int(ends[0])])[0]
         tail = decode_stored(raw[int(ends[-2]) if len(ends) > 1 else 0 :])[0]
-        end = position_of(tail)._replace(row=tail[11])
+        end = tail.position
         if end.of_group:
             raise ShmStoreError(
                 f"store {self._store.name!r} holds several sources, whose files and offsets have no common order: a spool keeps one source; give "
                 "each a store of its own"
             )
-        start = Position(header[2], header[3] - header[4], "", header[11])
+        start = Position(header.file, header.offset - header.length, "", header.row)
         if self._last is not None and self._last.epoch == self._store.epoch and self._last.last == first - 1:
             start = ends_of(self._last).end
         meta = {_META: json.dumps({"store": self._store.name, "start": start, "end": end}).encode()}

@@ -1,7 +1,7 @@
 # The checksum of what a store has of a transaction (`shmstore.producer.transactions.seal`, whose `fold` is the reference), without decoding a header.
 
 cdef enum:
-    ORDER_ITEM = 8  # places in a header, as codec's plan draws them
+    ORDER_ITEM = 8  # indexes of the header's fields: `shmstore.encoding.codec.Header`
     DATABASE_ITEM = 12
     SQL_ITEM = 13
     DEEPEST = 8  # a header nests no further

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shmstore import SLOT, EntryType, Event, EventStore, EventType, Position, checkpoints
-from shmstore.encoding.codec import decode_stored, encode_batch, encode_stored, position_of
+from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.merge import Lane, Merge, Piece
 from shmstore.producer.pipeline.replicator import Replicator
@@ -30,7 +30,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.start.places import Places, join_places, lowest_places, place_text, split_places
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush, resized
-from shmstore.producer.transactions.writer import GTIDS, PROPS, Tail
+from shmstore.producer.transactions.writer import Tail
 
 SECOND = 1.0
 Stop = Callable[[], bool]
@@ -73,7 +73,7 @@ class Seat:
         """Hand over what one put takes, once there is room; False when told to stop before."""
         last = len(flush.blob) - int(flush.slots["size"][-1])
         header = decode_stored(memoryview(flush.blob)[last:])[0]
-        position, props = position_of(header), header[PROPS]
+        position, props = header.position, header.props
         resume = Resume(_begun(props["resume"]), Tail.of(header)) if "resume" in props else Resume(position, None)
         lane, changed = self.lane, self._group.changed
         with changed:
@@ -271,23 +271,22 @@ class Group:
 
     def _with_places(self, name: str, payload: memoryview, *, ends: bool) -> bytes:
         header, schema, body = decode_stored(payload)
-        texts, props = self._texts, {**header[PROPS], "source": name}
+        texts, props = self._texts, {**header.props, "source": name}
         if ends:
-            position = position_of(header)
+            position = header.position
             self._require_own(name, header)
             self._places[name], texts[name] = position, place_text(name, position)
-            header[GTIDS] = ";".join(texts[one] for one in sorted(texts))
+            header = header._replace(gtids=";".join(texts[one] for one in sorted(texts)))
         else:
             begun = _begun(props["resume"])
             there = {**texts, name: place_text(name, begun)}
             props["resume"] = f"{begun.file}:{begun.offset} {';'.join(there[one] for one in sorted(there))}"
-        header[PROPS] = props
-        return encode_stored(header, schema, body)
+        return encode_stored(header._replace(props=props), schema, body)
 
-    def _require_own(self, name: str, header: list[Any]) -> None:
+    def _require_own(self, name: str, header: Header) -> None:
         """Two sources that bring the same server's transactions replicate each other: its rows would come twice."""
-        transaction = str(header[7])
-        if not header[GTIDS]:
+        transaction = header.transaction
+        if not header.gtids:
             self.require_apart(name, False, "")
         origin = transaction.partition(":")[0] if ":" in transaction else transaction.partition("-")[0]
         other = self._brought.setdefault(origin, name)

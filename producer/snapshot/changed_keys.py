@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import EntryType, EventType
-from shmstore.encoding.codec import decode_schema, decode_stored, pack
+from shmstore.encoding.codec import Header, decode_schema, decode_stored, pack
 from shmstore.producer.sql.classify import Statement
 
-_PROPS, _XA = 14, pack("xa_xid")
+_XA = pack("xa_xid")
 _CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
 
 
@@ -44,12 +44,12 @@ class Window:
                 if blob.find(_XA, end - size, end) >= 0:
                     self._two_phase(decode_stored(blob[end - size : end])[0])
 
-    def _two_phase(self, header: list[Any]) -> None:
+    def _two_phase(self, header: Header) -> None:
         """Rows of an XA transaction came when it was prepared, and are seen by a read only once it is committed."""
-        name = header[_PROPS].get("xa_xid")
-        if header[0] == int(EntryType.END):
+        name = header.props.get("xa_xid")
+        if header.entry == int(EntryType.END):
             self._prepared.add(name)
-        elif header[1] == int(EventType.XACOMMIT) and name not in self._prepared:
+        elif header.type == int(EventType.XACOMMIT) and name not in self._prepared:
             self.broken = "an XA transaction prepared before was committed"
 
     def _event(self, payload: bytes) -> None:

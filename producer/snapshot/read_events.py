@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shmstore import EntryType, Event, EventType, SlotFlag
-from shmstore.encoding.codec import encode_stored
+from shmstore.encoding.codec import Header, encode_stored
 from shmstore.producer.transactions.writer import EventWriter
 
 EVENT_BYTES = 64 << 10  # of rows, as the server sent them, in one event
@@ -50,17 +50,23 @@ class Placing:
         """End the transaction that `last`, the newest event of the store, stands in."""
         self._order, self._props = last.order + 1, last.props
         position = last.position
-        place = [position.file, position.offset, 0, last.time_ms, last.server_id, last.transaction, self._order, last.part]
-        header = [
+        header = Header(
             int(EntryType.END),
             int(EventType.READ),
-            *place,
-            position.gtids,
-            0,
-            "",
-            "",
-            {"snapshot": last.props["snapshot"]},
-        ]
+            position.file,
+            position.offset,
+            length=0,
+            time_ms=last.time_ms,
+            server_id=last.server_id,
+            transaction=last.transaction,
+            order=self._order,
+            part=last.part,
+            gtids=position.gtids,
+            row=0,
+            database="",
+            sql="",
+            props={"snapshot": last.props["snapshot"]},
+        )
         slot = (last.time_ms, position.offset, position.file_number, 0, int(EntryType.END) | int(EventType.READ) << 8)
         self._writer.buffer.add(encode_stored(header, None, None), slot)
         self._writer.buffer.end(int(SlotFlag.TRANSACTION_END))
@@ -99,8 +105,24 @@ class Placing:
         writer = self._writer
         transaction = f"{writer.file}:{writer.offset}:{self._begun}"
         self._now = time.time_ns() // 1_000_000
-        place = [writer.file, writer.offset, 0, self._now, self._server_id, transaction, self._order, writer.buffer.part]
-        return encode_stored([int(entry), int(EventType.READ), *place, writer.gtids, 0, database, "", self._props], schema, body)
+        header = Header(
+            int(entry),
+            int(EventType.READ),
+            writer.file,
+            writer.offset,
+            length=0,
+            time_ms=self._now,
+            server_id=self._server_id,
+            transaction=transaction,
+            order=self._order,
+            part=writer.buffer.part,
+            gtids=writer.gtids,
+            row=0,
+            database=database,
+            sql="",
+            props=self._props,
+        )
+        return encode_stored(header, schema, body)
 
     def _add(self, payload: bytes, entry: EntryType, rows: int = 0) -> None:
         writer = self._writer

@@ -18,10 +18,9 @@ from shmstore.encoding.codec import pack, split_stored
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush
-from shmstore.producer.transactions.writer import PROPS, UNSEALED, Tail, fold
+from shmstore.producer.transactions.writer import UNSEALED, Tail, fold
 
 _OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
-_TYPE, _ORDER, _DATABASE, _SQL = 1, 8, 12, 13
 _FORMAT = 2  # bytes before an event's header
 
 
@@ -66,11 +65,12 @@ class Seal:
             if first < len(slots):
                 end = at + int(sizes[first])
                 header, schema, body = split_stored(view[at:end])
-                order, type_, packed = header[_ORDER], header[_TYPE], memoryview(body)
-                self._checksum = fold(self._checksum, order, type_, header[_DATABASE], header[_SQL], schema, packed)
+                self._checksum = fold(
+                    self._checksum, header.order, header.type, header.database, header.sql, schema, memoryview(body)
+                )
                 at, first = end, first + 1
         last = view[at - int(sizes[-1]) :]
         header = split_stored(last)[0]
-        if header[PROPS].get("checksum") == UNSEALED:
+        if header.props.get("checksum") == UNSEALED:
             end = _FORMAT + len(pack(header))  # the place is what the header ends with
             last[end - len(UNSEALED) : end] = f"{self._options}{self._checksum:08x}".encode()

@@ -13,13 +13,12 @@ import zlib
 from typing import Any, NamedTuple
 
 from shmstore import EntryType, EventType, Position, SlotFlag
-from shmstore.encoding.codec import encode_stored, pack, split_stored
+from shmstore.encoding.codec import Header, encode_stored, pack, split_stored
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
 
 NO_PROPS: dict[str, str] = {}
-_PART, GTIDS, PROPS = 9, 10, 14  # places in the header that codec's plan draws
 UNSEALED = "?" * 16  # in the place of a checksum
 _WRAP = 1 << 32
 
@@ -40,10 +39,10 @@ class Tail(NamedTuple):
     checksum: str = ""  # of the transaction's events up to this one, as `seal` writes it; empty: not known
 
     @classmethod
-    def of(cls, header: list[Any]) -> Tail:
+    def of(cls, header: Header) -> Tail:
         """Return the tail that an event is, by its header in stored form."""
-        props = header[PROPS]
-        return cls(header[7], header[8], header[_PART], props.get("source", ""), props.get("checksum", ""))
+        props = header.props
+        return cls(header.transaction, header.order, header.part, props.get("source", ""), props.get("checksum", ""))
 
 
 class EventWriter:
@@ -112,7 +111,7 @@ class EventWriter:
             self._compare(self.tail)
             buffer.part = max(buffer.part, self.tail.part + 1)
         time_ms = raw.timestamp * 1000 + microsecond // 1000
-        header = [
+        header = Header(
             int(entry),
             int(type_),
             self.file,
@@ -128,12 +127,11 @@ class EventWriter:
             database,
             sql,
             props,
-        ]
+        )
         payload = encode_stored(header, schema, body)
         if buffer.overflows(len(payload)):
             self.cut()
-            header[_PART] = buffer.part
-            payload = encode_stored(header, schema, body)
+            payload = encode_stored(header._replace(part=buffer.part), schema, body)
         buffer.add(payload, (time_ms, self.offset, self.file_number, rows, int(entry) | int(type_) << 8))
 
     def _pass_over(self, tail: Tail, entry: EntryType, checksum: int) -> None:
@@ -158,8 +156,8 @@ class EventWriter:
         """End a part: its last event says where the transaction began."""
         header, schema, body = split_stored(self.buffer.last)
         resume = f"{self.file}:{self.begun} {self.before}".rstrip()
-        header[PROPS] = {**header[PROPS], "resume": resume, "checksum": UNSEALED}
-        self.buffer.replace_last(encode_stored(header, schema, body))
+        props = {**header.props, "resume": resume, "checksum": UNSEALED}
+        self.buffer.replace_last(encode_stored(header._replace(props=props), schema, body))
         self.buffer.cut()
 
     def end(self, flag: SlotFlag, *, empty: bool = False) -> None:

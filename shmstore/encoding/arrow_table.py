@@ -38,7 +38,7 @@ from shmstore.encoding.arrow import (
     stored_images,
     widens,
 )
-from shmstore.encoding.codec import decode_schema, decode_stored
+from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import EventType, TableSchema
 
@@ -46,8 +46,8 @@ ROWS_PER_CHUNK = 65_536
 _OPS = pa.array(["c", "u", "d", "r"])
 _OP_CODES = np.zeros(256, np.int64)
 _OP_CODES[[EventType.UPDATE, EventType.DELETE, EventType.READ]] = 1, 2, 3
-# fields of RECORD and the places of a header (shmstore.encoding.codec) that fill them in the reference
-_HEADER = {"type": 1, "offset": 3, "time": 5, "server": 6, "row": 11}
+# fields of RECORD, and those of `Header` that fill them in the reference
+_HEADER = {"type": "type", "offset": "offset", "time": "time_ms", "server": "server_id", "row": "row"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _Run:
     schema: bytes
     events: Events | None
     numbers: NDArray[np.int64]
-    stored: Sequence[tuple[list[Any], Any]] = ()
+    stored: Sequence[tuple[Header, Any]] = ()
 
 
 def read_table(
@@ -156,7 +156,7 @@ def _stored_runs(payloads: Iterator[memoryview]) -> Iterator[_Run]:
     for schema, group in groupby(stored, key=lambda event: event[1][1]):
         if type(schema) is not bytes:
             raise StoreCorrupt(f"a table schema is {type(schema).__name__}, not bytes")
-        run: list[tuple[list[Any], Any]] = []
+        run: list[tuple[Header, Any]] = []
         numbers: list[int] = []
         rows = 0
         for number, (header, _, body) in group:
@@ -224,7 +224,7 @@ def _piece(
 
 
 def _stored_batch(
-    stored: Sequence[tuple[list[Any], Any]],
+    stored: Sequence[tuple[Header, Any]],
     seqs: NDArray[np.int64],
     table: TableSchema,
     types: Sequence[Any],
@@ -235,17 +235,17 @@ def _stored_batch(
     for header, body in stored:
         if options.partial == "error" and (body[0] is not None or body[2] is not None):
             raise PartialImage(
-                f"a row image of {table.database}.{table.table} at {header[2]}:{header[3]} lacks columns: "
+                f"a row image of {table.database}.{table.table} at {header.file}:{header.offset} lacks columns: "
                 "set binlog_row_image=FULL on the server, or read them as NULL with partial='null'"
             )
     records = np.zeros(len(stored), RECORD)
-    for name, place in _HEADER.items():
-        records[name] = [header[place] for header, _ in stored]
+    for name, field in _HEADER.items():
+        records[name] = [getattr(header, field) for header, _ in stored]
     records["rows"] = [_count(body) for _, body in stored]
-    files = list(dict.fromkeys(header[2] for header, _ in stored))
+    files = list(dict.fromkeys(header.file for header, _ in stored))
     numbers = {file: i for i, file in enumerate(files)}
-    records["file"] = [numbers[header[2]] for header, _ in stored]
-    transactions = pa.array([header[7] for header, _ in stored], pa.string())
+    records["file"] = [numbers[header.file] for header, _ in stored]
+    transactions = pa.array([header.transaction for header, _ in stored], pa.string())
     counts = records["rows"]
     images = stored_images(table, [body for _, body in stored], counts.tolist(), types, options.zero_dates)
     spread = transactions.take(pa.array(np.repeat(np.arange(len(stored)), counts)))

@@ -177,7 +177,7 @@ class Batch(_Run):
         ends = self.ends
         i = sequence - self.first
         header = codec.decode_stored(self.raw[int(ends[i - 1]) if i else 0 : int(ends[i])])[0]
-        return codec.position_of(header)
+        return header.position
 
     def to_arrow(
         self,

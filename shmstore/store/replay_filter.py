@@ -7,8 +7,6 @@ whose files have other numbers. Else file and offset do. What carries neither, r
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from shmstore.encoding import codec
@@ -41,10 +39,10 @@ class Passed:
         for sequence in lookup.ack_points(segment, max(oldest - 1, segment.views.first), put) if self._gtids else ():
             told = lookup.readable(segment, sequence) and not lookup.is_read(segment, sequence)
             header = _header(Batch(segment, sequence, sequence, -1).raw) if told else None
-            if header and (gtids := parse(codec.position_of(header).gtids)):
+            if header and (gtids := parse(header.gtids)):
                 if covers(self._gtids, gtids):
                     return max(sequence + 1, oldest)
-                first = str(header[7]), gtids
+                first = header.transaction, gtids
         alone = single(first[0]) if first else None
         if first and alone:
             if oldest > segment.views.first:
@@ -81,11 +79,11 @@ class Passed:
             return False  # a snapshot's: put where the stream has reached what every reader had acked
         if self._gtids:
             header = _header(payload)
-            transaction = str(header[7]) if header else ""
+            transaction = header.transaction if header else ""
             alone = single(transaction)
             if alone is not None:
                 if int(slot["flags"]) & int(SlotFlag.ACK_POINT):
-                    self.over = covers(parse(codec.position_of(header or ()).gtids), self._gtids)
+                    self.over = covers(parse(header.gtids if header else ""), self._gtids)
                 return covers(self._gtids, alone)
         place = int(slot["file"]), int(slot["offset"])
         if place == (0, 0):
@@ -96,11 +94,9 @@ class Passed:
         return not after
 
 
-def _header(payload: memoryview) -> list[Any] | None:
+def _header(payload: memoryview) -> codec.Header | None:
     """The header of an event; None for raw payloads of other users of the ring."""
     try:
-        header = codec.decode_stored(payload)[0]
-        codec.position_of(header)
+        return codec.decode_stored(payload)[0]
     except StoreCorrupt:
         return None
-    return header

@@ -24,7 +24,7 @@ from shmstore.consumer.spark.decode.variant import variant_array
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.row_order import seqs
 from shmstore.encoding.arrow import Image, Images, PartialImage, stored_images, widens
-from shmstore.encoding.codec import decode_schema, decode_stored
+from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.event import EntryType, EventType, Position, TableSchema
 
 ROWS_PER_BATCH = 4_000  # what is decoded stays in the cache until it is a column: half as fast with 20,000
@@ -44,7 +44,7 @@ class SchemaChanged(ValueError):
 class _Item(NamedTuple):
     """One event that yields rows: its header, what it is, its table, its images, and how many rows it yields."""
 
-    header: list[Any]
+    header: Header
     op: str
     table: TableSchema | None
     body: list[Any]
@@ -101,20 +101,20 @@ class Decoder:
             if table is not None:
                 count = len(body[1] if body[3] is None else body[3])
                 if count:
-                    yield _Item(header, OPS.get(header[1], "c"), table, body, count)
+                    yield _Item(header, OPS.get(header.type, "c"), table, body, count)
 
     def wanted_table(self, schema: bytes) -> TableSchema | None:
         """The table whose rows are wanted, else None."""
         table = decode_schema(schema)
         return table if self.options.wants(table.database, table.table) else None
 
-    def _other(self, header: list[Any]) -> _Item | None:
+    def _other(self, header: Header) -> _Item | None:
         """The row of a DDL, a BEGIN or an END, where it is wanted; of a statement logged as such always, since its rows are not."""
-        entry = header[0]
+        entry = header.entry
         if entry == EntryType.ROWS:
             return _Item(header, "statement", None, _NO_IMAGES, 1)
         if entry == EntryType.DDL and self.options.ddl:
-            touched = actions(header[13], header[14].get("default_database", header[12]), header[14].get("sql_mode", ""))
+            touched = actions(header.sql, header.props.get("default_database", header.database), header.props.get("sql_mode", ""))
             if touched and not self.options.all_tables and not any(self._touches(a.database, a.table) for a in touched):
                 return None
             truncates = len(touched) == 1 and touched[0].kind == "truncate"
@@ -137,19 +137,19 @@ class Decoder:
     # ---------------------------------------------------------------- columns
 
     def _batch(self, run: list[_Item], render: Callable[[list[_Item]], tuple[pa.Array, pa.Array, pa.Array]]) -> pa.RecordBatch:
-        headers = list(zip(*[item.header for item in run], strict=True))
+        headers = Header._make(zip(*[item.header for item in run], strict=True))
         counts = np.fromiter((item.rows for item in run), np.int64, len(run))
         spread = _Spread(counts)
         before, after, key = render(run)
-        number = {file: Position(file, 0).file_number for file in set(headers[2])}
-        files = np.repeat(np.array([number[file] for file in headers[2]]), counts)
-        rows = spread.row_numbers + np.repeat(np.array(headers[11], np.int64), counts)
-        seq = seqs(files, np.repeat(np.array(headers[3]), counts), np.repeat(np.array(headers[8]), counts), rows)
+        number = {file: Position(file, 0).file_number for file in set(headers.file)}
+        files = np.repeat(np.array([number[file] for file in headers.file]), counts)
+        rows = spread.row_numbers + np.repeat(np.array(headers.row, np.int64), counts)
+        seq = seqs(files, np.repeat(np.array(headers.offset), counts), np.repeat(np.array(headers.order), counts), rows)
         source = pa.StructArray.from_arrays(
             [
-                spread(pa.array(headers[6], pa.int64())),
-                spread(pa.array(headers[2], pa.string())),
-                spread(pa.array(headers[3], pa.int64())),
+                spread(pa.array(headers.server_id, pa.int64())),
+                spread(pa.array(headers.file, pa.string())),
+                spread(pa.array(headers.offset, pa.int64())),
                 pa.array(rows, pa.int32()),
                 pa.nulls(len(rows), pa.string()),
             ],
@@ -160,9 +160,9 @@ class Decoder:
             databases, names = pa.repeat(tables[0].database, len(rows)), pa.repeat(tables[0].table, len(rows))
         else:
             names = spread(pa.array([table.table if table else None for table in tables], pa.string()))
-            databases = [item.table.database if item.table else item.header[12] or None for item in run]
+            databases = [item.table.database if item.table else item.header.database or None for item in run]
             databases = spread(pa.array(databases, pa.string()))
-        ddl = pa.array([sql or None for sql in headers[13]], pa.string()) if any(headers[13]) else pa.nulls(len(run), pa.string())
+        ddl = pa.array([sql or None for sql in headers.sql], pa.string()) if any(headers.sql) else pa.nulls(len(run), pa.string())
         return pa.RecordBatch.from_arrays(
             [
                 seq,
@@ -171,9 +171,9 @@ class Decoder:
                 names,
                 before,
                 after,
-                spread(pa.array(headers[5], pa.int64())),
+                spread(pa.array(headers.time_ms, pa.int64())),
                 source,
-                spread(pa.array(headers[7], pa.string())),
+                spread(pa.array(headers.transaction, pa.string())),
                 key,
                 spread(ddl),
             ],
@@ -204,7 +204,7 @@ class Decoder:
         if first.body is _NO_IMAGES or first.table is None:
             before, key = self.schema.field("before").type, self.schema.field("pk").type
             return pa.nulls(count, before), pa.nulls(count, before), pa.nulls(count, key)
-        place = f"{first.header[2]}:{first.header[3]}"
+        place = f"{first.header.file}:{first.header.offset}"
         if first.body[0] is not None or first.body[2] is not None:
             raise PartialImage(
                 f"a row image of {plan.database}.{plan.table} at {place} lacks columns, which a typed row would show as NULL: "

@@ -19,7 +19,7 @@ from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.row_order import seq_prefix, seq_suffix
 from shmstore.encoding.arrow import PartialImage, column_array
-from shmstore.encoding.codec import decode_schema, decode_stored
+from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
@@ -110,7 +110,7 @@ class TableChanges:
     _last: dict[Any, Any] = field(default_factory=dict)
     _log: list[tuple[Any, Any, int, str]] = field(default_factory=list)
 
-    def add(self, schema: TableSchema, header: list[Any], body: list[Any]) -> None:
+    def add(self, schema: TableSchema, header: Header, body: list[Any]) -> None:
         """Take one rows event. Raises `PartialImage`, `CannotFollow`."""
         if self._schema is None or (schema is not self._schema and schema[2:] != self._schema[2:]):
             self._flush()
@@ -118,7 +118,7 @@ class TableChanges:
         before_columns, before, after_columns, after = body
         if before_columns is not None or after_columns is not None:
             raise PartialImage(
-                f"a row image of {'.'.join(self.name)} at {header[2]}:{header[3]} lacks columns: set binlog_row_image=FULL on the server"
+                f"a row image of {'.'.join(self.name)} at {header.file}:{header.offset} lacks columns: set binlog_row_image=FULL on the server"
             )
         self.rows += len(after if after is not None else before)
         if self.history:
@@ -138,18 +138,18 @@ class TableChanges:
                     last[was] = None
                 last[is_] = new
 
-    def _add_history(self, header: list[Any], before: Any, after: Any) -> None:
+    def _add_history(self, header: Header, before: Any, after: Any) -> None:
         key = self._key()
-        prefix = self.seq_head + seq_prefix(Position(header[2], 0).file_number, header[3], header[8])
+        prefix = self.seq_head + seq_prefix(Position(header.file, 0).file_number, header.offset, header.order)
         for i in range(len(after if after is not None else before)):
-            seq = prefix + seq_suffix(header[11] + i)
+            seq = prefix + seq_suffix(header.row + i)
             new = after[i] if after is not None else None
             if before is not None:
                 was = key(before[i])
                 if new is None or key(new) != was:
-                    self._log.append((was, None, header[5], seq))
+                    self._log.append((was, None, header.time_ms, seq))
             if new is not None:
-                self._log.append((key(new), new, header[5], seq))
+                self._log.append((key(new), new, header.time_ms, seq))
 
     def _begin(self, schema: TableSchema) -> None:
         self._schema = schema
@@ -173,12 +173,12 @@ class TableChanges:
             return lambda row: row[place]
         return lambda row: tuple([row[i] for i in places])
 
-    def act(self, action: Action, header: list[Any]) -> None:
+    def act(self, action: Action, header: Header) -> None:
         """Take one DDL. Raises `CannotFollow`."""
         self._flush()
-        place = f"{header[2]}:{header[3]} ({header[13]})"
+        place = f"{header.file}:{header.offset} ({header.sql})"
         if action.kind in ("truncate", "drop"):
-            self.steps.append(Empty(header[5]))
+            self.steps.append(Empty(header.time_ms))
         elif action.kind == "alter" and action.clauses:
             unclear = [clause.name for clause in action.clauses if not clause.clear]
             if unclear:
@@ -273,25 +273,27 @@ def collect(
             table = wanted[blob]
             if table is not None:
                 changes(table.database, table.table).add(table, header, body)
-        elif header[1] == EventType.XAROLLBACK:
+        elif header.type == EventType.XAROLLBACK:
             raise CannotFollow(
-                f"the XA transaction rolled back at {header[2]}:{header[3]} had been written at its XA PREPARE, and its rows are in the copies: "
+                f"the XA transaction rolled back at {header.file}:{header.offset} had been written at its XA PREPARE, and its rows are in the copies: "
                 "take a new snapshot of the tables it touched into a new target"
             )
-        elif header[0] == EntryType.ROWS:
+        elif header.entry == EntryType.ROWS:
             raise CannotFollow(
-                f"the statement at {header[2]}:{header[3]} ({header[13]}) changed rows that the binlog does not hold: set binlog_format=ROW, "
+                f"the statement at {header.file}:{header.offset} ({header.sql}) changed rows that the binlog does not hold: set binlog_format=ROW, "
                 "and take a new snapshot"
             )
-        elif header[0] == EntryType.DDL:
-            for action in actions(header[13], header[14].get("default_database", header[12]), header[14].get("sql_mode", "")):
+        elif header.entry == EntryType.DDL:
+            for action in actions(
+                header.sql, header.props.get("default_database", header.database), header.props.get("sql_mode", "")
+            ):
                 _act(action, header, options, lambda name: {*copies(name), *(t for d, t in found if d == name)}, changes)
     return found
 
 
 def _act(
     action: Action,
-    header: list[Any],
+    header: Header,
     options: Options,
     dropped: Callable[[str], Iterable[str]],
     changes: Callable[[str, str], TableChanges],
@@ -301,11 +303,11 @@ def _act(
             if options.wants(action.database, table):
                 changes(action.database, table).act(action, header)
     elif not action.table:
-        raise CannotFollow(f"the DDL at {header[2]}:{header[3]} cannot be read: {header[13]}")
+        raise CannotFollow(f"the DDL at {header.file}:{header.offset} cannot be read: {header.sql}")
     elif options.wants(action.database, action.table) and action.kind != "create":
         changes(action.database, action.table).act(action, header)
     elif action.to is not None and options.wants(*action.to):
         raise CannotFollow(
-            f"table {action.database}.{action.table} was renamed to {'.'.join(action.to)} at {header[2]}:{header[3]}: "
+            f"table {action.database}.{action.table} was renamed to {'.'.join(action.to)} at {header.file}:{header.offset}: "
             "its rows are not in the copy; take a snapshot"
         )

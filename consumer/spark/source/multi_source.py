@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 from shmstore import Batch, EventStore, EventType, Position, PositionNotFound
 from shmstore.consumer.spark.source.chunk import Chunk
 from shmstore.consumer.spark.source.offset import Offset
-from shmstore.encoding.codec import position_of, split_stored
+from shmstore.encoding.codec import Header, split_stored
 from shmstore.gtids import Gtids, covers, joined, parse, single
 
-_TRANSACTION, _GTIDS, _PROPS = 7, 10, 14
 _LOOK = 4096
 _gtids = lru_cache(maxsize=256)(parse)
 _single = lru_cache(maxsize=64)(single)
@@ -44,14 +43,14 @@ class Mark(NamedTuple):
     source: str
 
     @classmethod
-    def of(cls, sequence: int, header: list[Any]) -> Mark | None:
+    def of(cls, sequence: int, header: Header) -> Mark | None:
         """Return what `header` says; None where its event is no such one."""
-        position, props = position_of(header), header[_PROPS]
+        position, props = header.position, header.props
         inside = "resume" in props
         if not inside and not position.of_group:
             return None
         gtids = props["resume"].partition(" ")[2] if inside else position.gtids
-        return cls(sequence, gtids, str(header[_TRANSACTION]), inside, position, props.get("source", ""))
+        return cls(sequence, gtids, header.transaction, inside, position, props.get("source", ""))
 
 
 def is_group(store: EventStore) -> bool | None:
@@ -206,14 +205,14 @@ class Sources(NamedTuple):
     def _kept(self, payload: memoryview, read: bool) -> tuple[bool, str | None]:
         header = split_stored(payload)[0]
         if read:  # rows of a snapshot: they stand where their source stood, and say no transaction
-            if position_of(header).of_group:
-                return True, str(header[_PROPS].get("source", ""))
-            return True, next((self.names[server] for server in _servers(str(header[_GTIDS])) if server in self.names), "")
-        transaction = str(header[_TRANSACTION])
+            if header.position.of_group:
+                return True, header.props.get("source", "")
+            return True, next((self.names[server] for server in _servers(header.gtids) if server in self.names), "")
+        transaction = header.transaction
         own = _single(transaction)
         if own is None:
             return True, None
-        place = position_of(header).order
+        place = header.position.order
         return (
             not (self.after is not None and _is_done(self.after, transaction, own, place))
             and (self.until is None or _is_done(self.until, transaction, own, place)),
@@ -238,7 +237,7 @@ class Sources(NamedTuple):
         """Return the source of each event."""
         if name is not None:
             return pa.repeat(name, len(chunk.ends))
-        servers = [_server(str(split_stored(payload)[0][_TRANSACTION])) for payload in chunk.payloads()]
+        servers = [_server(split_stored(payload)[0].transaction) for payload in chunk.payloads()]
         return pa.array(map(self.names.get, servers), pa.string())
 
 

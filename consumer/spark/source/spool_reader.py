@@ -29,7 +29,7 @@ from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import record_batches
 from shmstore.consumer.spark.source.subscription_owner import Limit, awaited, handover
 from shmstore.consumer.spool import Ends, Piece, ends_of, is_after, locked, pieces, read_payloads, read_slots
-from shmstore.encoding.codec import decode_schema, decode_stored, position_of
+from shmstore.encoding.codec import decode_schema, decode_stored
 from shmstore.event import TableSchema
 
 BATCH_BYTES = 64 << 20  # of a micro-batch, where the options say nothing: a long outage is not caught up in one piece
@@ -168,8 +168,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             raw, marks = read_payloads(piece)
             at = place.sequence - piece.first
-            header = decode_stored(raw[int(marks[at - 1]) if at else 0 : int(marks[at])])[0]
-            position = position_of(header)._replace(row=header[11])
+            position = decode_stored(raw[int(marks[at - 1]) if at else 0 : int(marks[at])])[0].position
         return Offset.at(self._options.store, piece.epoch, place.sequence, position)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -416,6 +416,6 @@ def start_of(store: EventStore, sequence: int) -> Position | None:
         return None
     for payload in batch.payloads():
         header = decode_stored(payload)[0]
-        if header[4] and not multi_source.is_group(store):
-            return Position(header[2], header[3] - header[4])
+        if header.length and not multi_source.is_group(store):
+            return Position(header.file, header.offset - header.length)
     return None

@@ -19,7 +19,7 @@ from shmstore.consumer.formats.canal_values import DDL_TYPES, Values
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.wire.encoding.protobuf import MORE, SMALL, message, number, pair, string, varint
 from shmstore.consumer.wire.encoding.rows import Table
-from shmstore.encoding.codec import decode_stored
+from shmstore.encoding.codec import Header, decode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import EntryType, EventType
 
@@ -38,7 +38,7 @@ _FILE, _START, _SERVER, _TIME, _SCHEMA, _TABLE = "\x12", "\x18", "\x20", "\x30",
 _LENGTH, _KIND, _PROP, _GTIDS = "P", "X", "b", "j"
 _TYPE, _IS_DDL, _SQL, _CHANGE_PROP, _DDL_SCHEMA = "\x10", "P", "Z", "j", "r"
 _END_PROP: Final = "\x1a"
-_XA: Final = {EventType.XACOMMIT: "XA COMMIT", EventType.XAROLLBACK: "XA ROLLBACK"}
+_XA: Final[dict[int, str]] = {EventType.XACOMMIT: "XA COMMIT", EventType.XAROLLBACK: "XA ROLLBACK"}
 _CURRENT: Final = string("\x0a", "curtGtid")
 _ONE: Final = pair("b", "rowsCount", "1")
 _EMPTY: Final = [None, None, None, None]
@@ -137,14 +137,14 @@ def _rows(type_: int, table: Table, body: list[Any]) -> tuple[str, str, str]:
     return kind, f"{table.head}{change}{rows}", _ONE if count == 1 and type_ != _READ else _count(count, type_)
 
 
-def _target(header: list[Any]) -> tuple[str, str]:
+def _target(header: Header) -> tuple[str, str]:
     """The table that a statement is about; none where it ends a prepared transaction: whoever saw its rows must see that."""
-    return ("", "") if "xa" in header[14] else ddl_target(header[13], header[12], header[14])
+    return ("", "") if "xa" in header.props else ddl_target(header.sql, header.database, header.props)
 
 
-def _ddl(header: list[Any]) -> str:
+def _ddl(header: Header) -> str:
     """The RowChange of a statement, mostly a DDL."""
-    kind, database, sql, props = header[1], header[12], header[13], header[14]
+    kind, database, sql, props = header.type, header.database, header.sql, header.props
     type_ = f"{_TYPE}{varint(kind)}"
     if "xa" in props:
         return type_ + _xa(_CHANGE_PROP, _XA.get(kind, ""), props)

@@ -17,7 +17,7 @@ from shmstore.producer.native_code import COMPILED
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer, new_buffer
 from shmstore.producer.transactions.seal import Seal
-from shmstore.producer.transactions.writer import PROPS, EventWriter, Tail
+from shmstore.producer.transactions.writer import EventWriter, Tail
 
 RAW = RawEvent(16, 1_700_000_000, 7, 40, 0, 0, b"")
 
@@ -313,4 +313,4 @@ def test_the_compiled_checksum_is_the_same(seed: int) -> None:
             sealed.append(one.blob)
         assert sealed[0] == sealed[1]
         last = sealed[0][-int(flush.slots["size"][-1]) :]
-        assert len(bytes.fromhex(decode_stored(last)[0][PROPS]["checksum"])) == 8
+        assert len(bytes.fromhex(decode_stored(last)[0].props["checksum"])) == 8

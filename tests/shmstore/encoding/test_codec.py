@@ -26,7 +26,17 @@ from shmstore import (
     StoreCorrupt,
     TableSchema,
 )
-from shmstore.encoding.codec import decode, decode_schema, decode_stored, encode, encode_batch, encode_schema, position_of
+from shmstore.encoding.codec import (
+    Header,
+    decode,
+    decode_schema,
+    decode_stored,
+    encode,
+    encode_batch,
+    encode_schema,
+    encode_stored,
+    split_stored,
+)
 from tests.shmstore.samples import begin, ddl, end, rows
 
 VALUES = {
@@ -183,13 +193,35 @@ def test_forged_messagepack_is_refused(case):
 def test_forged_messagepack_has_no_position(case):
     """The short way to a position refuses the same bytes, or reads the position that is there."""
     with suppress(StoreCorrupt):
-        assert isinstance(position_of(decode_stored(FORGED[case])[0]), Position)
+        assert isinstance(decode_stored(FORGED[case])[0].position, Position)
 
 
-def test_a_position_of_the_wrong_types_is_refused():
-    """A header whose file is a number and whose offset is text holds no position."""
-    with pytest.raises(StoreCorrupt):
-        position_of([2, 1, 5, "x", 0, 0, 0, "", 0, 0, "", 0, "", "", {}])
+@pytest.mark.parametrize("read", [decode, decode_stored, split_stored])
+@pytest.mark.parametrize("field", Header._fields)
+def test_a_header_of_the_wrong_types_is_refused(field, read):
+    """A header whose file is a number, whose offset is a text, or the like, is not read at all, whole or in part."""
+    right = Header(*HEADER)
+    assert read(encode_stored(right, None, None))
+    wrong = right._replace(**{field: "x" if isinstance(getattr(right, field), int) else 7})
+    with pytest.raises(StoreCorrupt, match="cannot be read"):
+        read(encode_stored(wrong, None, None))
+
+
+@pytest.mark.parametrize("read", [decode, decode_stored, split_stored])
+@pytest.mark.parametrize("header", [HEADER, [*HEADER, "a field more"], None])
+def test_another_format_is_named_whatever_follows(header, read):
+    """An event of a later shmstore is refused as such, also where its header is no longer what this one reads."""
+    with pytest.raises(StoreCorrupt, match="event format 2 is unknown: this shmstore reads format 1; upgrade the reader"):
+        read(msgpack.packb([2, header, None, None]))
+
+
+def test_the_header_of_an_event_is_read_back():
+    """What `encode` writes of an event is what `Header` names."""
+    event = rows(1)
+    header = decode_stored(encode(event))[0]
+    same = ["entry", "type", "length", "time_ms", "server_id", "transaction", "order", "part", "database", "sql", "props"]
+    assert {name: getattr(header, name) for name in same} == {name: getattr(event, name) for name in same}
+    assert header.position == event.position
 
 
 def test_a_forged_schema_alone_is_refused():
