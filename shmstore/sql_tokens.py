@@ -1,9 +1,13 @@
-"""SQL text of a DDL -> tokens: words, quoted names, strings, numbers and punctuation; comments dropped, executable ones opened."""
+"""SQL text -> tokens: words, quoted names, strings, numbers and punctuation; comments dropped, executable ones opened.
+
+The one reader of SQL text: the producer follows DDLs with it, the consumers say what a DDL is about and what it does to a copy.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -21,6 +25,11 @@ class SqlMode(NamedTuple):
         """Read the number that sql_mode is to the servers, the same for these two in all versions."""
         return cls(bool(bits & 1 << 2), bool(bits & 1 << 20))
 
+    @classmethod
+    def named(cls, names: str) -> SqlMode:
+        """Read what `str` wrote: the property ``sql_mode`` of a DDL event, or nothing."""
+        return cls("ANSI_QUOTES" in names, "NO_BACKSLASH_ESCAPES" in names)
+
     def __str__(self) -> str:
         """The names as in SET sql_mode; nothing for the usual mode."""
         return ",".join([name for name, on in zip(("ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"), self, strict=True) if on])
@@ -32,7 +41,7 @@ _ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 
 
 class Token(NamedTuple):
-    """`kind` is "word", "name", "string", "hex", "bits" or "other"; `text` as written, but names and strings without quotes."""
+    """`kind` is "word", "name", "string", "number", "hex", "bits" or "other"; `text` as written, but names and strings without quotes."""
 
     kind: str
     text: str
@@ -40,7 +49,7 @@ class Token(NamedTuple):
     @property
     def upper(self) -> str:
         """The keyword this may be; nothing for what is quoted."""
-        return self.text.upper() if self.kind in ("word", "other") else ""
+        return self.text.upper() if self.kind in ("word", "number", "other") else ""
 
 
 @lru_cache(maxsize=4)
@@ -52,13 +61,15 @@ def _pattern(mode: SqlMode) -> re.Pattern[str]:
         name += r'|"(?:[^"]|"")*"'
     else:
         string += "|" + double
+    letter = r"0-9A-Za-z_$\u0080-\U0010ffff"
     return re.compile(
         rf"""(?P<skip>[ \t-\r]+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!!|M!)(?:.*?\*/|.*$) | /\*M?!(?:\d{{5,6}})? | \*/)
           | (?P<name>{name})
           | (?P<string>{string})
-          | (?P<hex>[xX]'[0-9a-fA-F]*' | 0x[0-9a-fA-F]+(?![0-9A-Za-z_$\u0080-\U0010ffff]))
-          | (?P<bits>[bB]'[01]*' | 0b[01]+(?![0-9A-Za-z_$\u0080-\U0010ffff]))
-          | (?P<word>[0-9A-Za-z_$@\u0080-\U0010ffff]+)
+          | (?P<hex>[xX]'[0-9a-fA-F]*' | 0x[0-9a-fA-F]+(?![{letter}]))
+          | (?P<bits>[bB]'[01]*' | 0b[01]+(?![{letter}]))
+          | (?P<number>(?:[0-9]+\.?[0-9]* | (?<![{letter}`"])\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![{letter}@]))
+          | (?P<word>[{letter}@]+)
           | (?P<other>.)""",
         re.VERBOSE | re.DOTALL,
     )
@@ -105,37 +116,64 @@ def literal(token: Token) -> str | bytes:
 
 
 class Tokens:
-    """A place in a list of tokens."""
+    """Reads tokens from the first to the last, and no further ahead than it is asked."""
 
-    __slots__ = ("at", "tokens")
+    __slots__ = ("_ahead", "_rest")
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self.tokens = tokens
-        self.at = 0
+    def __init__(self, tokens: Iterable[Token]) -> None:
+        self._ahead: deque[Token] = deque()  # looked at, not taken
+        self._rest = iter(tokens)
+
+    def _reach(self, ahead: int) -> bool:
+        """Whether there is a token `ahead` places on."""
+        while len(self._ahead) <= ahead:
+            token = next(self._rest, None)
+            if token is None:
+                return False
+            self._ahead.append(token)
+        return True
 
     @property
     def left(self) -> bool:
         """Whether there are more."""
-        return self.at < len(self.tokens)
+        return self._reach(0)
 
     def peek(self, ahead: int = 0) -> str:
         """The keyword `ahead` places on; nothing at the end or where something quoted stands."""
-        where = self.at + ahead
-        return self.tokens[where].upper if where < len(self.tokens) else ""
+        return self._ahead[ahead].upper if self._reach(ahead) else ""
+
+    def rest(self) -> list[Token]:
+        """All tokens that are left; they stay."""
+        self._ahead.extend(self._rest)
+        return list(self._ahead)
 
     def take(self) -> Token:
         """The next token. Raises ValueError at the end."""
         if not self.left:
             raise ValueError("the statement ends early")
-        self.at += 1
-        return self.tokens[self.at - 1]
+        return self._ahead.popleft()
 
     def accept(self, *words: str) -> bool:
         """Pass over the keywords if all of them come next."""
         if all(self.peek(i) == word for i, word in enumerate(words)):
-            self.at += len(words)
+            for _ in words:
+                self._ahead.popleft()
             return True
         return False
+
+    def accept_one(self, *words: str) -> str:
+        """Pass over the next keyword if it is one of `words`, and return it; else an empty string."""
+        return self.take().upper if self.left and self.peek() in words else ""
+
+    def if_exists(self) -> bool:
+        """Pass over IF EXISTS or IF NOT EXISTS."""
+        return self.accept("IF", "NOT", "EXISTS") or self.accept("IF", "EXISTS")
+
+    def wait(self) -> None:
+        """Pass over MariaDB's WAIT n or NOWAIT."""
+        if self.accept("WAIT"):
+            self.take()
+        self.accept("NOWAIT")
 
     def name(self) -> str:
         """The next name, quoted or bare. Raises ValueError where something else stands."""

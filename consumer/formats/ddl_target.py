@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
-_NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s.,;(`\"]+)"
-_TARGET: Final = re.compile(
-    rf"""(?:\s|/\*.*?\*/|--[ ][^\n]*\n|\#[^\n]*\n)*
-    (?: (?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMPORARY|ONLINE|OFFLINE|IGNORE)\s+)*TABLE\s+
-      | TRUNCATE\s+(?:TABLE\s+)? | RENAME\s+TABLES?\s+
-      | (?:CREATE|DROP)\s+(?:OR\s+REPLACE\s+)?(?:(?:UNIQUE|FULLTEXT|SPATIAL|ONLINE|OFFLINE)\s+)*INDEX\s+
-        (?:IF\s+(?:NOT\s+)?EXISTS\s+)?{_NAME}\s+(?:USING\s+\w+\s+)?ON\s+
-    )(?:IF\s+(?:NOT\s+)?EXISTS\s+)?
-    (?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
+from shmstore.sql_tokens import SqlMode, Tokens, scan
 
 
 def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, str]:
@@ -28,13 +17,23 @@ def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, 
     """
     if "table" in props:
         return database, props["table"]
-    match = _TARGET.match(sql)
-    if match is None:
+    try:
+        return _read(Tokens(scan(sql, SqlMode.named(props.get("sql_mode", "")))), database)
+    except ValueError:  # it ends early, or something else stands where a name belongs
         return database, ""
-    first, second = _unquoted(match["first"]), match["second"]
-    return (database, first) if second is None else (first, _unquoted(second))
 
 
-def _unquoted(name: str) -> str:
-    quote = name[0]
-    return name[1:-1].replace(quote * 2, quote) if quote in '`"' else name
+_MODIFIERS: Final = ("OR", "REPLACE", "TEMPORARY", "ONLINE", "OFFLINE", "IGNORE", "UNIQUE", "FULLTEXT", "SPATIAL")
+
+
+def _read(tokens: Tokens, database: str) -> tuple[str, str]:
+    verb = tokens.accept_one("CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME")
+    while tokens.accept_one(*_MODIFIERS):
+        pass
+    if verb in ("CREATE", "DROP") and tokens.accept("INDEX"):
+        while tokens.take().upper != "ON":
+            pass
+    elif not verb or not (tokens.accept_one("TABLE", "TABLES") or verb == "TRUNCATE"):
+        return database, ""
+    tokens.if_exists()
+    return tokens.table_name(database)

@@ -8,7 +8,6 @@ a binlog holds the statement, not what a table is after it. That comes with its 
 
 from __future__ import annotations
 
-import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +19,11 @@ from shmstore.consumer.formats.context import Context, Convert, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
+from shmstore.sql_tokens import Tokens, scan
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
-_DROP_TABLE: Final = re.compile(r"\s*DROP\s+(?:TEMPORARY\s+)?TABLE\s", re.IGNORECASE)
 _GEOMETRIES: Final = frozenset(
     ("geometry", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
 )
@@ -66,7 +65,8 @@ def _payloads(event: Event, context: Context) -> Iterator[_Document]:
 
 def _statements(event: Event, database: str, name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the statement with what it changes: a DROP of several tables as one of each, anything else as it is and without changes."""
-    if not name or not _DROP_TABLE.match(event.sql):
+    tokens = Tokens(scan(event.sql))
+    if not name or not (tokens.accept("DROP", "TABLE") or tokens.accept("DROP", "TEMPORARY", "TABLE")):
         yield event.sql, []
         return
     named = event.props.get("tables", f"{database}.{name}").split(",")

@@ -106,8 +106,7 @@ class _Statement:
             replaces = tokens.accept("OR", "REPLACE")
             if tokens.peek() in ("DATABASE", "SCHEMA"):
                 tokens.take()
-                exists = tokens.peek() == "IF"
-                self._if_exists()
+                exists = tokens.if_exists()
                 name = tokens.name()
                 if exists and self.catalog.charset_of(name) is not None:
                     return {}
@@ -117,15 +116,15 @@ class _Statement:
             if tokens.accept("TABLE"):
                 return self._create()
             if tokens.accept("SEQUENCE"):
-                self._if_exists()
+                tokens.if_exists()
                 return {tokens.table_name(self.database): Table(_SEQUENCE)}
         elif verb == "DROP":
             if tokens.peek() in ("DATABASE", "SCHEMA"):
                 tokens.take()
-                self._if_exists()
+                tokens.if_exists()
                 return {(tokens.name(), ""): None}
             if tokens.accept("TABLE") or tokens.accept("TABLES") or tokens.accept("SEQUENCE"):
-                self._if_exists()
+                tokens.if_exists()
                 return {Tokens(part).table_name(self.database): None for part in tokens.parts()}
         elif verb == "RENAME":
             if tokens.accept("TABLE") or tokens.accept("TABLES"):
@@ -133,14 +132,6 @@ class _Statement:
         elif verb == "ALTER":
             return self._alter()
         return {}
-
-    def _if_exists(self) -> None:
-        _ = self.tokens.accept("IF", "NOT", "EXISTS") or self.tokens.accept("IF", "EXISTS")
-
-    def _wait(self) -> None:
-        if self.tokens.accept("WAIT"):
-            self.tokens.take()
-        self.tokens.accept("NOWAIT")
 
     # ------------------------------------------------------------ databases
 
@@ -168,8 +159,7 @@ class _Statement:
 
     def _create(self) -> Change:
         tokens = self.tokens
-        exists = tokens.peek() == "IF"
-        self._if_exists()
+        exists = tokens.if_exists()
         self.subject = name = tokens.table_name(self.database)
         if exists and self.catalog.find(*name) is not None:
             return {}
@@ -179,7 +169,7 @@ class _Statement:
         if tokens.peek() != "(":
             raise ValueError("CREATE TABLE without a list of columns")
         definitions = tokens.parenthesized()
-        rest = [token.upper for token in tokens.tokens[tokens.at :]]
+        rest = [token.upper for token in tokens.rest()]
         if "SELECT" in rest or any(part and part[0].upper == "SELECT" for part in definitions):
             raise ValueError("CREATE TABLE ... SELECT")
         draft = Draft(Table(()), charset=self._charset_option(tokens, self._database_charset(name[0])))
@@ -219,8 +209,7 @@ class _Statement:
 
     def _rename(self) -> Change:
         change: Change = {}
-        maybe = self.tokens.peek() == "IF"
-        self._if_exists()
+        maybe = self.tokens.if_exists()
         for part in self.tokens.parts():
             tokens = Tokens(part)
             old = tokens.table_name(self.database)
@@ -250,9 +239,9 @@ class _Statement:
             tokens.take()
         if not tokens.accept("TABLE"):
             return {}
-        self._if_exists()
+        tokens.if_exists()
         self.subject = name = tokens.table_name(self.database)
-        self._wait()
+        tokens.wait()
         table = self.catalog.find(*name)
         target = name
         specs = [Tokens(part) for part in tokens.parts()]
@@ -276,7 +265,7 @@ class _Statement:
             if spec.accept("CONVERT", "TO"):
                 convert = self._charset_option(spec, self._database_charset((self.subject or ("", ""))[0]))
             elif spec.peek() not in _NO_OPTIONS:
-                charset = self._charset_option(Tokens(spec.tokens), charset)
+                charset = self._charset_option(Tokens(spec.rest()), charset)
         return Draft(table, charset=charset, convert=convert)
 
     def _renamed(self, spec: Tokens) -> TableName | None:
@@ -311,7 +300,7 @@ class _Statement:
 
     def _missing(self, draft: Draft, spec: Tokens) -> bool:
         """IF EXISTS of a column that is not there: nothing happens."""
-        return spec.accept("IF", "EXISTS") and not draft.has(Tokens(spec.tokens[spec.at :]).name())
+        return spec.accept("IF", "EXISTS") and not draft.has(Tokens(spec.rest()).name())
 
     def _add(self, draft: Draft, spec: Tokens) -> None:
         explicit = spec.accept("COLUMN")
