@@ -130,6 +130,7 @@ def _renamed(tokens: Tokens, database: str) -> Action:
 
 def _alter(tokens: Tokens, database: str) -> tuple[Action, ...]:
     table = tokens.table_name(database)
+    tokens.wait()
     found: list[Action] = []
     clauses: list[Clause] = []
     for clause in map(Tokens, tokens.parts()):

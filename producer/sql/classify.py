@@ -151,6 +151,7 @@ def _table(head: str, tokens: Tokens, database: str) -> Statement:
 
 def _alterations(tokens: Tokens, table: TableName, database: str) -> Statement:
     """Read the list after ALTER TABLE t: the kind is that of its most telling part, as in Canal."""
+    tokens.wait()
     kinds: list[EventType] = []
     target: TableName | None = None
     for part in map(Tokens, tokens.parts()):

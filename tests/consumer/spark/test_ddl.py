@@ -65,6 +65,8 @@ def clauses(sql: str) -> list[tuple[object, ...]]:
         ("ADD a datetime not null", [("add", "a", "datetime", 0, 0, False, None, False)]),
         ("ADD INDEX i (a), ADD UNIQUE KEY (b), ADD CONSTRAINT c CHECK (a > 0), ADD PRIMARY KEY (a)", []),
         ("ADD `index` int", [("add", "index", "int", 0, 0, False, None, True)]),
+        ("WAIT 5 DROP a", [("drop", "a")]),
+        ("NOWAIT ADD a int default .5", [("add", "a", "int", 0, 0, False, ".5", True)]),
         ("DROP a, DROP COLUMN b, DROP INDEX i, DROP PRIMARY KEY", [("drop", "a"), ("drop", "b")]),
         ("RENAME COLUMN a TO b, RENAME INDEX x TO y", [("rename", "a", "b")]),
         ("CHANGE a b bigint", [("rename", "a", "b"), ("modify", "b", "bigint", 0, 0, False, None, True)]),

@@ -33,6 +33,8 @@ from shmstore.producer.sql.classify import Kind, classify
         ("RENAME TABLE a TO b, x.c TO y.d", "RENAME", "d.a x.c > d.b y.d"),
         ("ALTER TABLE t RENAME TO u", "RENAME", "d.t > d.u"),
         ("ALTER TABLE t ADD COLUMN x INT, RENAME AS z.u", "RENAME", "d.t > z.u"),
+        ("ALTER TABLE t WAIT 5 RENAME u", "RENAME", "d.t > d.u"),
+        ("ALTER TABLE t NOWAIT DROP INDEX i", "DINDEX", "d.t"),
         ("ALTER TABLE t RENAME COLUMN a TO b", "ALTER", "d.t"),
         ("ALTER TABLE t RENAME INDEX a TO b", "ALTER", "d.t"),
         ("ALTER TABLE t ADD COLUMN (a INT, b INT)", "ALTER", "d.t"),
