@@ -1,6 +1,7 @@
 """GTID sets: MySQL's intervals by server and tag, MariaDB's last number by domain.
 
-Both are the *executed set*: what a reader at a place in the binlog has seen. Both are changed only by `add`, at commit.
+Both are an `ExecutedSet`: what a reader at a position of the binlog has seen. It is changed at commit only. Sets of the two
+kinds may be compared: they have nothing in common, and what is empty is part of either.
 MySQL's binary form is that of COM_BINLOG_DUMP_GTID and of the PREVIOUS_GTIDS event (sql/rpl_gtid_set.cc); a set with a
 tag anywhere (8.3 and later) is written in the tagged form.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from typing import Protocol
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -19,6 +21,38 @@ _LAST = 2**63 - 1
 
 Interval = tuple[int, int]  # first, last; both included
 Key = tuple[str, str]  # uuid, tag
+
+
+class ExecutedSet(Protocol):
+    """What MySQL's and MariaDB's sets have in common."""
+
+    @property
+    def tagged(self) -> bool:
+        """Whether only a server that knows tags can read it."""
+
+    def add(self, gtid: str) -> None:
+        """Add one transaction. Raises ValueError."""
+
+    def add_run(self, source: str, first: int, last: int) -> None:
+        """Add the transactions `first` to `last` of a source that `single` named."""
+
+    def covers(self, other: ExecutedSet) -> bool:
+        """Whether everything in `other` is in this set."""
+
+    def shared(self, other: ExecutedSet) -> ExecutedSet:
+        """Return what is in both sets."""
+
+    def __sub__(self, other: ExecutedSet) -> ExecutedSet:
+        """Return what is in this set alone."""
+
+    def copy(self) -> ExecutedSet:
+        """Return an independent copy."""
+
+    def encode(self) -> bytes:
+        """Return the set as a server takes it that is asked for what comes after it."""
+
+    def single(self) -> tuple[str, str, int] | None:
+        """(source, text, last number), where the next transaction of the one source makes the set's text: text + its number."""
 
 
 class GtidSet:
@@ -61,6 +95,10 @@ class GtidSet:
         uuid, _, tag = source.partition(":")
         self.add_interval(uuid, tag, int(number), int(number))
 
+    def add_run(self, source: str, first: int, last: int) -> None:
+        """Add the transactions `first` to `last` of server `source`."""
+        self.add_interval(source, "", first, last)
+
     def add_interval(self, uuid: str, tag: str, first: int, last: int) -> None:
         """Add the transactions `first` to `last`, both included."""
         key = (uuid, tag)
@@ -82,9 +120,13 @@ class GtidSet:
         for (uuid, tag), first, last in other._each():
             self.add_interval(uuid, tag, first, last)
 
-    def covers(self, other: GtidSet) -> bool:
+    def covers(self, other: ExecutedSet) -> bool:
         """Whether everything in `other` is in this set."""
         return not other - self
+
+    def shared(self, other: ExecutedSet) -> GtidSet:
+        """Return what is in both sets."""
+        return self - (self - other)
 
     def copy(self) -> GtidSet:
         """Return an independent copy."""
@@ -93,10 +135,10 @@ class GtidSet:
         twin._texts = dict(self._texts)
         return twin
 
-    def __sub__(self, other: GtidSet) -> GtidSet:
-        rest = GtidSet()
+    def __sub__(self, other: ExecutedSet) -> GtidSet:
+        rest, theirs = GtidSet(), other._intervals if isinstance(other, GtidSet) else {}
         for key, first, last in self._each():
-            for low, high in other._intervals.get(key, ()):
+            for low, high in theirs.get(key, ()):
                 if high < first or low > last:
                     continue
                 if low > first:
@@ -222,14 +264,43 @@ class MariadbGtids:
             raise ValueError(f"GTID: {gtid!r} is not domain-server-number")
         self._domains[int(match[1])] = (int(match[2]), int(match[3]))
 
+    def add_run(self, source: str, first: int, last: int) -> None:
+        """Move the domain of `source`, DOMAIN-SERVER, to the number `last`."""
+        self.add(f"{source}-{last}")
+
     def set(self, domain: int, server: int, number: int) -> None:
         """Move `domain` to `number`, written by `server`."""
         self._domains[domain] = (server, number)
 
-    def covers(self, other: MariadbGtids) -> bool:
+    def covers(self, other: ExecutedSet) -> bool:
         """Whether each domain of `other` is here, as far or further."""
-        mine = self._domains
-        return all(domain in mine and mine[domain][1] >= number for domain, (_, number) in other._domains.items())
+        return not other - self
+
+    def shared(self, other: ExecutedSet) -> MariadbGtids:
+        """Return the domains that both have, each as far as the one has it that is less far."""
+        both, theirs = MariadbGtids(), _domains(other)
+        both._domains = {
+            domain: min(mine, theirs[domain], key=lambda last: last[1])
+            for domain, mine in self._domains.items()
+            if domain in theirs
+        }
+        return both
+
+    def __sub__(self, other: ExecutedSet) -> MariadbGtids:
+        rest, theirs = MariadbGtids(), _domains(other)
+        rest._domains = {
+            domain: mine for domain, mine in self._domains.items() if domain not in theirs or mine[1] > theirs[domain][1]
+        }
+        return rest
+
+    @property
+    def tagged(self) -> bool:
+        """Tags are MySQL's."""
+        return False
+
+    def encode(self) -> bytes:
+        """Return the text, which MariaDB takes as ``@slave_connect_state``."""
+        return str(self).encode()
 
     def single(self) -> tuple[str, str, int] | None:
         """(source, text, last number), where the next transaction of the one source makes the set's text: text + its number."""
@@ -262,7 +333,8 @@ class MariadbGtids:
         return f"MariadbGtids({str(self)!r})"
 
 
-ExecutedSet = GtidSet | MariadbGtids
+def _domains(other: ExecutedSet) -> dict[int, tuple[int, int]]:
+    return other._domains if isinstance(other, MariadbGtids) else {}
 
 
 def parse(text: str) -> ExecutedSet:

@@ -29,7 +29,7 @@ from shmstore.producer.errors import (
     LoginRefused,
     PrivilegeMissing,
 )
-from shmstore.producer.gtid import ExecutedSet, GtidSet
+from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.settings import Settings
 
 RECEIVE = 1 << 18
@@ -56,7 +56,7 @@ class BinlogReader:
         self._silence = settings.read_timeout
         self._packets = new_splitter()
         own = str(uuid.uuid5(uuid.NAMESPACE_OID, f"shmstore-{server_id}"))
-        tagged = isinstance(gtids, GtidSet) and gtids.tagged
+        tagged = gtids is not None and gtids.tagged
         stream = BinLogStreamReader(
             connection_settings={},
             server_id=server_id,
@@ -74,8 +74,7 @@ class BinlogReader:
             enable_logging=False,
         )
         try:
-            if tagged:
-                assert isinstance(gtids, GtidSet)
+            if gtids is not None and tagged:
                 self._dump_tagged(settings, session, gtids, server_id, own)
             else:
                 stream._BinLogStreamReader__connect_to_stream()
@@ -97,7 +96,7 @@ class BinlogReader:
         self._connection = login(settings, session.endpoint, init_command="SET SESSION net_write_timeout = 3600")
         return self._connection
 
-    def _dump_tagged(self, settings: Settings, session: Session, gtids: GtidSet, server_id: int, own: str) -> None:
+    def _dump_tagged(self, settings: Settings, session: Session, gtids: ExecutedSet, server_id: int, own: str) -> None:
         """Send COM_BINLOG_DUMP_GTID with a tagged set, which mysql-replication cannot write."""
         connection = self._dump_connection(settings, session)
         with connection.cursor() as cursor:

@@ -263,7 +263,7 @@ class Snapshot:
         if position.gtids and executed is not None:
             with suppress(ValueError):
                 wanted = gtid.parse(position.gtids)
-                return type(wanted) is not type(executed) or executed.covers(wanted)  # type: ignore[arg-type]
+                return type(wanted) is not type(executed) or executed.covers(wanted)
         return self._decoder.position.order >= position.order
 
     # ------------------------------------------------------------ a chunk

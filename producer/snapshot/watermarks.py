@@ -54,9 +54,7 @@ def begin(session: Session, server: Server, reached: Position, executed: Execute
             return high
         session.query("ROLLBACK")
         return None
-    if not isinstance(executed, GtidSet) or not GtidSet(str(session.query("SELECT @@global.gtid_executed")[0][0])).covers(
-        executed
-    ):
+    if executed is None or not GtidSet(str(session.query("SELECT @@global.gtid_executed")[0][0])).covers(executed):
         return None
     session.query("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     return current_position(session, server)
@@ -64,4 +62,4 @@ def begin(session: Session, server: Server, reached: Position, executed: Execute
 
 def _shows(session: Session, high: Position, executed: ExecutedSet) -> bool:
     """Whether nothing was committed between `high` and what was read: events that are no transactions come behind commits."""
-    return isinstance(executed, MariadbGtids) and MariadbGtids(gtid_at(session, high.file, high.offset)).covers(executed)
+    return MariadbGtids(gtid_at(session, high.file, high.offset)).covers(executed)

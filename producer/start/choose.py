@@ -145,7 +145,7 @@ def _executed(server: Server, position: Position) -> ExecutedSet:
 
 
 def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> None:
-    if isinstance(executed, GtidSet):
+    if not server.mariadb:
         now, purged = (GtidSet(str(value)) for value in session.query("SELECT @@global.gtid_executed, @@global.gtid_purged")[0])
         if ahead := executed - now:
             raise ServerBehind(

@@ -13,7 +13,7 @@ from functools import partial
 from shmstore import Position, SchemaUnknown
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
-from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids, parse
+from shmstore.producer.gtid import ExecutedSet, parse
 from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
@@ -64,14 +64,9 @@ def after_loss(
 
 def _is_part(executed: ExecutedSet, gtids: str) -> bool:
     try:
-        wanted = parse(gtids)
+        return executed.covers(parse(gtids))
     except ValueError:
         return False
-    if not gtids:
-        return True
-    if isinstance(executed, GtidSet) and isinstance(wanted, GtidSet):
-        return executed.covers(wanted)
-    return isinstance(executed, MariadbGtids) and isinstance(wanted, MariadbGtids) and executed.covers(wanted)
 
 
 def _carry(history: SchemaHistory, start: Start, session: Session, server: Server, has: Callable[[str], bool]) -> Start:

@@ -18,7 +18,7 @@ from shmstore.producer.connection.server import Server, binlog_files, log_end
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.filter import TableFilter
-from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 
@@ -82,7 +82,7 @@ def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Place:
             for position, executed, _ in places:
                 if executed is None:
                     continue
-                if not _covers(wanted, executed):
+                if not wanted.covers(executed):
                     break
                 found = (position, executed)
                 if position.order >= end.order:
@@ -90,12 +90,6 @@ def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Place:
         if found is not None:
             return found
     raise PositionNotFound(f"{session.endpoint.where} has no place where only {wanted} was executed")
-
-
-def _covers(wanted: ExecutedSet, executed: ExecutedSet) -> bool:
-    if isinstance(wanted, GtidSet) and isinstance(executed, GtidSet):
-        return wanted.covers(executed)
-    return isinstance(wanted, MariadbGtids) and isinstance(executed, MariadbGtids) and wanted.covers(executed)
 
 
 def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[Boundary]:

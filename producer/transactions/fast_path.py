@@ -17,7 +17,7 @@ from shmstore.producer.binlog.compression import cut_events, payload_pieces
 from shmstore.producer.binlog.events import HEADER_SIZE, EventCode, RawEvent
 from shmstore.producer.binlog.rows import RowsDecoder
 from shmstore.producer.errors import LinkLost
-from shmstore.producer.gtid import GtidSet, MariadbGtids
+from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.native_code import compiled
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.writer import NO_PROPS
@@ -88,13 +88,8 @@ class Stream:
         writer.gtids = writer.before = gtids.decode()  # the compiled side leaves a transaction open only before its commit
         if not is_open:
             decoder.marks.clear()
-        if first_new and source is not None:
-            executed = decoder.executed
-            if isinstance(executed, GtidSet):
-                executed.add_interval(source.decode(), "", first_new, last)
-            elif isinstance(executed, MariadbGtids):
-                domain, server = source.decode().split("-")
-                executed.set(int(domain), int(server), last)
+        if first_new and source is not None and decoder.executed is not None:
+            decoder.executed.add_run(source.decode(), first_new, last)
 
     def surface(self, code: int, timestamp: int, server: int, length: int, end: int, flags: int, body: bytes) -> Any:
         """Handle an event in Python; return what the compiled side may know of it next time, or None."""
@@ -154,7 +149,7 @@ def feed_payload(decoder: EventDecoder, raw: RawEvent) -> None:
             raise LinkLost("told to stop inside a compressed transaction")
 
 
-def _next_number(executed: GtidSet | MariadbGtids | None) -> tuple[bytes | None, bytes, int]:
+def _next_number(executed: ExecutedSet | None) -> tuple[bytes | None, bytes, int]:
     """(source, text up to the number, last number) of a set that the next transaction of its one source just counts up."""
     single = executed.single() if executed is not None else None
     if single is None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmstore.producer.gtid import GtidSet, MariadbGtids, parse
+from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids, parse
 from tests.servers.server import Server
 
 UUIDS = [f"{i:08x}-0000-4000-8000-00000000000{i}" for i in range(3)]
@@ -52,6 +52,7 @@ def test_algebra_is_that_of_sets(a: Model, b: Model) -> None:
     one, other = build(a), build(b)
     assert one - other == build(a - b)
     assert one.covers(other) == (b <= a)
+    assert one.shared(other) == build(a & b)
     union = one.copy()
     union.update(other)
     assert union == build(a | b)
@@ -119,6 +120,46 @@ def test_mariadb_positions(domains: dict[int, tuple[int, int]]) -> None:
     assert further.covers(one)
     assert not one.covers(further)
     assert str(further) == str(MariadbGtids(str(further)))
+
+
+positions = st.dictionaries(st.integers(0, 3), st.integers(1, 5), max_size=4)
+
+
+@settings(max_examples=50)
+@given(positions, positions)
+def test_what_mariadb_positions_share(a: dict[int, int], b: dict[int, int]) -> None:
+    """Two positions share of each domain what the one has that is less far; what one lacks of the other are the domains where it is."""
+    one, other = (MariadbGtids(",".join(f"{domain}-1-{number}" for domain, number in model.items())) for model in (a, b))
+    assert str(one.shared(other)) == ",".join(f"{domain}-1-{min(a[domain], b[domain])}" for domain in sorted(a.keys() & b.keys()))
+    assert str(one - other) == ",".join(f"{domain}-1-{a[domain]}" for domain in sorted(a) if a[domain] > b.get(domain, 0))
+    assert one.covers(other) == all(a.get(domain, 0) >= number for domain, number in b.items())
+    assert one.covers(one.shared(other))
+    assert other.covers(one.shared(other))
+
+
+SETS: list[ExecutedSet] = [GtidSet(f"{UUIDS[0]}:1-5"), GtidSet(f"{UUIDS[0]}:3,{UUIDS[1]}:blue:9"), MariadbGtids("0-1-5,1-2-3")]
+
+
+@pytest.mark.parametrize("one", SETS, ids=["mysql", "tagged", "mariadb"])
+def test_what_both_kinds_promise(one: ExecutedSet) -> None:
+    """Each kind: a set covers itself, the empty one and nothing of the other kind, its text and copy are equal, a run goes on its text."""
+    assert parse(str(one)) == one == one.copy()
+    assert one.covers(one)
+    assert one.shared(one) == one
+    assert not one - one
+    for other in SETS:
+        if type(other) is not type(one):
+            assert not one.covers(other)
+            assert not one.shared(other)
+            assert one - other == one
+            assert one.covers(other - other)
+    assert one.encode() == parse(str(one)).encode()
+    assert one.tagged == ("blue" in str(one))
+    if (single := one.single()) is not None:
+        source, text, last = single
+        one = one.copy()
+        one.add_run(source, last + 1, last + 3)
+        assert str(one) == f"{text}{last + 3}"
 
 
 def test_parse_tells_the_kinds_apart() -> None:
