@@ -13,7 +13,7 @@ from typing import NamedTuple
 from shmstore import Event, EventStore, Position, PositionNotFound, checkpoints
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.writer import Tail
 
@@ -88,10 +88,8 @@ def _lower(a: Position | None, b: Position) -> Position:
         return b
     if a.gtids and b.gtids and a.gtids != b.gtids:
         ours, others = gtid.parse(a.gtids), gtid.parse(b.gtids)
-        if isinstance(ours, GtidSet) and isinstance(others, GtidSet):
+        if type(ours) is type(others):
             if ours.covers(others):
                 return b
-            return a if others.covers(ours) else Position("", 0, str(ours - (ours - others)))
-        if isinstance(ours, MariadbGtids) and isinstance(others, MariadbGtids):
-            return b if ours.covers(others) else a
+            return a if others.covers(ours) else Position("", 0, str(ours.shared(others)))
     return min(a, b, key=lambda position: position.order)

@@ -129,6 +129,7 @@ def test_lowest() -> None:
     assert neither is not None
     assert neither.gtids == f"{uuid}1:1-3,{uuid}2:1-2"
     assert lowest([Position("x.1", 50, "0-1-9"), Position("x.2", 4, "0-1-10")]).gtids == "0-1-9"
+    assert lowest([Position("x.1", 50, "0-1-9,1-2-3"), Position("y.2", 4, "0-1-8,1-2-4")]) == Position("", 0, "0-1-8,1-2-3")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_lowest() -> None:
     ],
 )
 def test_bad_input_is_one_line(any_server: Server, options: dict[str, Any], says: str) -> None:
-    """What cannot work is refused at once with one line that names the mend; the store it created is gone again."""
+    """What cannot work is refused at once with one line that names the fix; the store it created is gone again."""
     import re
 
     message = refused(settings_of(any_server, **options))
@@ -160,7 +161,7 @@ def test_bad_input_is_one_line(any_server: Server, options: dict[str, Any], says
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "options", "mends"),
+    ("variable", "value", "options", "fixes"),
     [
         ("binlog_format", "MIXED", {}, {"statements": "pass"}),
         ("binlog_row_image", "MINIMAL", {}, {"row_image": "any"}),
@@ -168,9 +169,9 @@ def test_bad_input_is_one_line(any_server: Server, options: dict[str, Any], says
     ],
 )
 def test_servers_that_log_too_little_are_refused(
-    any_server: Server, variable: str, value: str, options: dict[str, str], mends: dict[str, str]
+    any_server: Server, variable: str, value: str, options: dict[str, str], fixes: dict[str, str]
 ) -> None:
-    """The wrong format, image or metadata stops the producer at the start with the SQL that mends it, and so says the doctor."""
+    """The wrong format, image or metadata stops the producer at the start with the SQL that fixes it, and so says the doctor."""
     with any_server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT @@global.{variable}")
         (saved,) = cursor.fetchone()
@@ -181,11 +182,11 @@ def test_servers_that_log_too_little_are_refused(
             assert f"SET GLOBAL {variable} = " in message
             findings = {finding.check: finding for finding in producer.check_server(settings_of(any_server, **options))}
             assert findings[variable].state == "fail"
-            assert findings[variable].mend.startswith(f"SET GLOBAL {variable} = ")
-            cursor.execute(findings[variable].mend)  # what it says does mend it
+            assert findings[variable].fix.startswith(f"SET GLOBAL {variable} = ")
+            cursor.execute(findings[variable].fix)  # what it says does fix it
             assert {f.state for f in producer.check_server(settings_of(any_server, **options)) if f.check == variable} == {"ok"}
             cursor.execute(f"SET GLOBAL {variable} = {value}")
-            with running(any_server, **mends) as run:
+            with running(any_server, **fixes) as run:
                 assert run.alive
         finally:
             cursor.execute(f"SET GLOBAL {variable} = {saved}")
@@ -212,11 +213,11 @@ def test_privileges(any_server: Server, database: str) -> None:
             assert "GRANT REPLICATION SLAVE" in message
             failed = [finding for finding in producer.check_server(settings_of(any_server, **options)) if finding.state == "fail"]
             assert [finding.check for finding in failed] == ["privilege to see positions"]
-            cursor.execute(failed[0].mend)
+            cursor.execute(failed[0].fix)
             assert "PrivilegeMissing" in refused(settings_of(any_server, **options))
             failed = [finding for finding in producer.check_server(settings_of(any_server, **options)) if finding.state == "fail"]
             assert [finding.check for finding in failed] == ["privilege to read the binlog"]
-            cursor.execute(failed[0].mend)
+            cursor.execute(failed[0].fix)
             assert positions
             assert not [f for f in producer.check_server(settings_of(any_server, **options)) if f.state == "fail"]
             with running(any_server, **options) as run:
