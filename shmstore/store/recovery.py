@@ -9,22 +9,21 @@ found when all is well.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
 from shmstore.errors import StoreCorrupt
 from shmstore.memory.layout import LOCK_PRODUCER, LOCK_SUBSCRIPTION, MAX_SEQUENCE, header_word
 from shmstore.memory.locks import Ownership
+from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, STATE_OF, slowest_ack
 from shmstore.store.batch import Batch
 
-if TYPE_CHECKING:
-    from shmstore.store.store import EventStore
 
-
-def recover(store: EventStore) -> int:
-    """Cut `store` off at its last whole event; return how many events were dropped. Does nothing while a role is held."""
-    segment, words = store.segment, store.segment.words
-    with store.lock:
+def recover(segment: Segment, lock: AbstractContextManager[object]) -> int:
+    """Cut a store off at its last whole event, under its table's `lock`; return how many events were dropped. Does nothing while a
+    role is held."""
+    words = segment.words
+    with lock:
         roles = [Ownership(segment.fd, LOCK_PRODUCER)]
         roles += [Ownership(segment.fd, LOCK_SUBSCRIPTION + place) for place in range(1, words[PLACES])]
         if any(role.taken() for role in roles):
@@ -33,7 +32,7 @@ def recover(store: EventStore) -> int:
         counted = [place for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
         for place in counted:  # an ack that is on disk later than the floor it made possible
             words[ACK_OF[place]] = min(max(words[ACK_OF[place]], floor), put)
-        whole = max(_last_whole(store), first - 1)
+        whole = max(_last_whole(segment), first - 1)
         for place in counted:
             words[ACK_OF[place]] = min(words[ACK_OF[place]], whole)
             if not words[ACK_OF[place]] <= words[GET_OF[place]] <= whole:
@@ -47,8 +46,7 @@ def recover(store: EventStore) -> int:
         return put - whole
 
 
-def _last_whole(store: EventStore) -> int:
-    segment = store.segment
+def _last_whole(segment: Segment) -> int:
     views, put = segment.views, segment.words[PUT]
     acked = min(slowest_ack(views), put)
     if not 0 <= put - acked <= views.capacity or put > MAX_SEQUENCE:

@@ -32,6 +32,7 @@ from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.backpressure import Room
 from shmstore.store.checkpoint import CheckpointFile
+from shmstore.store.recovery import recover
 from shmstore.store.replay_filter import Passed
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription
@@ -107,10 +108,8 @@ class EventStore(StoreView):
     def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> Self:
         """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
         store = cls(segment.attach(name, path=path))
-        if store._checksum:
-            from shmstore.store.recovery import recover  # only file-backed stores come back from a crash of the whole host
-
-            recover(store)
+        if store._checksum:  # only file-backed stores come back from a crash of the whole host
+            recover(store.segment, store.lock)
         return store
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from shmstore.errors import AckError, StoreClosed, StoreCorrupt, SubscriptionLost
 from shmstore.event import Position
@@ -12,6 +12,7 @@ from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
 from shmstore.memory.locks import WAIT_SLICE, Ownership
 from shmstore.memory.ordering import ASYMMETRIC, fence, heavy_fence
+from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import (
     ACTIVE,
@@ -32,15 +33,33 @@ from shmstore.store.batch import Batch
 from shmstore.store.checkpoint import Checkpoint, CheckpointFile
 from shmstore.store.replay_filter import Passed
 
-if TYPE_CHECKING:
-    from shmstore.store.store import EventStore
-
 NO_LIMIT: Final = 2**62
 FOR_EVER: Final = 1e9  # seconds
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
 SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
 LOOK: Final = 40e-9  # ... so many seconds each
 A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
+
+
+class Store(Protocol):
+    """What a subscription asks of the store it was made by, an `EventStore`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def segment(self) -> Segment:
+        """Its memory."""
+
+    def wake_producer(self) -> None:
+        """Wake the producer that waits for free space."""
+
+    def free_oversized(self, after: int) -> None:
+        """Free the segments of oversized events after `after` that everybody has acked."""
+
+    def disown(self, subscription: Subscription) -> None:
+        """Forget a subscription that was closed."""
 
 
 class _Closed:
@@ -58,7 +77,7 @@ class Subscription:
 
     def __init__(
         self,
-        store: EventStore,
+        store: Store,
         name: str,
         place: int,
         owner: Ownership,
