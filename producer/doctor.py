@@ -1,4 +1,4 @@
-"""Checks a server and an account before use: each finding says what is there, what is wanted, and the SQL that mends it."""
+"""Checks a server and an account before use: each finding says what is set, what is wanted, and the SQL that fixes it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from shmstore.producer.start.scan import file_begins
 
 
 class Finding(NamedTuple):
-    """One check's outcome. `state` is ``ok``, ``warn`` or ``fail``; `mend` is SQL or what to do, empty when ok."""
+    """One check's outcome. `state` is ``ok``, ``warn`` or ``fail``; `fix` is SQL or what to do, empty when ok."""
 
     check: str
     state: str
     found: str
     wanted: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
 def check_server(settings: Settings) -> list[Finding]:
-    """Return what was found on the first server of the list. Raises `SourceError` when it cannot be asked."""
+    """Return the findings for the first server of the list. Raises `SourceError` when it cannot be asked."""
     session = connect(settings, settings.endpoints()[0])
     try:
         server = read_server(session)
@@ -48,9 +48,9 @@ def check_server(settings: Settings) -> list[Finding]:
         session.close()
 
 
-def _is(server: Server, name: str, wanted: str, mend: str, *, state: str = "fail", missing: str = "missing") -> Finding:
+def _is(server: Server, name: str, wanted: str, fix: str, *, state: str = "fail", missing: str = "missing") -> Finding:
     found = server.variables.get(name, missing)
-    return Finding(name, "ok", found) if found == wanted else Finding(name, state, found, wanted, mend)
+    return Finding(name, "ok", found) if found == wanted else Finding(name, state, found, wanted, fix)
 
 
 def _binlog(server: Server, settings: Settings) -> list[Finding]:
@@ -60,25 +60,25 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
     image = "fail" if settings.row_image == "full" else "warn"
     findings.append(_is(server, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL;", state=image, missing="FULL"))
     metadata = "fail" if settings.schema_history == "off" else "warn"  # a history is right only from where it begins
-    mend = "SET GLOBAL binlog_row_metadata = FULL;"
+    fix = "SET GLOBAL binlog_row_metadata = FULL;"
     if "binlog_row_metadata" not in have:  # before MySQL 8.0.1 and MariaDB 10.5
-        mend = "this server cannot log column names: follow its DDLs, with schema_history = auto"
-    findings.append(_is(server, "binlog_row_metadata", "FULL", mend, state=metadata))
+        fix = "this server cannot log column names: follow its DDLs, with schema_history = auto"
+    findings.append(_is(server, "binlog_row_metadata", "FULL", fix, state=metadata))
     findings.append(_is(server, "binlog_checksum", "CRC32", "SET GLOBAL binlog_checksum = CRC32;", state="warn"))
     if server.mariadb:
         findings.append(Finding("compression", "ok", f"log_bin_compress = {have.get('log_bin_compress', 'OFF')}"))
     else:
         compression = have.get("binlog_transaction_compression", "OFF")
         findings.append(Finding("compression", "ok", f"binlog_transaction_compression = {compression}"))
-        mend = (
+        fix = (
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE; SET GLOBAL gtid_mode = ON_PERMISSIVE; SET GLOBAL enforce_gtid_consistency = ON; "
             "SET GLOBAL gtid_mode = ON;"
         )
         if server.version.startswith("5.6."):
-            mend = (
+            fix = (
                 "set gtid_mode = ON, enforce_gtid_consistency = ON and log_slave_updates under [mysqld], then restart the server"
             )
-        findings.append(_is(server, "gtid_mode", "ON", mend, state="warn"))  # without it there is no failover
+        findings.append(_is(server, "gtid_mode", "ON", fix, state="warn"))  # without it there is no failover
     zone = have.get("time_zone", "SYSTEM")
     findings.append(Finding("time_zone", "ok", zone if zone != "SYSTEM" else f"SYSTEM ({have.get('system_time_zone', '')})"))
     return findings
@@ -90,7 +90,13 @@ def _identity(session: Session, server: Server, settings: Settings) -> list[Find
         return [Finding("server_id", "fail", "0", "not 0", "SET GLOBAL server_id = 1; and server_id = 1 under [mysqld]")]
     if str(own) == theirs:
         return [
-            Finding("server_id", "fail", f"ours is the server's: {own}", "another", "set the option server_id to a free number")
+            Finding(
+                "server_id",
+                "fail",
+                f"our server id is the server's own: {own}",
+                "another",
+                "set the option server_id to a free number",
+            )
         ]
     try:
         rows = session.query("SHOW SLAVE HOSTS" if server.mariadb else "SHOW REPLICAS")
@@ -98,8 +104,8 @@ def _identity(session: Session, server: Server, settings: Settings) -> list[Find
         rows = []
     ids = [str(row[0]) for row in rows]
     if str(own) in ids:
-        mend = "stop the other producer of this store, or set the option server_id to a free number"
-        return [Finding("server_id", "warn", f"a replica with our id {own} is connected", "none", mend)]
+        fix = "stop the other producer of this store, or set the option server_id to a free number"
+        return [Finding("server_id", "warn", f"a replica with our server id {own} is connected", "none", fix)]
     return [Finding("server_id", "ok", f"server {theirs}, ours {own}, {len(ids)} other replicas")]
 
 
@@ -126,7 +132,7 @@ def _account(session: Session, settings: Settings) -> list[Finding]:
         if files:
             file_begins(session, files[-1][0])
         findings.append(
-            Finding("privilege to read the binlog", "ok" if files else "warn", user if files else f"{user}: not tried")
+            Finding("privilege to read the binlog", "ok" if files else "warn", user if files else f"not checked for {user}")
         )
     except SourceError as error:
         grant = f"GRANT REPLICATION SLAVE ON *.* TO {account};"
@@ -135,7 +141,7 @@ def _account(session: Session, settings: Settings) -> list[Finding]:
 
 
 def _large_events(session: Session, server: Server) -> list[Finding]:
-    """A MariaDB before 11 cannot say the GTIDs of a place behind an event larger than its max_allowed_packet."""
+    """A MariaDB before 11 cannot say the GTIDs of a position behind an event larger than its max_allowed_packet."""
     if not server.mariadb:
         return []
     name, found = "max_allowed_packet", server.variables.get("max_allowed_packet", "unknown")
@@ -145,7 +151,7 @@ def _large_events(session: Session, server: Server) -> list[Finding]:
             return [Finding(name, "ok", found)]
     except SourceError:
         return []  # a privilege is missing, as said above
-    found = f"{found}, and {end.file} holds a larger event: a start behind that, but for the latest, reads the whole file"
+    found = f"{found}, and {end.file} holds a larger event: to start behind it, unless at the latest position, the whole file must be read"
     return [Finding(name, "warn", found, "as large as the largest event", "SET GLOBAL max_allowed_packet = 1073741824;")]
 
 
@@ -155,10 +161,14 @@ def _snapshots(session: Session, server: Server, settings: Settings) -> list[Fin
     name, findings = "snapshots", []
     if not server.gtids:
         mode = server.variables.get("gtid_mode", "OFF")
-        findings.append(Finding(name, "fail", f"gtid_mode = {mode}", "ON", "turn GTIDs on, as above: a snapshot needs them"))
+        findings.append(
+            Finding(name, "fail", f"gtid_mode = {mode}", "ON", "turn GTIDs on, as shown above: a snapshot needs them")
+        )
     if not may_select(session):
         account = "@".join(f"'{part}'" for part in str(session.query("SELECT CURRENT_USER()")[0][0]).rsplit("@", 1))
-        findings.append(Finding(name, "fail", "the account sees no table", "SELECT", f"GRANT SELECT ON *.* TO {account};"))
+        findings.append(
+            Finding(name, "fail", "the account cannot read any table", "SELECT", f"GRANT SELECT ON *.* TO {account};")
+        )
     return findings or [Finding(name, "ok", f"snapshot = {settings.snapshot}, on_purged = {settings.on_purged}")]
 
 
@@ -173,9 +183,9 @@ def _retention(session: Session, server: Server, settings: Settings) -> list[Fin
     if seconds:
         hours = seconds / 3600
         short = hours < SHORT_HOURS
-        mend = "SET GLOBAL binlog_expire_logs_seconds = 259200;" if short else ""
+        fix = "SET GLOBAL binlog_expire_logs_seconds = 259200;" if short else ""
         wanted = "24 hours or more" if short else ""
-        findings.append(Finding("retention", "warn" if short else "ok", f"{hours:.1f} hours", wanted, mend))
+        findings.append(Finding("retention", "warn" if short else "ok", f"{hours:.1f} hours", wanted, fix))
     else:
         findings.append(Finding("retention", "ok", "no expiry: files stay until they are purged by hand"))
     position = _start_position(settings)
@@ -190,24 +200,24 @@ def _start(
     try:
         check_place(settings, session, server, position)
     except SourceError as error:
-        found, _, mend = str(error).partition("; ")
-        mend = mend or "start anew with start = earliest or latest and a new store"
-        return Finding(name, "fail", found, "all that comes after it", mend)
+        found, _, fix = str(error).partition("; ")
+        fix = fix or "start again with a new store and start = earliest or latest"
+        return Finding(name, "fail", found, "everything after it", fix)
     names = [name for name, _ in files]
     if not seconds or position.file not in names:
-        return Finding(name, "ok", f"the server has all after {where}")
+        return Finding(name, "ok", f"the server has everything after {where}")
     after = file_after(position.file, names)
     if after is None:
         return Finding(name, "ok", f"{where} is in the newest file")
     left = (file_begins(session, after) + seconds - time.time()) / 3600
     if left >= SHORT_HOURS / 2:
         return Finding(name, "ok", f"{where} is purged in {left:.1f} hours")
-    mend = "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
-    return Finding(name, "warn", f"{where} is purged in {max(left, 0.0):.1f} hours", "", mend)
+    fix = "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
+    return Finding(name, "warn", f"{where} is purged in {max(left, 0.0):.1f} hours", "", fix)
 
 
 def _start_position(settings: Settings) -> Position | None:
-    """Where a producer would start now, as far as it is a place."""
+    """Where a producer would start now, if that is a position."""
     try:
         with EventStore.attach(settings.store, path=settings.store_path or None) as store:
             position = store.last_ack_point()

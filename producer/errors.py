@@ -6,31 +6,31 @@ from shmstore.errors import PositionNotFound, SourceError, UnsupportedEvent
 
 
 class ServerUnreachable(SourceError, ConnectionError):
-    """No server answers there, or it takes no connections now. Retried, once a connection has stood."""
+    """No server answers at this address, or it accepts no connections now. Retried, except for the first connection."""
 
 
 class LinkLost(SourceError, ConnectionError):
-    """An open link broke or fell silent. Always retried."""
+    """An open connection broke or fell silent. Always retried."""
 
 
 class LoginRefused(SourceError, PermissionError):
-    """The server refused account, password or TLS. Retried, once a connection has stood (passwords rotate)."""
+    """The server refused account, password or TLS. Retried, except for the first connection: passwords rotate."""
 
 
 class PrivilegeMissing(SourceError, PermissionError):
-    """The account may not do what a replica must."""
+    """The account lacks a privilege that a replica needs."""
 
 
 class ServerIdInUse(SourceError):
-    """Another replica with the same server id took the stream over."""
+    """Another replica with the same server id took over the stream."""
 
 
 class ServerBehind(PositionNotFound):
-    """The server has not executed what the start position has: it lags behind, was reset, or is another."""
+    """The server has not executed all of the start position: it lags behind, was reset, or is a different server."""
 
 
 class AnonymousTransactions(PositionNotFound):
-    """With gtid_mode = ON a server does not send what it logged without GTIDs."""
+    """A server with gtid_mode = ON does not send transactions that were logged without GTIDs."""
 
 
 class ChecksumMismatch(LinkLost):
@@ -38,7 +38,7 @@ class ChecksumMismatch(LinkLost):
 
 
 class TransactionBroken(UnsupportedEvent):
-    """The stream of transactions contradicts itself or the store; it can not be skipped: what follows would be wrong."""
+    """The binlog's transactions contradict each other or the store; they cannot be skipped, because all that follows would be wrong."""
 
 
 class PatternError(SourceError, ValueError):

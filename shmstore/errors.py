@@ -17,7 +17,7 @@ class ShmStoreError(Exception):
 
 
 class StoreError(ShmStoreError):
-    """The store itself: its segment, its roles, its limits."""
+    """An error of the store itself: its segment, its owners, its limits."""
 
 
 class StoreNotFound(StoreError, FileNotFoundError):
@@ -33,7 +33,7 @@ class LayoutMismatch(StoreError, ValueError):
 
 
 class StoreCorrupt(StoreError, ValueError):
-    """A slot or an event of an attached store contradicts itself; nothing of it was delivered."""
+    """A slot or an event of an attached store is damaged; nothing of it was delivered."""
 
 
 class StoreClosed(StoreError, ValueError):
@@ -41,7 +41,7 @@ class StoreClosed(StoreError, ValueError):
 
 
 class StoreFull(StoreError, TimeoutError):
-    """There was no room before the deadline; nothing was stored."""
+    """There was not enough free space before the deadline; nothing was stored."""
 
 
 class BatchTooLarge(StoreError, ValueError):
@@ -61,7 +61,7 @@ class SubscriptionInUse(StoreError, RuntimeError):
 
 
 class SubscriptionLost(StoreError, RuntimeError):
-    """The subscription was evicted because it held the producer up; events after its ack are gone."""
+    """The subscription was evicted because it held up the producer; events after its ack are no longer in the store."""
 
 
 class SubscriptionNotFound(StoreError, LookupError):
@@ -69,11 +69,11 @@ class SubscriptionNotFound(StoreError, LookupError):
 
 
 class SourceError(ShmStoreError):
-    """The MySQL or MariaDB side: server, account, binlog."""
+    """An error of the MySQL or MariaDB side: server, account, binlog."""
 
 
 class BinlogDisabled(SourceError):
-    """The server writes no binlog, or not one that rows can be read from."""
+    """The server writes no binlog, or one that rows cannot be read from."""
 
 
 class BinlogPurged(SourceError):
@@ -89,26 +89,26 @@ class UnsupportedEvent(SourceError):
 
 
 class SchemaUnknown(SourceError):
-    """A rows event came without the column names or types needed to decode it."""
+    """A rows event has no column names or types, which are needed to decode it."""
 
 
 class ProtocolError(ShmStoreError, ValueError):
-    """A peer of the wire protocol sent something that is not allowed."""
+    """A client of the wire protocol sent something that is not allowed."""
 
 
 # ---------------------------------------------------------------- what the system refused
 
 
 def refused(what: str, error: OSError, fix: str = "") -> StoreError:
-    """Return the error that says `what` did not go, why, and what to do: the `fix`, but where the number has one of its own."""
+    """Return the error that says that `what` failed, why, and what to do: `fix`, unless the error number has a fix of its own."""
     number, file = error.errno or 0, "" if error.filename is None else os.fsdecode(error.filename)
     if number == errno.EMFILE:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        fix = f"this process may have {most:,} file descriptors: close some, or allow it more (`ulimit -n`)"
+        fix = f"this process may have {most:,} file descriptors: close some, or allow more (`ulimit -n`)"
     elif number == errno.ENFILE:
         fix = "the host has no more file descriptors: see `sysctl fs.file-nr fs.file-max`"
     elif file.startswith("/proc/") and not os.path.isdir("/proc/self/fd"):
-        fix = "no /proc is mounted, which a store needs: `mount -t proc proc /proc`, or let the container have it"
+        fix = "no /proc is mounted, which a store needs: `mount -t proc proc /proc`, or give it to the container"
     seen = f"{what}: {error.strerror or error}" + (f" (errno {number})" if number else "")
     return StoreError(seen + (f", {file}" if file and file not in what else "") + (f"; {fix}" if fix else ""))
 

@@ -1,4 +1,4 @@
-"""What went wrong in a command, as the one line that is printed of it."""
+"""An error of a command as the one line that is printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 from shmstore.errors import ShmStoreError, install
 
-# module: its package, and the extra that brings it
+# module: its package, and the extra that installs it
 EXTRAS = {
     "pymysqlreplication": ("mysql-replication", "mysql"),
     "pymysql": ("PyMySQL", "mysql"),
@@ -23,20 +23,20 @@ EXTRAS = {
 
 
 def missing(module: str | None) -> str | None:
-    """Return what to say where `module` cannot be imported; None where no extra of this package brings it."""
+    """Return the message for a `module` that cannot be imported; None where no extra of this project installs it."""
     found = EXTRAS.get((module or "").partition(".")[0])
     return found and f"{found[0]} is not installed: {install(found[1])}"
 
 
 def line_of(error: Exception) -> str:
-    """Return what `error` says as one line; of a system's error the file, and where none is told what it may be."""
+    """Return the message of `error` as one line; of a system's error with the file, or which ones it may be."""
     message = str(error) or type(error).__name__
     if isinstance(error, OSError) and not isinstance(error, ShmStoreError):
         if error.filename and error.strerror:
             message = f"{os.fspath(error.filename)}: {error.strerror}"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = (
-                f"{os.strerror(error.errno)}: make room where the output, the state folder ($SHMSTORE_STATE or --state) and the "
-                "files of this command are"
+                f"{os.strerror(error.errno)}: free some space where the output, the state folder ($SHMSTORE_STATE or --state) "
+                "and the files of this command are"
             )
     return "; ".join(line.strip() for line in message.splitlines() if line.strip())

@@ -1,9 +1,9 @@
 """The `shmstore` command: the one place that knows all three packages.
 
-Plan. `arguments` describes the commands, and each is one function here; `main` runs one and turns what went wrong into
-one line on stderr and an exit code: 0 done, 1 `check` or `doctor` found something, 2 bad input or an error that names its
-mend, 130 Ctrl-C, 141 the reader of our output went away. A command imports what it needs when it runs, so that
-`shmstore ls` works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
+Plan. `parser` describes the commands, and each is one function here; `main` runs one and turns an error into one line on
+stderr and an exit code: 0 done, 1 `check` or `doctor` found something, 2 bad input or an error that says what to do,
+130 Ctrl-C, 141 the reader of the output went away. A command imports what it needs when it runs, so that `shmstore ls`
+works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
     *("idle_timeout", "auth_timeout", "state", "metrics_port"),
 )
-PATIENCE = 4.0  # seconds that a producer may take to see a request
-CONFIG = "shmstore.toml"  # what `run` reads when it is told nothing else
+TAKES_UP = 4.0  # seconds that a producer may take to see a request
+CONFIG = "shmstore.toml"  # what `run` reads without --config
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -70,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def settle_stdout() -> None:
-    """Write what stdout still holds; where that fails, to nowhere: Python's own flush at exit must not fail once more."""
+    """Write what stdout still holds; where that fails, discard it: Python's own flush at exit must not fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -107,7 +107,7 @@ def produce(options: argparse.Namespace) -> int:
     stop = threading.Event()
     with on_signal(stop.set) as came:
         summary = producer.run(settings, stop)
-    say(f"{settings.store}: {told(summary)}")
+    say(f"{settings.store}: {line_of_summary(summary)}")
     return ended(came)
 
 
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     from shmstore import producer
 
     if options.config is None and not os.path.exists(CONFIG):
-        raise ValueError(f"there is no {CONFIG} here: give --config FILE, with a [source.NAME] for each source")
+        raise ValueError(f"there is no {CONFIG} in this folder: give --config FILE, with a [source.NAME] for each source")
     settings = producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
     show_log()
     stop = threading.Event()
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
     stores = [each.store for each in settings]
     for each, summary in zip(settings, summaries, strict=True):
         name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
-        say(f"{name}: {told(summary)}")
+        say(f"{name}: {line_of_summary(summary)}")
     return ended(came)
 
 
@@ -144,8 +144,8 @@ def doctor(options: argparse.Namespace) -> int:
             print(f"{settings.name}:", flush=True)
         for finding in producer.check_server(settings):
             print(f"{finding.state:4}  {finding.check}: {finding.found}" + f", wanted {finding.wanted}" * bool(finding.wanted))
-            if finding.mend:
-                print(f"      mend: {finding.mend}")
+            if finding.fix:
+                print(f"      fix: {finding.fix}")
             failed = failed or finding.state == "fail"
     return 1 if failed else 0
 
@@ -156,19 +156,19 @@ def snapshot(options: argparse.Namespace) -> int:
 
     asks, produced = options.cancel or options.tables is not None, False
     if asks or not producer.snapshot_status(options.store, state=options.state):
-        with look(options) as store:  # a name that nobody has would wait for ever
+        with look(options) as store:  # a request to a store that does not exist would wait for ever
             place, produced = store.last_ack_point(), store.stat().producer_alive
         if place is not None and place.of_group:
-            raise ValueError(f"store {options.store!r} has several sources: snapshots work with one source in a store")
+            raise ValueError(f"store {options.store!r} has several sources: a snapshot needs a store with a single source")
         if asks and not produced:
-            say(f"no producer runs on store {options.store!r}: the next one takes this up")
+            say(f"no producer is running on store {options.store!r}: the next one will do this")
     if options.cancel:
         producer.cancel_snapshot(options.store, state=options.state)
     elif options.tables is not None:
         print(producer.request_snapshot(options.store, options.tables, state=options.state))
     if asks and not (options.status or options.watch):
         return 0
-    patience = time.monotonic() + PATIENCE
+    patience = time.monotonic() + TAKES_UP
     while True:
         found = producer.snapshot_status(options.store, state=options.state)
         waits = producer.snapshot_waits(options.store, state=options.state)
@@ -178,7 +178,9 @@ def snapshot(options: argparse.Namespace) -> int:
             return 1 if found and found.failed else 0
         if waits and produced and time.monotonic() > patience:
             patience = float("inf")
-            say("the producer does not take this up: is its state in another folder (--state, SHMSTORE_STATE, another user's)?")
+            say(
+                "the producer has not seen this request: is its state in another folder (--state, SHMSTORE_STATE, another user's)?"
+            )
         time.sleep(1)
 
 
@@ -187,7 +189,7 @@ def show_log() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def told(made: Summary) -> str:
+def line_of_summary(made: Summary) -> str:
     """Return a producer's summary as one line."""
     at = f", up to {made.position.file}:{made.position.offset}" if made.position else ""
     return f"put {made.rows} rows in {made.events} events of {made.transactions} transactions ({made.bytes} bytes){at}"
@@ -219,8 +221,8 @@ def tail(options: argparse.Namespace) -> int:
 
 
 def warn_of_missed(count: int) -> None:
-    """Say on stderr that a peek was overtaken."""
-    say(f"{count} events went by unseen; with --subscription the store keeps them until they are printed")
+    """Report on stderr events that the ring dropped before they were printed."""
+    say(f"{count} events were dropped from the ring before they could be printed; with --subscription the store keeps them")
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -232,7 +234,7 @@ def serve(options: argparse.Namespace) -> int:
     password = secret(options.password_file, "SHMSTORE_SERVE_PASSWORD")
     if options.user and not password:
         raise ValueError(
-            f"--user {options.user} without a password lets everybody in: give --password-file or SHMSTORE_SERVE_PASSWORD"
+            f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
         )
     for file in (options.tls_cert, options.tls_key):
         if file is not None:
@@ -247,7 +249,7 @@ def serve(options: argparse.Namespace) -> int:
     def ready(address: tuple[str, int]) -> None:
         say(f"listening on {address[0]}:{address[1]}")
         for name in missing:
-            say(f"there is no store {name!r} yet: its clients are refused until it is made")
+            say(f"store {name!r} does not exist yet: its clients are refused until it is created")
 
     settings = Settings(
         host=options.listen[0],
@@ -305,7 +307,7 @@ def attach(options: argparse.Namespace) -> EventStore:
 
 
 def look(options: argparse.Namespace) -> StoreView:
-    """Look at the store that the command line names: it need not be writable."""
+    """Attach to the store that the command line names, read-only: it need not be writable."""
     from shmstore import StoreView
 
     return StoreView.attach(options.store, path=options.path)
@@ -383,7 +385,7 @@ def metrics(options: argparse.Namespace) -> int:
                     found.append(store.stat())
             except StoreError:
                 if options.stores:
-                    raise  # asked for by name; else one that goes or is broken leaves the others readable
+                    raise  # asked for by name; otherwise one that is removed or damaged leaves the others readable
         return found
 
     if options.listen is None:
@@ -400,7 +402,7 @@ def metrics(options: argparse.Namespace) -> int:
 
 
 def cannot_listen(address: tuple[str, int], error: OSError) -> ShmStoreError:
-    """Return the error that says which address could not be had."""
+    """Return the error that says which address cannot be used."""
     return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with --listen")
 
 
@@ -408,7 +410,7 @@ def check(options: argparse.Namespace) -> int:
     """`shmstore check`."""
     with look(options) as store:
         findings = store.check()
-    print(*(findings or [f"{options.store}: nothing wrong found"]), sep="\n")
+    print(*(findings or [f"{options.store}: no damage found"]), sep="\n")
     return 1 if findings else 0
 
 
@@ -420,7 +422,7 @@ def rm(options: argparse.Namespace) -> int:
 
     if not options.force and (users := text_report.users_of(options.store, options.path)):
         in_use = f"store {options.store!r} is in use by {', '.join(users)}"
-        raise ValueError(f"{in_use}: stop it first, or remove the store all the same with --force")
+        raise ValueError(f"{in_use}: stop it first, or remove the store anyway with --force")
     forgot = options.forget and forget(options.store)
     with suppress(StoreNotFound) if forgot else nullcontext():  # that may have been all that was left of it
         EventStore.unlink(options.store, path=options.path)
@@ -428,7 +430,7 @@ def rm(options: argparse.Namespace) -> int:
 
 
 def unsubscribe(options: argparse.Namespace) -> int:
-    """`shmstore unsubscribe`: its checkpoint goes too, or the name would come back at a place that is gone."""
+    """`shmstore unsubscribe`. Its checkpoint is removed too, or a new subscription of this name would look for events that are missing."""
     from shmstore import CheckpointFile, SubscriptionNotFound
 
     checkpoint = CheckpointFile(None, options.store, options.name)

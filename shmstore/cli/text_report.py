@@ -17,17 +17,17 @@ HEAD = f"{'STORE':<24} {'EVENTS':>10} {'BYTES':>10} {'FREE':>5} {'PRODUCER':>14}
 
 
 def line(stat: StoreStat) -> str:
-    """Return one line on a store, below `HEAD`: what it holds, who is there, how far behind the slowest reader is."""
-    kept = stat.newest - stat.oldest + 1
+    """Return one line about a store, below `HEAD`: what it holds, who uses it, how far behind the slowest reader is."""
+    held = stat.newest - stat.oldest + 1
     size = quantity(stat.limit_bytes - stat.free_bytes)
     producer = owner(stat.producer_pid, stat.producer_alive)
     readers = f"{sum(each.alive for each in stat.subscriptions)}/{len(stat.subscriptions)}"
     lag = max((each.lag_events for each in stat.subscriptions), default=0)
-    return f"{stat.name:<24} {kept:>10,} {size:>10} {free(stat):>4.0f}% {producer:>14} {readers:>8} {lag:>10,}"
+    return f"{stat.name:<24} {held:>10,} {size:>10} {free(stat):>4.0f}% {producer:>14} {readers:>8} {lag:>10,}"
 
 
 def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0) -> str:
-    """Return a store's figures as text. With an earlier `stat` of `seconds` ago, the rates since then, too."""
+    """Return a store's figures as text, with the rates since an earlier `stat` of `seconds` ago."""
     rate = ""
     if before is not None and before.epoch == stat.epoch and seconds > 0:
         events, rows = (now - then for now, then in ((stat.put.sequence, before.put.sequence), (stat.put.rows, before.put.rows)))
@@ -35,12 +35,12 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     options = [stat.batch_mode, f"lag={stat.lag}" + (f" ({stat.evictions:,} evicted so far)" if stat.evictions else "")]
     options += ["ddl isolation"] * stat.ddl_isolation + ["checksum"] * stat.checksum
     read = f", read up to {place(stat.source_position)}" if stat.source_position else ""
-    life = f", last sign of life {ago(stat.heartbeat_ms)}" if stat.heartbeat_ms else ""
+    life = f", last seen {ago(stat.heartbeat_ms)}" if stat.heartbeat_ms else ""
     newest = f", event time {moment(stat.put.time_ms)}" if stat.put.time_ms else ""
     count = stat.newest - stat.oldest + 1
-    kept = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else "nothing: all that was put is acked"
-    room = f"{quantity(stat.free_bytes)} of {quantity(stat.limit_bytes)} free ({free(stat):.0f} %)"
-    waits = f"; the producer waits for room: {stat.holdup}" if stat.room_wanted is not None else ""
+    held = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else "no events: every subscription has acked all"
+    size = f"{quantity(stat.free_bytes)} of {quantity(stat.limit_bytes)} ({free(stat):.0f} %)"
+    waits = f"; the producer waits for free space: {stat.holdup}" if stat.room_wanted is not None else ""
     lines = [
         f"store      {stat.name}  ({stat.path or 'shared memory'}, {quantity(stat.segment_bytes)})",
         f"created    {moment(stat.created_ms)}, epoch {stat.epoch:x}, {', '.join(options)}",
@@ -48,12 +48,12 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"producer   {owner(stat.producer_pid, stat.producer_alive)}{life}",
         *_stream(stat),
         f"put        {stat.put.sequence + 1:,} events, {stat.put.rows:,} rows, {quantity(stat.put.bytes)}{newest}{rate}",
-        f"kept       {kept}",
-        f"room       {stat.free_events:,} of {stat.capacity:,} events, {room}{waits}",
+        f"held       {held}",
+        f"free       {stat.free_events:,} of {stat.capacity:,} events, {size}{waits}",
         "",
     ]
     if not stat.subscriptions:
-        return "\n".join([*lines, "no subscriptions: what is put stays until somebody subscribes"])
+        return "\n".join([*lines, "no subscriptions: the producer will stop when the ring is full"])
     table: list[tuple[str, ...]] = [("SUBSCRIPTION", "STATE", "OWNER", "GET", "ACK", "LAG EVENTS", "ROWS", "BYTES", "SECONDS")]
     table += [_row(each) for each in stat.subscriptions]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -66,22 +66,22 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
 
 
 def _stream(stat: StoreStat) -> list[str]:
-    """How the producer's stream goes: nothing where none was told of."""
+    """What the producer reports of its stream; nothing where it reported none."""
     stream, lines = stat.stream, []
     if stream.heard_ms and stat.producer_alive:
-        link = "connected" if stream.connected else "no link"
+        link = "connected" if stream.connected else "not connected"
         lines = [
-            f"link       {link}, the source last spoke {ago(stream.heard_ms)}; {stream.behind_ms / 1000:,.3f} s behind",
+            f"link       {link}, last data from the source {ago(stream.heard_ms)}; {stream.behind_ms / 1000:,.3f} s behind",
             f"this run   {stream.transactions:,} transactions, {stream.reconnects:,} reconnects, {stream.skipped:,} events skipped, "
-            f"{stream.blocked_ms / 1000:,.1f} s without room",
+            f"{stream.blocked_ms / 1000:,.1f} s waiting for free space",
         ]
     if stream.snapshot_open:
         left = f"{stream.snapshot_open:,} of {stream.snapshot_tables:,} tables left"
         lines.append(f"snapshot   {left}, {stream.snapshot_rows:,} rows so far")
     if stream.purge_ms:
-        lines.append(f"purge      the source may remove what is needed next from {moment(stream.purge_ms)} on")
+        lines.append(f"purge      the source may delete the binlog that comes next, from {moment(stream.purge_ms)} on")
     if stat.put_position is not None:
-        lines.append(f"whole      transactions up to {place(stat.put_position)}")
+        lines.append(f"complete   all transactions up to {place(stat.put_position)}")
     return lines
 
 
@@ -113,7 +113,7 @@ def _plain(value: object) -> object:
 
 
 def users(stat: StoreStat) -> list[str]:
-    """Return the living processes that use a store, for people: producer first."""
+    """Return the living processes that use a store, for a message: producer first."""
     found = [f"its producer (pid {stat.producer_pid})"] if stat.producer_alive else []
     return found + [f"reader {each.name!r} (pid {each.owner_pid})" for each in stat.subscriptions if each.alive]
 
@@ -130,14 +130,14 @@ def users_of(name: str, path: str | None) -> list[str]:
         return []
     except LayoutMismatch:
         where = where_is(name, path)
-        return [f"a process that another version of shmstore runs (`fuser {where}` names it)"] if has_users(where) else []
+        return [f"a process of another version of shmstore (`fuser {where}` shows which)"] if has_users(where) else []
 
 
 # ---------------------------------------------------------------- figures as text
 
 
 def owner(pid: int, alive: bool) -> str:
-    """Return who has a role: nobody, a living process, or one that died in it."""
+    """Return the owner of a role: none, a living process, or one that died."""
     return f"pid {pid}" if alive else f"pid {pid} died" if pid else "none"
 
 
@@ -161,7 +161,7 @@ def moment(time_ms: int) -> str:
 
 
 def ago(time_ms: int) -> str:
-    """Return how long ago a moment in milliseconds since 1970 was."""
+    """Return how long ago a time in milliseconds since 1970 was."""
     return f"{max(0.0, time.time() - time_ms / 1000):,.1f} s ago"
 
 

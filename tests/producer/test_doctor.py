@@ -1,4 +1,4 @@
-"""The doctor's findings on real servers; each mend it names does mend."""
+"""The doctor's findings on real servers; each fix it names does fix."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def findings_of(server: Server, **options: object) -> dict[str, producer.Finding
 
 
 def test_a_good_server(any_server: Server) -> None:
-    """A server as the tests start it has nothing to mend; every finding says what was found."""
+    """A server as the tests start it has nothing to fix; every finding says what was found."""
     execute(any_server, "mysql", "FLUSH BINARY LOGS")  # what others wrote may be larger than max_allowed_packet
     findings = findings_of(any_server)
     assert {finding.state for finding in findings.values()} == {"ok"}
-    assert all(finding.found and not finding.mend for finding in findings.values())
+    assert all(finding.found and not finding.fix for finding in findings.values())
     wanted = {
         "server",
         "log_bin",
@@ -46,7 +46,7 @@ def test_a_good_server(any_server: Server) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_retention_and_start_position(flavor: str) -> None:
-    """Short retention is a warning with SQL that mends it; the hours until the start position is purged are told."""
+    """Short retention is a warning with SQL that fixes it; the hours until the start position is purged are told."""
     with start_server(flavor) as server:
         execute(server, "mysql", "FLUSH BINARY LOGS", "SET GLOBAL binlog_expire_logs_seconds = 7200")
         findings = findings_of(server, start="binlog.000001:4")
@@ -56,7 +56,7 @@ def test_retention_and_start_position(flavor: str) -> None:
         assert findings["start position"].found.startswith(
             ("binlog.000001:4 is purged in 2.0", "binlog.000001:4 is purged in 1.9")
         )
-        execute(server, "mysql", findings["retention"].mend)
+        execute(server, "mysql", findings["retention"].fix)
         findings = findings_of(server, start="binlog.000001:4")
         assert findings["retention"].state == findings["start position"].state == "ok"
         wait_for(lambda: _purged(server), "the file to go, when nobody reads it any more")
@@ -84,7 +84,7 @@ def test_where_the_store_goes_on(flavor: str) -> None:
             wait_for(lambda: _purged(server), "the file to go")
             finding = findings_of(server, store=store)["start position"]
             assert (finding.state, "no longer has the binlog" in finding.found) == ("fail", True)
-            assert "set on_purged" in finding.mend
+            assert "set on_purged" in finding.fix
         finally:
             EventStore.unlink(store)
 
@@ -110,12 +110,12 @@ def test_server_ids(flavor: str) -> None:
 
 
 def test_a_server_without_row_metadata() -> None:
-    """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no mend is told that it refuses."""
+    """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no fix is told that it refuses."""
     have = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_checksum": "CRC32", "gtid_mode": "OFF"}
     server = ServerAsked(Endpoint("127.0.0.1", 3306), "5.6.24-log", False, have)
-    mends = {finding.check: finding.mend for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}
-    assert mends.keys() == {"binlog_row_metadata", "gtid_mode"}
-    assert "SET GLOBAL" not in "".join(mends.values())
+    fixes = {finding.check: finding.fix for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}
+    assert fixes.keys() == {"binlog_row_metadata", "gtid_mode"}
+    assert "SET GLOBAL" not in "".join(fixes.values())
     with pytest.raises(BinlogDisabled, match=r"5\.6\.24-log.*follow DDLs with schema_history = auto$"):
         require_binlog(server, Settings(store="s", schema_history="off"))
     require_binlog(server, Settings(store="s", schema_history="auto"))

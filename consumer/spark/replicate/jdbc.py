@@ -171,8 +171,8 @@ class JdbcTarget:
             self._create(schema, keys, history)
         columns = self._columns or []
         if history != (SEQ in columns):
-            mend = "choose another target, or history=True" if not history else "choose another target"
-            raise CannotFollow(f"the copy {self._table} of {self._name} holds {'no' if history else 'its'} history: {mend}")
+            fix = "choose another target, or history=True" if not history else "choose another target"
+            raise CannotFollow(f"the copy {self._table} of {self._name} holds {'no' if history else 'its'} history: {fix}")
         there = {column.lower() for column in columns}
         if missing := [name for name in schema.names if name.lower() not in there]:
             raise CannotFollow(

@@ -38,7 +38,7 @@ def test_requests_wait_for_the_producer_in_order(
     assert capsys.readouterr().out == "no snapshot was asked for\n"
     assert main([*words, "--tables", "shop.*,crm.users", "--tables", "x.y"]) == 0
     said = capsys.readouterr()
-    assert "no producer runs on store 'orders': the next one takes this up" in said.err
+    assert "no producer is running on store 'orders': the next one will do this" in said.err
     assert main([*words, "--status"]) == 0
     assert capsys.readouterr().out == "1 request waits for a producer\n"
     store.claim()

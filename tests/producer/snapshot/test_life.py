@@ -292,7 +292,7 @@ def test_a_missing_privilege_is_named(any_server: Server, database: str, options
             pass
         asked = producer.Settings(store="s", host=any_server.host, port=any_server.port, **options, snapshot="initial")
         (finding,) = [one for one in producer.check_server(asked) if one.check == "snapshots"]
-        assert (finding.state, finding.mend[:19]) == ("fail", "GRANT SELECT ON *.*")
+        assert (finding.state, finding.fix[:19]) == ("fail", "GRANT SELECT ON *.*")
         with running(any_server, **options) as run:
             producer.request_snapshot(run.settings.store, f"{database}.*", state=run.settings.state)
             wait_for(

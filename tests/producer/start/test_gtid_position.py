@@ -118,10 +118,10 @@ def test_the_doctor_says_so(server: Server) -> None:
     if not server.version.startswith("10."):
         assert found.state == "ok"
         return
-    assert (found.state, found.mend) == ("warn", "SET GLOBAL max_allowed_packet = 1073741824;")
+    assert (found.state, found.fix) == ("warn", "SET GLOBAL max_allowed_packet = 1073741824;")
     assert found.found.startswith("1048576")
     try:
-        execute(server, "d", found.mend)
+        execute(server, "d", found.fix)
         again = finding()
         assert again is not None
         assert again.state == "ok"

@@ -48,7 +48,7 @@ def test_a_store_in_a_file(name: str, tmp_path: Path) -> None:
         store.put([insert(0), end(0)])
     assert ids(run("tail", name, "--path", str(path), "--no-follow", "--tables", "shop.*")) == [0]
     assert f"({path}" in run("stat", name, "--path", str(path))
-    assert run("check", name, "--path", str(path)).endswith("nothing wrong found\n")
+    assert run("check", name, "--path", str(path)).endswith("no damage found\n")
     run("rm", name, "--path", str(path))
     assert not path.exists()
 
@@ -75,7 +75,7 @@ def test_ls(store: EventStore) -> None:
 
 
 def test_stat_shows_everyone(store: EventStore) -> None:
-    """`stat` shows cursors, room, source, producer and, per subscription, lag in events, rows, bytes and seconds, alive or not."""
+    """`stat` shows cursors, free space, source, producer and, per subscription, lag in events, rows, bytes and seconds, alive or not."""
     store.claim()
     store.heartbeat("mysql://db1", Position("binlog.000001", 300))
     audit, idle = store.subscribe("audit"), store.subscribe("idle")
@@ -85,10 +85,10 @@ def test_stat_shows_everyone(store: EventStore) -> None:
     idle.ack(idle.get(limit_events=1))
     idle.close()
     text = run("stat", store.name)
-    assert f"producer   pid {os.getpid()}, last sign of life" in text
+    assert f"producer   pid {os.getpid()}, last seen" in text
     assert "mysql://db1, read up to binlog.000001:300" in text
     assert "put        4 events, 3 rows" in text
-    assert "room       60 of 64 events" in text
+    assert "free       60 of 64 events" in text
     rows = {line.split()[0]: line.split() for line in text.splitlines()[-3:]}
     assert rows["audit"][1:8] == ["active", "pid", str(os.getpid()), "2", "2", "1", "1"]
     assert rows["idle"][1:7] == ["active", "none", "0", "0", "3", "2"]
@@ -128,7 +128,7 @@ def test_stat_tells_the_dead(store: EventStore) -> None:
 def test_check(store: EventStore) -> None:
     """`check` of a sound store says so and exits 0; of a damaged one it says where, and exits 1."""
     store.put([insert(0), end(0)])
-    assert run("check", store.name) == f"{store.name}: nothing wrong found\n"
+    assert run("check", store.name) == f"{store.name}: no damage found\n"
     store.segment.views.slots["flags"][1] = 0x4000
     assert "event 1" in run("check", store.name, code=1)
 
@@ -173,7 +173,7 @@ def test_metrics_endpoint(store: EventStore) -> None:
 
 
 def test_rm_refuses_while_used(store: EventStore) -> None:
-    """`rm` refuses while a producer or reader lives and names them; --force removes all the same, and they are told."""
+    """`rm` refuses while a producer or reader lives and names them; --force removes it all the same, and they get an error."""
     store.put([insert(0), end(0)])
     reader = started("tail", store.name, "--subscription", "audit")
     until(lambda: any(each.alive and each.lag_events == 0 for each in store.subscriptions()))
@@ -325,7 +325,7 @@ def test_tail_says_what_it_missed(store: EventStore) -> None:
             assert seen[0] < 100
         process.terminate()
         _, complaint = process.communicate(timeout=30)
-    assert "events went by unseen" in complaint
+    assert "events were dropped from the ring" in complaint
     assert "--subscription" in complaint
 
 

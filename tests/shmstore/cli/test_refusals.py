@@ -1,4 +1,4 @@
-"""What the `shmstore` command refuses: one line on stderr that names the mend, exit code 2, nothing left behind."""
+"""What the `shmstore` command refuses: one line on stderr that names the fix, exit code 2, nothing left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
-    ("words", "mend"),
+    ("words", "fix"),
     [
         ("tail NAME", "shmstore ls"),
         ("stat NAME", "shmstore ls"),
@@ -78,15 +78,15 @@ ROOT = Path(__file__).resolve().parents[3]
         ("", "COMMAND"),
     ],
 )
-def test_bad_input(name: str, words: str, mend: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Bad input is one line on stderr that names the mend, exit code 2, nothing left behind."""
+def test_bad_input(name: str, words: str, fix: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Bad input is one line on stderr that names the fix, exit code 2, nothing left behind."""
     try:
         code = main(words.replace("NAME", name).split())
     except SystemExit as error:  # argparse ends the process
         code = error.code  # type: ignore[assignment]
     out, complaint = capfd.readouterr()
     assert (code, out, complaint.count("\n")) == (2, "", 1), complaint
-    assert mend in complaint
+    assert fix in complaint
     assert complaint.startswith("shmstore")
     assert left(name) == []
 
@@ -99,11 +99,11 @@ def test_create_of_a_store_that_is_there(store: EventStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "mend"), [("5", "is empty, and its next event will be 0"), ("gtid:junk", "UUID:1-4711 as MySQL does, or 0-1-4711")]
+    ("start", "fix"), [("5", "is empty, and its next event will be 0"), ("gtid:junk", "UUID:1-4711 as MySQL does, or 0-1-4711")]
 )
-def test_tail_from_what_is_not_there(store: EventStore, start: str, mend: str) -> None:
+def test_tail_from_what_is_not_there(store: EventStore, start: str, fix: str) -> None:
     """`tail --from` of a place that the store cannot have says in one line what can be given."""
-    assert mend in run("tail", store.name, "--from", start, "--no-follow", code=2)
+    assert fix in run("tail", store.name, "--from", start, "--no-follow", code=2)
 
 
 def test_second_reader_of_a_subscription(store: EventStore) -> None:

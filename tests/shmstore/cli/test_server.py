@@ -127,7 +127,7 @@ def test_produce_and_tail(own: Server, name: str, number: signal.Signals, code: 
 
 
 def test_refusals_name_the_mend(own: Server, name: str) -> None:
-    """A server that cannot be read from as it is: one line that names the mend, exit code 2, no store left behind."""
+    """A server that cannot be read from as it is: one line that names the fix, exit code 2, no store left behind."""
     at = ["--port", str(own.port), "--store", name]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port, and nobody answers there
@@ -202,7 +202,7 @@ def test_run_reads_the_configuration(own: Server, name: str, tmp_path: Path) -> 
 
 
 def test_doctor(own: Server) -> None:
-    """`doctor` lists what it checked; with a setting that ruins a decode, what is wrong and the SQL that mends it, exit code 1."""
+    """`doctor` lists what it checked; with a setting that ruins a decode, what is wrong and the SQL that fixes it, exit code 1."""
     words = [*COMMAND, "doctor", "--port", str(own.port), "--user", "repl"]
     environment = {**os.environ, "SHMSTORE_PASSWORD": "s3cret-word"}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
@@ -213,7 +213,7 @@ def test_doctor(own: Server) -> None:
     execute(own, "SET GLOBAL binlog_format = 'ROW'")
     assert done.returncode == 1
     assert "fail  binlog_format: MIXED, wanted ROW" in done.stdout
-    assert "mend: SET GLOBAL binlog_format" in done.stdout
+    assert "fix: SET GLOBAL binlog_format" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -234,14 +234,15 @@ def test_serve(name: str, number: signal.Signals) -> None:
 
 
 def test_serve_takes_limits(name: str, tmp_path: Path) -> None:
-    """The server's limits and its state folder are options; a store that is not there yet is told, not refused."""
+    """The server's limits and its state folder are options; a store that is not there yet is reported, not refused."""
     limits = ["--max-frame=100", "--max-reply=4096", "--max-outstanding=1", "--auth-timeout=1", "--idle-timeout=60"]
     process = started("serve", name, "--listen=127.0.0.1:0", f"--state={tmp_path}", *limits)
     try:
         assert process.stderr is not None
         port = int(process.stderr.readline().rpartition(":")[2])
         assert (
-            process.stderr.readline() == f"shmstore: there is no store {name!r} yet: its clients are refused until it is made\n"
+            process.stderr.readline()
+            == f"shmstore: store {name!r} does not exist yet: its clients are refused until it is created\n"
         )
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             assert client.recv(64)

@@ -29,7 +29,7 @@ def test_quantity(size: int, text: str) -> None:
 
 
 def test_owner() -> None:
-    """Nobody, a living owner and one that died in the role are told apart."""
+    """Nobody, a living owner and one that died are different texts."""
     assert [text_report.owner(0, False), text_report.owner(7, True), text_report.owner(7, False)] == [
         "none",
         "pid 7",
@@ -42,8 +42,8 @@ def test_moment() -> None:
     assert text_report.moment(0) == "1970-01-01 00:00:00 UTC"
 
 
-def test_a_producer_that_waits_for_room_is_seen(make: Callable[..., EventStore]) -> None:
-    """While a put finds no room the room line says so and names the slowest subscription and its owner; afterwards it does not."""
+def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventStore]) -> None:
+    """While what is put does not fit, the line on free space says so and names the slowest subscription and its owner; afterwards it does not."""
     store = make(capacity=8)
     quick, slow = store.subscribe("quick"), store.subscribe("slow")
     store.put([b"x"] * 8)
@@ -55,9 +55,9 @@ def test_a_producer_that_waits_for_room_is_seen(make: Callable[..., EventStore])
     with pytest.raises(StoreFull):
         store.put([b"x"] * 2, timeout=0)
     assert store.stat().room_wanted == 1
-    room = next(line for line in text_report.page(store.stat()).splitlines() if line.startswith("room"))
-    assert room.endswith(
-        "; the producer waits for room: subscription 'slow' (nobody reads it) has acked up to 0 of 7: let it read on, or forget it with "
+    free = next(line for line in text_report.page(store.stat()).splitlines() if line.startswith("free"))
+    assert free.endswith(
+        "; the producer waits for free space: subscription 'slow' (nobody reads it) has acked up to 0 of 7: let it read on, or forget it with "
         f"`shmstore unsubscribe {store.name} slow`"
     )
     slow = store.subscribe("slow")
@@ -65,23 +65,23 @@ def test_a_producer_that_waits_for_room_is_seen(make: Callable[..., EventStore])
     assert store.stat().room_wanted is None
 
 
-def test_a_producer_that_is_gone_waits_for_nothing(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
+def test_a_producer_that_ended_waits_for_nothing(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
     """What a producer waited for when it ended is not shown any more."""
     store = make(capacity=8)
     store.put([b"x"] * 8)
     with pytest.raises(StoreFull):
         store.put(b"x", timeout=0)
     seen = attach()
-    assert text_report.page(seen.stat()).count("the producer waits for room: nobody is subscribed") == 1
+    assert text_report.page(seen.stat()).count("the producer waits for free space: nobody is subscribed") == 1
     store.close()
     assert seen.stat().room_wanted is None
 
 
 def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -> None:
-    """The page tells link, lag, reconnects, what is left of a snapshot and when the source forgets; nothing of it where none was told."""
+    """The page shows link, lag, reconnects, what is left of a snapshot and when the source purges; none of it where nothing was reported."""
     store = make(capacity=8)
     store.claim()
-    assert {"link", "this run", "snapshot", "purge", "whole"}.isdisjoint(
+    assert {"link", "this run", "snapshot", "purge", "complete"}.isdisjoint(
         line[:11].strip() for line in text_report.page(store.stat()).splitlines()
     )
     end = Event(EntryType.END, EventType.NONE, Position("binlog.000001", 99, "0-1-7"), 0)
@@ -90,17 +90,17 @@ def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -
     store.heartbeat("db", end.position, stream)
     assert store.stat().stream == stream
     lines = {line[:11].strip(): line[11:] for line in text_report.page(store.stat()).splitlines()}
-    assert lines["link"].startswith("connected, the source last spoke ")
+    assert lines["link"].startswith("connected, last data from the source ")
     assert lines["link"].endswith("; 0.250 s behind")
-    assert lines["this run"] == "12 transactions, 2 reconnects, 1 events skipped, 1.5 s without room"
+    assert lines["this run"] == "12 transactions, 2 reconnects, 1 events skipped, 1.5 s waiting for free space"
     assert lines["snapshot"] == "3 of 5 tables left, 1,000 rows so far"
-    assert lines["purge"] == "the source may remove what is needed next from 1970-01-01 00:00:08 UTC on"
-    assert lines["whole"] == "transactions up to binlog.000001:99 (0-1-7)"
+    assert lines["purge"] == "the source may delete the binlog that comes next, from 1970-01-01 00:00:08 UTC on"
+    assert lines["complete"] == "all transactions up to binlog.000001:99 (0-1-7)"
     assert text_report.document(store.stat())["stream"] == stream._asdict()
 
 
 def test_no_link_without_a_producer(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
-    """What a producer said last does not stand for a link once it is gone; an eviction is counted."""
+    """What a producer said last does not stand for a link once it has ended; an eviction is counted."""
     store = make(capacity=8, lag="evict", evict_after=0.01)
     store.subscribe("slow")
     store.put([b"x"] * 8)

@@ -164,7 +164,7 @@ sys.exit(shmstore.cli.main.main(sys.argv[4:]))
         (["stat", "NAME", "--json"], '"producer_alive": true'),
         (["ls"], "NAME"),
         (["metrics", "NAME"], "shmstore_put_events_total"),
-        (["check", "NAME"], "nothing wrong found"),
+        (["check", "NAME"], "no damage found"),
         (["tail", "NAME", "--no-follow"], '"op":"insert"'),
     ],
 )

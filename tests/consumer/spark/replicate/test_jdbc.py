@@ -208,7 +208,7 @@ def test_a_change_of_the_primary_key_is_followed(target: Copies, spark: Any, bin
 
 def test_a_new_primary_key_that_the_copy_cannot_take(target: Copies, spark: Any, binlog: Binlog) -> None:
     """A row of the copy that is not the source's stops the query, with what to do, and nothing of the batch is in the copy;
-    once it is mended the same batch goes on."""
+    once it is fixed the same batch goes on."""
     pair = TableSchema("shop", "pairs", (Column("id", "int"), Column("n", "int", nullable=False)), (0,))
     copy = replication(target, spark)
     apply(copy, 0, binlog.insert((1, 10), (2, 20), table=pair))

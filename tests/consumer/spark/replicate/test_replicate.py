@@ -188,7 +188,7 @@ def test_ddl_and_rows_of_one_batch_keep_their_order(tmp_path: Path, binlog: Binl
     ],
 )
 def test_what_cannot_be_followed_stops_with_the_mend(tmp_path: Path, binlog: Binlog, sql: str) -> None:
-    """A DDL whose effect on rows only the server knows raises, names its place and the mend, and changes nothing."""
+    """A DDL whose effect on rows only the server knows raises, names its place and the fix, and changes nothing."""
     copy = replication(tmp_path, "parquet")
     apply(copy, 0, binlog.insert(order_row(1)))
     with pytest.raises(CannotFollow, match=r"binlog\.000001:\d+.*snapshot"):
@@ -197,7 +197,7 @@ def test_what_cannot_be_followed_stops_with_the_mend(tmp_path: Path, binlog: Bin
 
 
 def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Binlog) -> None:
-    """No primary key: refused with the mend; with keys= it works."""
+    """No primary key: refused with the fix; with keys= it works."""
     log = TableSchema("shop", "log", (Column("n", "int"), Column("text", "varchar")))
     events = binlog.insert((1, "a"), (2, "b"), table=log)
     with pytest.raises(CannotFollow, match="keys="):
@@ -298,7 +298,7 @@ def test_changes_that_are_not_in_rows_stop_the_copy(
 
 
 def test_a_partial_row_image_is_refused(tmp_path: Path, binlog: Binlog) -> None:
-    """With binlog_row_image=MINIMAL a copy would lose values: refused, with the mend."""
+    """With binlog_row_image=MINIMAL a copy would lose values: refused, with the fix."""
     minimal = (1, *[ABSENT] * (len(ORDERS.columns) - 1))
     with pytest.raises(ValueError, match="binlog_row_image=FULL"):
         apply(replication(tmp_path, "parquet"), 0, binlog.transaction((EventType.UPDATE, (Row(minimal, order_row(1)),))))

@@ -193,7 +193,7 @@ def test_available_now_keeps_limits_and_stops(make: Make, store: EventStore, bin
 
 
 def test_two_queries_each_with_its_own_subscription(make: Make, store: EventStore, binlog: Binlog) -> None:
-    """Two queries read the same events; a second one on the same subscription is refused with the mend."""
+    """Two queries read the same events; a second one on the same subscription is refused with the fix."""
     store.subscribe("holder")  # acks nothing: the second query is to find what the first has read
     store.put(binlog.insert(order_row(1)))
     first = make("first", subscription="first").start()
