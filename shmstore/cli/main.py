@@ -425,7 +425,7 @@ def rm(options: argparse.Namespace) -> int:
         raise ValueError(f"{in_use}: stop it first, or remove the store anyway with --force")
     forgot = options.forget and forget(options.store)
     with suppress(StoreNotFound) if forgot else nullcontext():  # that may have been all that was left of it
-        EventStore.unlink(options.store, path=options.path)
+        EventStore.unlink(options.store, path=options.path, force=options.force)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import grp
+import hashlib
 import os
 import re
 import secrets
@@ -165,7 +166,7 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
         os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store
         try:
-            remains = _remains(where)  # listed while the name is free: nobody's that lives
+            remains = _remains(name, path)  # listed while the name is free: nobody's that lives
             # src_dir_fd only makes Python call linkat(2) with AT_SYMLINK_FOLLOW; the path is absolute.
             os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
         except FileExistsError:
@@ -233,16 +234,22 @@ def has_users(where: str) -> bool:
         os.close(fd)
 
 
-def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
-    """Remove a store: its name and its overflow segments. Those attached are told. Raises `StoreNotFound`."""
+def unlink(name: str, *, path: str | os.PathLike[str] | None, force: bool) -> None:
+    """Remove a store: its name and all else that it has. Those attached find out. Raises `StoreNotFound`, and `LayoutMismatch` where they
+    could not find out, because the segment is not one that this version can write to; unless `force`."""
     path = _file(path)
     where = where_is(name, path)
     segment = None
     try:
         segment = attach(name, path=path)
-    except LayoutMismatch:
+    except LayoutMismatch as error:
         if path is not None and not _begins_like_a_store(path):
             raise  # a mistyped path must not cost a file; below /dev/shm the name says enough
+        if not force and has_users(where):
+            raise LayoutMismatch(
+                f"{error}. A process uses it (`fuser {where}` shows which): stop that first, or remove the store anyway with "
+                f"`shmstore rm {name} --force`"
+            ) from error
     except StoreNotFound:
         pass
     found = True
@@ -260,7 +267,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         epoch = f"{segment.epoch:x}"
         segment.close()
     kept = []
-    for left in _remains(where, epoch):
+    for left in _remains(name, path, epoch):
         found = True
         try:
             os.unlink(left)
@@ -276,11 +283,15 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None) -> None:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
 
 
-def _remains(where: str, epoch: str = "[0-9a-f]+") -> list[str]:
-    """Paths of the overflow segments of the store of that epoch, or of all that had that name."""
-    directory, base = os.path.split(where)
-    pattern = re.compile(rf"{re.escape(base)}@{epoch}\.\d+")
-    return [f"{directory}/{entry}" for entry in entries(directory) if pattern.fullmatch(entry)]
+def _remains(name: str, path: str | None, epoch: str = "[0-9a-f]+") -> list[str]:
+    """Paths of what the store of that epoch has besides its segment, or of what all have left that had that name: overflow segments
+    and, up to layout version 2, named semaphores."""
+    directory, base = os.path.split(where_is(name, path))
+    file = "" if path is None else f"@{hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:12]}"
+    kinds = [(directory, rf"{re.escape(base)}@{epoch}\.\d+")]
+    if os.path.isdir(DIRECTORY):  # a store in a file does without
+        kinds.append((DIRECTORY, rf"sem\.{re.escape(PREFIX + name)}{file}@{epoch}\.\w+"))
+    return [f"{there}/{entry}" for there, kind in kinds for entry in entries(there) if re.fullmatch(kind, entry)]
 
 
 def _begins_like_a_store(path: str) -> bool:

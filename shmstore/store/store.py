@@ -113,9 +113,13 @@ class EventStore(StoreView):
         return store
 
     @staticmethod
-    def unlink(name: str, *, path: str | os.PathLike[str] | None = None) -> None:
-        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`."""
-        segment.unlink(name, path=path)
+    def unlink(name: str, *, path: str | os.PathLike[str] | None = None, force: bool = False) -> None:
+        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`.
+
+        A store of another layout version, or a damaged one, is not removed while a process uses it, because that would not notice:
+        `LayoutMismatch`, unless `force`.
+        """
+        segment.unlink(name, path=path, force=force)
 
     def close(self) -> None:
         """Give up all roles held through this object. The store stays. Idempotent."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import mmap
 import os
 import subprocess
 import sys
 import threading
 
 import numpy as np
+import posix_ipc
 import pytest
 
 from shmstore import EventStore, LayoutMismatch, StoreClosed, StoreError, StoreExists, StoreNotFound
@@ -332,6 +335,78 @@ def test_unlink_does_not_eat_files(name, tmp_path):
     with pytest.raises(LayoutMismatch):
         EventStore.unlink(name, path=precious)
     assert precious.read_text() == "dear data"
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("damage", ["version", "capacity"])
+@pytest.mark.parametrize("role", ["producer", "reader"])
+def test_unlink_refuses_what_cannot_be_told(name, tmp_path, role, damage, in_file):
+    """A segment that this version cannot write to is not removed while somebody uses it, who would not notice; with force it is."""
+    path = tmp_path / "ring" if in_file else None
+    where = str(path or f"/dev/shm/shmstore.{name}")
+    with EventStore.create(name, path=path, capacity=8, memory_unit=64) as store:
+        store.claim() if role == "producer" else store.subscribe("audit")
+        store.segment.words[header_word(damage)] += 40
+        with pytest.raises(LayoutMismatch, match=f"`fuser {where}` shows which.*--force"):
+            EventStore.unlink(name, path=path)
+        assert os.path.exists(where)
+    EventStore.unlink(name, path=path)  # nobody uses it now
+    with EventStore.create(name, path=path, capacity=8, memory_unit=64) as store:
+        store.claim()
+        store.segment.words[header_word(damage)] += 40
+        EventStore.unlink(name, path=path, force=True)
+    assert not os.path.exists(where)
+
+
+def semaphores(name: str) -> list[str]:
+    """Named semaphores of stores whose names begin so."""
+    return sorted(entry for entry in os.listdir("/dev/shm") if entry.startswith(f"sem.shmstore.{name}"))
+
+
+@pytest.mark.parametrize("how", ["unlink", "unlink half removed", "create"])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_semaphores_of_layout_version_2_go_with_their_store(name, tmp_path, in_file, how):
+    """A store of layout version 2 had named semaphores: they are removed with it, and when one of its name is made; no other's are."""
+    path = tmp_path / "ring" if in_file else None
+    hashed = f"@{hashlib.sha256(bytes(tmp_path / 'ring')).hexdigest()[:12]}"
+    mine, others = (hashed, "") if in_file else ("", hashed)
+    own = [f"/shmstore.{name}{mine}@{epoch}.{kind}" for epoch in ("1a2b", "3c") for kind in ("lock", "room", "7")]
+    foreign = [
+        f"/shmstore.{name}{others}@1a2b.lock",
+        f"/shmstore.{name}{mine}-2@1a2b.lock",
+        f"/shmstore.{name}{mine}@1a2b.lock.x",
+    ]
+    for each in (*own, *foreign):
+        posix_ipc.Semaphore(each, posix_ipc.O_CREX).close()
+    try:
+        if how != "unlink half removed":
+            EventStore.create(name, path=path, capacity=8, memory_unit=64).close()
+        if how == "unlink":
+            with open(path or f"/dev/shm/shmstore.{name}", "r+b") as file:
+                file.seek(8 * header_word("version"))
+                file.write((2).to_bytes(8, "little"))
+        EventStore.unlink(name, path=path)
+        assert semaphores(name) == sorted(f"sem.{each[1:]}" for each in foreign)
+    finally:
+        for each in semaphores(name):
+            posix_ipc.unlink_semaphore(f"/{each.removeprefix('sem.')}")
+
+
+def test_a_store_is_a_posix_shared_memory_object(make, name):
+    """What any program opens with shm_open(3): under the store's name, of the segment's size, as whole as here; gone when it is removed."""
+    store = make()
+    memory = posix_ipc.SharedMemory(f"/shmstore.{name}")
+    try:
+        assert memory.size == store.segment.sizes.total
+        with mmap.mmap(memory.fd, memory.size) as mapped:
+            assert mapped[: len(layout.MAGIC)] == layout.MAGIC
+            store.put(b"some bytes that are easily found")
+            assert mapped.find(b"some bytes that are easily found") > 0
+    finally:
+        memory.close_fd()
+    EventStore.unlink(name)
+    with pytest.raises(posix_ipc.ExistentialError):
+        posix_ipc.SharedMemory(f"/shmstore.{name}")
 
 
 def test_a_file_store_and_a_memory_store_of_one_name(make, name, tmp_path):
