@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["SqlMode", "Token", "Tokens", "literal", "scan", "tokenize"]
+__all__ = ["SqlMode", "Token", "Tokens", "literal", "scan", "statement"]
 
 
 class SqlMode(NamedTuple):
@@ -87,9 +87,13 @@ def scan(sql: str, mode: SqlMode = USUAL) -> Iterator[Token]:
             yield Token(kind, match[0])
 
 
-def tokenize(sql: str, mode: SqlMode = USUAL) -> list[Token]:
-    """Cut `sql` into tokens."""
-    return list(scan(sql, mode))
+def statement(sql: str, mode: SqlMode = USUAL) -> Tokens:
+    """Return the tokens of a statement, without a semicolon; of MariaDB's SET STATEMENT ... FOR, those of what stands behind it."""
+    tokens = Tokens(token for token in scan(sql, mode) if token.upper != ";")
+    if tokens.accept("SET", "STATEMENT"):
+        while tokens.left and tokens.take().upper != "FOR":
+            pass
+    return tokens
 
 
 def _unquoted(text: str, mode: SqlMode) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shmstore.sql_tokens import SqlMode, Tokens, scan
+from shmstore.sql_tokens import SqlMode, Tokens, statement
 
 
 def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, str]:
@@ -18,7 +18,7 @@ def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, 
     if "table" in props:
         return database, props["table"]
     try:
-        return _read(Tokens(scan(sql, SqlMode.named(props.get("sql_mode", "")))), database)
+        return _read(statement(sql, SqlMode.named(props.get("sql_mode", ""))), database)
     except ValueError:  # it ends early, or something else stands where a name belongs
         return database, ""
 

@@ -19,7 +19,7 @@ from shmstore.consumer.formats.context import Context, Convert, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
-from shmstore.sql_tokens import Tokens, scan
+from shmstore.sql_tokens import statement
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
@@ -65,7 +65,7 @@ def _payloads(event: Event, context: Context) -> Iterator[_Document]:
 
 def _statements(event: Event, database: str, name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the statement with what it changes: a DROP of several tables as one of each, anything else as it is and without changes."""
-    tokens = Tokens(scan(event.sql))
+    tokens = statement(event.sql)
     if not name or not (tokens.accept("DROP", "TABLE") or tokens.accept("DROP", "TEMPORARY", "TABLE")):
         yield event.sql, []
         return

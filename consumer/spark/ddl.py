@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import Column
-from shmstore.sql_tokens import SqlMode, Token, Tokens, scan
+from shmstore.sql_tokens import SqlMode, Token, Tokens, statement
 
 _NOT_A_COLUMN = frozenset(
     [
@@ -83,7 +83,7 @@ def actions(sql: str, database: str, mode: str = "") -> tuple[Action, ...]:
     `mode` is the property ``sql_mode`` of its event: with ANSI_QUOTES a name stands in double quotes, with NO_BACKSLASH_ESCAPES a
     backslash ends no string later.
     """
-    tokens = Tokens(token for token in scan(sql, SqlMode.named(mode)) if token.upper != ";")
+    tokens = statement(sql, SqlMode.named(mode))
     try:
         return _read(tokens, database)
     except ValueError:  # it ends early, or something else stands where a name belongs

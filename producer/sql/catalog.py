@@ -11,7 +11,7 @@ from typing import NamedTuple
 from shmstore.event import Column
 from shmstore.producer.sql.columns import charset_of_collation, define_column
 from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.sql_tokens import USUAL, SqlMode, Tokens, tokenize
+from shmstore.sql_tokens import USUAL, SqlMode, Tokens, statement
 
 __all__ = ["Catalog", "Change", "Unreadable"]
 
@@ -79,7 +79,7 @@ class Catalog:
 
     def read(self, sql: str, database: str, mode: SqlMode = USUAL) -> Change:
         """Return what the statement changes, with `database` as the default one. Nothing where no column is concerned."""
-        return _Statement(self, database, Tokens(tokenize(sql, mode))).read()
+        return _Statement(self, database, statement(sql, mode)).read()
 
 
 class _Statement:

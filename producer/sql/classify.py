@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import EventType
-from shmstore.sql_tokens import USUAL, SqlMode, Tokens, scan
+from shmstore.sql_tokens import USUAL, SqlMode, Tokens, statement
 
 TableName = tuple[str, str]  # database, table
 
@@ -58,7 +58,7 @@ def classify(sql: str, database: str, mode: SqlMode = USUAL) -> Statement:
 
 
 def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
-    tokens = Tokens(scan(sql, mode))
+    tokens = statement(sql, mode)
     head = tokens.peek()
     try:
         return _read(tokens, database)
@@ -68,7 +68,7 @@ def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
 
 def _read(tokens: Tokens, database: str) -> Statement:
     head = tokens.take().upper
-    if head in ("BEGIN", "COMMIT") and tokens.peek() in ("", "WORK", ";"):
+    if head in ("BEGIN", "COMMIT") and tokens.peek() in ("", "WORK"):
         return _PLAIN[head]
     if head == "START" and tokens.accept("TRANSACTION"):
         return _PLAIN["BEGIN"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
 from shmstore.producer.values.charsets import member_text, stored_text
-from shmstore.sql_tokens import Token, Tokens, literal, tokenize
+from shmstore.sql_tokens import Token, Tokens, literal, scan
 
 __all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text", "settled"]
 
@@ -75,7 +75,7 @@ def _standard(charset: str) -> str:
 
 def column_of_type(name: str, column_type: str, charset: str = "") -> Column:
     """Return the column that information_schema's COLUMN_TYPE and CHARACTER_SET_NAME describe. Raises ValueError where it cannot be read."""
-    definition = define_column(name, Tokens(tokenize(column_type)), mariadb=False)
+    definition = define_column(name, Tokens(scan(column_type)), mariadb=False)
     if definition.members:  # MySQL names no character set where it is binary
         return settled(definition, _standard(charset) or "binary")
     return definition.column._replace(charset=_standard(charset))

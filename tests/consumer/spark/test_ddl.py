@@ -21,6 +21,7 @@ from shmstore.consumer.spark.ddl import Action, actions
         ("create unique index i on t (a)", []),
         ("-- hi\nRENAME TABLE a TO b, c TO x.d", [("rename", "d", "a"), ("rename", "d", "c")]),
         ("ALTER TABLE t ENGINE=InnoDB", [("alter", "d", "t")]),
+        ("SET STATEMENT max_statement_time=9 FOR TRUNCATE t", [("truncate", "d", "t")]),
         ("alter table t truncate partition p", [("alter", "d", "t"), ("unclear", "d", "t")]),
         ("alter table `a``b` rename as `c`", [("alter", "d", "a`b"), ("rename", "d", "a`b")]),
         ("ALTER VIEW v AS SELECT 1", []),

@@ -96,6 +96,7 @@ ONLY = {
         "ALTER TABLE t ADD COLUMN IF NOT EXISTS last varchar(5), DROP COLUMN IF EXISTS nope, ADD COLUMN IF NOT EXISTS new1 int unsigned",
         "ALTER TABLE t MODIFY COLUMN IF EXISTS nope int, CHANGE COLUMN IF EXISTS new1 new2 int, RENAME COLUMN IF EXISTS nope TO x",
         "ALTER ONLINE TABLE IF EXISTS t WAIT 5 DROP new2",
+        "SET STATEMENT lock_wait_timeout = 5, max_statement_time = 9 FOR ALTER TABLE t ADD set1 int",
         "CREATE OR REPLACE TABLE kinds (u uuid, i inet6, j inet4, k varchar(20) COMPRESSED, c json CHECK (json_valid(c)))",
         "CREATE TABLE versioned (id int PRIMARY KEY, x int) WITH SYSTEM VERSIONING",
         "ALTER TABLE versioned ADD y int",

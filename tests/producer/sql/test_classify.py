@@ -35,6 +35,7 @@ from shmstore.producer.sql.classify import Kind, classify
         ("ALTER TABLE t ADD COLUMN x INT, RENAME AS z.u", "RENAME", "d.t > z.u"),
         ("ALTER TABLE t WAIT 5 RENAME u", "RENAME", "d.t > d.u"),
         ("ALTER TABLE t NOWAIT DROP INDEX i", "DINDEX", "d.t"),
+        ("SET STATEMENT lock_wait_timeout = 5, max_statement_time = 9 FOR ALTER TABLE t DROP c;", "ALTER", "d.t"),
         ("ALTER TABLE t RENAME COLUMN a TO b", "ALTER", "d.t"),
         ("ALTER TABLE t RENAME INDEX a TO b", "ALTER", "d.t"),
         ("ALTER TABLE t ADD COLUMN (a INT, b INT)", "ALTER", "d.t"),
@@ -91,6 +92,8 @@ def test_ddl(sql: str, type_: str, tables: str) -> None:
         ("RENAME USER a TO b", Kind.DCL),
         ("SET PASSWORD FOR x = 'y'", Kind.DCL),
         ("FLUSH TABLES", Kind.OTHER),
+        ("SET STATEMENT a = 1 FOR INSERT INTO t VALUES (1)", Kind.DML),
+        ("SET STATEMENT a = 1", Kind.OTHER),
         ("", Kind.OTHER),
     ],
 )
