@@ -72,7 +72,7 @@ def _pairs(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, s
 
 
 def _account(given: argparse.Namespace) -> dict[str, str]:
-    """The user and the password; a password on the command line would be seen by everybody on the host."""
+    """The user and the password. There is no option for a password: a process list shows options."""
     found = {"user": given.user} if given.user else {}
     if given.password_file:
         with open(given.password_file, encoding="utf-8") as lines:
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (given.format == "jdbc") != (given.url is not None):
         parser.error("--format jdbc and --url go together, as --format jdbc --url jdbc:postgresql://HOST/DATABASE")
     if given.url is not None and given.checkpoint is None:
-        parser.error("--format jdbc needs --checkpoint: a folder for what the query remembers")
+        parser.error("--format jdbc needs --checkpoint: a folder for the query's checkpoint")
     try:
         from pyspark.errors import PySparkException, StreamingQueryException
         from pyspark.sql import SparkSession
@@ -155,7 +155,7 @@ def _interrupt() -> None:
 
 
 def _cause(error: Exception) -> str:
-    """The line of a Python traceback inside Spark's message that says what happened."""
+    """The line of a Python traceback inside Spark's message that has the error."""
     lines = [line.strip() for line in str(error).splitlines()]
     named = [line for line in lines if re.match(r"(shmstore|consumer)\.[\w.]+: |[A-Z]\w*(Error|Exception): ", line)]
     return named[-1].partition(": ")[2] if named else lines[0] if lines else repr(error)

@@ -4,7 +4,7 @@ Every commit carries the query's id and a number made of batch and step, as Delt
 batch finds the steps that are done and goes on after them, whatever line the crash came at.
 
 The copy is never in memory whole: what Delta cannot do by its log alone (a column dropped, renamed or of another type: delta-rs has no
-column mapping) is written anew, some rows at a time.
+column mapping) is rewritten, some rows at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import CURRENT, SEQ, VALID_TO, Alter, CannotFollow, Merge, Step, Versions
 
 _STEPS = 1 << 16
-PART_BYTES = 8 << 20  # on disk, of the rows that are written anew at a time
+PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
 
 
 class DeltaTarget:
@@ -37,7 +37,7 @@ class DeltaTarget:
         return [field.name for field in self._table.schema().fields]
 
     def done(self, query: str, batch: int) -> bool:
-        """True when this batch of this query is in the copy, whole."""
+        """True when all of this batch of this query is in the copy."""
         return self._version(query) >= batch * _STEPS + _STEPS - 1
 
     def _version(self, query: str) -> int:
@@ -82,7 +82,7 @@ class DeltaTarget:
         return self._table.to_pyarrow_dataset().schema.empty_table()
 
     def _rewrite(self, change: Callable[[pa.Table], pa.Table], properties: CommitProperties | None) -> None:
-        """Write the copy anew, each part of its rows `change`d, in one commit. Raises what `change` raises; then nothing is."""
+        """Rewrite the copy, each part of its rows `change`d, in one commit. Raises what `change` raises, and then writes nothing."""
         assert self._table is not None
         copy = self._table.to_pyarrow_dataset()  # here: delta-rs runs nothing of its own where it asks for `parts`
         schema = change(copy.schema.empty_table()).schema
@@ -129,7 +129,7 @@ class DeltaTarget:
             return
         if SEQ in self._columns():
             raise CannotFollow(
-                f"the copy of {self._name} in {self._path} holds its history: choose another target, or history=True"
+                f"the copy of {self._name} in {self._path} keeps the history of its rows: choose another target, or history=True"
             )
         self._conform(list(step.upserts.schema))
         deletes = step.deletes
@@ -137,13 +137,13 @@ class DeltaTarget:
             if field.name not in step.keys:
                 deletes = deletes.append_column(field, pa.nulls(len(deletes), field.type))
         rows = pa.concat_tables([step.upserts, deletes.select(step.upserts.column_names)])
-        rows = rows.append_column("_gone", pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
+        rows = rows.append_column("_shmstore_deleted", pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
         values = {_quoted(name): f"s.{_quoted(name)}" for name in step.upserts.column_names}
         (
             self._merger(rows, _same(step.keys), properties)
-            .when_matched_delete(predicate="s._gone")
-            .when_matched_update(values, predicate="NOT s._gone")
-            .when_not_matched_insert(values, predicate="NOT s._gone")
+            .when_matched_delete(predicate="s._shmstore_deleted")
+            .when_matched_update(values, predicate="NOT s._shmstore_deleted")
+            .when_not_matched_insert(values, predicate="NOT s._shmstore_deleted")
             .execute()
         )
 
@@ -152,7 +152,7 @@ class DeltaTarget:
             self._write(step.versions.slice(0, 0), properties, mode="append")
             return
         if SEQ not in self._columns():
-            raise CannotFollow(f"the copy of {self._name} in {self._path} holds no history: choose another target")
+            raise CannotFollow(f"the copy of {self._name} in {self._path} keeps no history of its rows: choose another target")
         self._conform(list(step.versions.schema))
         merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", properties)
         merger.when_matched_update({VALID_TO: f"s.{VALID_TO}", CURRENT: "false"}).execute()
@@ -169,7 +169,7 @@ class DeltaTarget:
         altered = schema_evolution.alter(sample, step.clauses, self._name)
         kept = list(altered.schema)[: sample.num_columns] == list(sample.schema)
         if kept and all(clause.kind == "modify" or (clause.kind == "add" and clause.default is None) for clause in step.clauses):
-            self._write(altered, properties, mode="append", schema_mode="merge")  # no row: those there have NULL in what is new
+            self._write(altered, properties, mode="append", schema_mode="merge")  # no rows: those in the copy have NULL there
         else:
             self._rewrite(lambda part: schema_evolution.alter(part, step.clauses, self._name), properties)
 

@@ -1,16 +1,16 @@
 """JdbcTarget: copies of tables in PostgreSQL, MariaDB or MySQL, merged in the database.
 
-A micro-batch is one transaction over all its tables, so that who reads the copies sees whole transactions of the source. A row
-in the table `MARKS`, written in the same transaction, says for each query and table how far it is: a replayed batch is
+A micro-batch is one transaction over all its tables, so that readers of the copies see whole transactions of the source. A row
+in the table `MARKS`, written in the same transaction, says for each query and table how far it is, so that a replayed batch is
 recognised. MySQL and MariaDB commit before and after each DDL by themselves; marks count steps, and each column change is a
-step of its own that changes nothing when it is done already, so that a crash between any two lines is made good by the replay.
+step of its own that changes nothing when it is done already, so that a replay repairs a crash between any two lines.
 
 Changed keys go into a temporary table; rows with these keys are deleted, and rows that are there now are inserted. Unlike
 ON CONFLICT or ON DUPLICATE KEY this is right in any order of changes where a copy has further unique indexes (two rows that
 swap a value), and never touches a row of another key.
 
-Where a table's primary key changes, its copy holds the same rows at that moment, all with a value of the new key that is theirs
-alone, so the copy's key is changed in the same way, before the first row of the new key.
+Where a table's primary key changes, its copy holds the same rows at that moment, each with its own value of
+the new key, so the copy's key is changed in the same way, before the first row of the new key.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STAGE = "_shmstore_stage"
 
 
 def tables_like(database: Database, head: str, tail: str) -> list[str]:
-    """Return the source tables whose copies are there: what is between `head` (``schema.prefix``) and `tail` in their names."""
+    """Return the source tables that have a copy: what is between `head` (``schema.prefix``) and `tail` in their names."""
     schema, _, prefix = head.rpartition(".")
     where = database.dialect.text(schema) if schema else database.dialect.current_schema
     found = [row[0] for row in database.query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = {where}")]
@@ -62,7 +62,7 @@ class JdbcTarget:
         self._own = not schema
         self._schema = schema or database.query(f"SELECT {dialect.current_schema}")[0][0]
         if not self._schema:
-            raise ValueError(f"target {path!r} names no schema, and the URL names no database: use {{database}}.{{table}}")
+            raise ValueError(f"target {path!r} names no schema, and the URL names no database: give {{database}}.{{table}}")
         self._table = f"{dialect.quote(self._schema)}.{dialect.quote(self._bare)}"
         self._marks = f"{dialect.quote(self._schema)}.{MARKS}"
         # PostgreSQL keeps temporary tables in a schema of their own; MySQL's are in one like any other
@@ -75,7 +75,7 @@ class JdbcTarget:
     # ---------------------------------------------------------------- marks
 
     def done(self, query: str, batch: int) -> bool:
-        """True when this batch of this query is in the copy, whole."""
+        """True when all of this batch of this query is in the copy."""
         return self._version(query) >= batch * _STEPS + _STEPS - 1
 
     def _where(self, query: str) -> str:
@@ -83,7 +83,7 @@ class JdbcTarget:
         return f"query = {text(query)} AND name = {text(self._bare)}"
 
     def _version(self, query: str) -> int:
-        # FOR UPDATE: a driver that was given up and still runs waits here, and then sees that the batch is done
+        # FOR UPDATE: an abandoned driver that still runs waits here, and then sees that the batch is done
         found = self._database.query(f"SELECT version FROM {self._marks} WHERE {self._where(query)} FOR UPDATE")
         return int(found[0][0]) if found else -1
 
@@ -93,7 +93,7 @@ class JdbcTarget:
             self._database.execute(f"INSERT INTO {self._marks} VALUES ({text(query)}, {text(self._bare)}, {version})")
 
     def _look(self) -> None:
-        """See what is there: the table's columns and keys; and make the table of marks where it is missing."""
+        """Read the table's columns and keys, and create the table of marks where it is missing."""
         database, text = self._database, self._database.dialect.text
         where = f"table_schema = {text(self._schema)} AND table_name = "
         if not database.query(f"SELECT 1 FROM information_schema.tables WHERE {where}{text(MARKS)}"):
@@ -166,17 +166,19 @@ class JdbcTarget:
         self._look()
 
     def _fit(self, schema: TableSchema, keys: Sequence[str], history: bool) -> None:
-        """Make the table where it is missing, and see that it is a copy of `schema`. Raises `CannotFollow`."""
+        """Create the table where it is missing, and check that it is a copy of `schema`. Raises `CannotFollow`."""
         if self._columns is None:
             self._create(schema, keys, history)
         columns = self._columns or []
         if history != (SEQ in columns):
             fix = "choose another target, or history=True" if not history else "choose another target"
-            raise CannotFollow(f"the copy {self._table} of {self._name} holds {'no' if history else 'its'} history: {fix}")
+            raise CannotFollow(
+                f"the copy {self._table} of {self._name} keeps {'no' if history else 'the'} history of its rows: {fix}"
+            )
         there = {column.lower() for column in columns}
         if missing := [name for name in schema.names if name.lower() not in there]:
             raise CannotFollow(
-                f"{self._name} has columns {', '.join(missing)} that its copy {self._table} has not, with no DDL between that says why: "
+                f"{self._name} has columns {', '.join(missing)} that its copy {self._table} does not have, and no DDL explains it: "
                 "take a new snapshot of the table into a new target"
             )
         wanted = {key.lower() for key in keys} | ({SEQ} if history else set())
@@ -200,8 +202,8 @@ class JdbcTarget:
         except DatabaseError as error:
             raise CannotFollow(
                 f"the primary key of {self._name} is now {', '.join(keys)}, and its copy {self._table} (key {', '.join(sorted(before))}) cannot "
-                f"take it: {error}. Mend the copy's rows, or take a new snapshot of the table into a new target; then start the query again, which "
-                "goes on with this batch"
+                f"be changed to it: {error}. Fix the copy's rows, or take a new snapshot of the table into a new target; then start the query again: it "
+                "continues with this batch"
             ) from error
         self._look()
 

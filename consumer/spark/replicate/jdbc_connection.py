@@ -1,7 +1,7 @@
 """Database: a connection through Spark's own JVM, for copies in a database.
 
 The driver (a jar) is the user's Spark's: ``--packages org.mariadb.jdbc:mariadb-java-client:3.5.6``. One connection is kept, and
-made anew where it was lost. What a driver says becomes one line, without the password; a password is never logged, and nothing
+opened again when it is lost. A driver's errors become one line, without the password; a password is never logged, and nothing
 of the connection is in the query's checkpoint.
 """
 
@@ -29,7 +29,7 @@ _USER_INFO = re.compile(r"//[^/@\s]*@")
 
 
 class DatabaseError(ValueError):
-    """The database, or the way to it, refused. One line, without secrets."""
+    """The database cannot be reached, or refused a statement. One line, without secrets."""
 
 
 class Database:
@@ -39,7 +39,7 @@ class Database:
         kind = url.split(":")[1] if url.startswith("jdbc:") and url.count(":") > 1 else ""
         if kind not in DRIVERS:
             forms = ", ".join(f"jdbc:{name}://HOST:PORT/DATABASE" for name in DRIVERS)
-            raise ValueError(f"url {self._clean(url, {})!r} names no database that copies can be kept in: {forms}")
+            raise ValueError(f"url {self._clean(url, {})!r} names no database that can hold copies: give {forms}")
         self._session = session
         self._url = url
         self._properties = {key: value for key, value in (properties or {}).items() if key != "driver"}
@@ -70,10 +70,12 @@ class Database:
         properties = jvm.java.util.Properties()
         for key, value in self._properties.items():
             properties.setProperty(key, value)
-        with self._told(f"cannot connect to {self.name}"):
+        with self._errors(f"cannot connect to {self.name}"):
             connection = self._load(jvm).connect(self._url, properties)
         if connection is None:
-            raise DatabaseError(f"driver {self._driver} does not know {self.name}: see the form of its URLs")
+            raise DatabaseError(
+                f"driver {self._driver} does not accept {self.name}: see the driver's documentation for the form of its URLs"
+            )
         self._connection = connection
         try:
             self._prepare(connection)
@@ -82,7 +84,7 @@ class Database:
             raise
 
     def _prepare(self, connection: Any) -> None:
-        with self._told(f"cannot use {self.name}"):
+        with self._errors(f"cannot use {self.name}"):
             connection.setAutoCommit(False)
             self._statement = connection.createStatement()
             self._statement.setEscapeProcessing(False)  # braces in values are not JDBC's
@@ -119,23 +121,23 @@ class Database:
         self.connect()
         try:
             yield
-            with self._told("the transaction was not committed"):
+            with self._errors("the transaction was not committed"):
                 self._connection.commit()
         except BaseException:
-            self.close()  # whatever state it is in: the next transaction has a new one
+            self.close()  # its state is unknown: the next transaction opens a new one
             raise
 
     # ---------------------------------------------------------------- statements
 
     def execute(self, sql: str) -> int:
         """Run a statement; return how many rows it changed. Raises `DatabaseError`."""
-        with self._told(f"{self.name} refused {' '.join(sql[:60].split())!r}"):
+        with self._errors(f"{self.name} refused {' '.join(sql[:60].split())!r}"):
             self._statement.execute(sql)
             return int(self._statement.getUpdateCount())
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query; return its rows. Raises `DatabaseError`."""
-        with self._told(f"{self.name} refused {' '.join(sql[:60].split())!r}"):
+        with self._errors(f"{self.name} refused {' '.join(sql[:60].split())!r}"):
             result = self._statement.executeQuery(sql)
             count = range(1, result.getMetaData().getColumnCount() + 1)
             rows = []
@@ -159,8 +161,8 @@ class Database:
     # ---------------------------------------------------------------- errors
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Turn what the driver throws into one line. Java's own text, with its stack, goes no further: it may hold the URL."""
+    def _errors(self, what: str) -> Iterator[None]:
+        """Turn the driver's exceptions into one line: Java's own text, with its stack, may hold the URL with a password."""
         said = None
         try:
             yield
@@ -180,7 +182,7 @@ class Database:
 
 
 def _message(error: Any) -> str:
-    """What an exception and its causes say, each once."""
+    """The messages of an exception and its causes, each once."""
     found: list[str] = []
     for _ in range(4):
         if error is None:

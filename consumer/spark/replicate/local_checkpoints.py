@@ -1,4 +1,4 @@
-"""Where a query's checkpoint is, said in a way that makes it cheap: on this host's disks, without a process for each file.
+"""A location for a query's checkpoint that is cheap to write: on this host's disks, without a process for each file.
 
 Hadoop's local file system sets the mode of each file it makes, and without Hadoop's native library it starts `chmod` for that:
 twice a micro-batch, a quarter of what an empty one costs. Here is the same file system with the call that Java has for it, under a
@@ -36,8 +36,8 @@ public class {_CLASS} extends org.apache.hadoop.fs.RawLocalFileSystem {{
 def checkpoint_location(spark: SparkSession, folder: str | os.PathLike[str]) -> str:
     """Return what to give to ``option("checkpointLocation", ...)`` for a checkpoint in `folder`, a path on the driver's host.
 
-    For queries without state (state is written by executors). What is no local path, or where Spark Connect keeps the JVM out of
-    reach, is returned as it is.
+    For queries without state (state is written by executors). Anything but a local path is returned as it is, and so is
+    everything under Spark Connect, where the JVM is out of reach.
     """
     given = os.fspath(folder)
     scheme, path = _PARTS.fullmatch(given).groups()  # type: ignore[union-attr]
@@ -59,9 +59,9 @@ def _is_local(spark: SparkSession) -> bool:
 
 
 def _install(jvm: Any, spark: SparkSession) -> None:
-    """Have the file system made, where it is not: compiled by the compiler of Spark's own generated code.
+    """Create the file system unless it exists: its class is compiled by the compiler of Spark's own generated code.
 
-    Hadoop keeps the instance for all who ask for the scheme later, so that no class loader but this one need know the class.
+    Hadoop keeps the instance for all who ask for the scheme later, so that no other class loader needs the class.
     """
     session: Any = spark
     conf, root = session._jsparkSession.sessionState().newHadoopConf(), jvm.java.net.URI.create(f"{SCHEME}:///")

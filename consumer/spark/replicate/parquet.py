@@ -4,7 +4,7 @@ The file's own footer says which batch of which query it holds, so that rows and
 batch is recognised. Whoever has the old file open reads it to its end.
 
 A batch is applied while the old file streams into the new one, a row group after the other: memory is bounded by a row group
-and the batch's own changes, however large the table. Every changed table is written anew with each batch, so long triggers
+and the batch's own changes, however large the table. Every changed table is rewritten with each batch, so long triggers
 suit it, and a table format (delta) suits large tables. The file system must have atomic renames.
 """
 
@@ -40,7 +40,7 @@ Rows = Iterator[pa.Table]
 
 
 class Flow(NamedTuple):
-    """A table on its way: its columns, and its rows some at a time."""
+    """A table that is read and written in parts: its columns, and its rows some at a time."""
 
     schema: pa.Schema
     rows: Rows
@@ -125,7 +125,7 @@ class ParquetTarget:
             return Flow(step.upserts.schema, iter([step.upserts]))
         if flow.history:
             raise CannotFollow(
-                f"the copy of {self._name} in {self._path} holds its history: choose another target, or history=True"
+                f"the copy of {self._name} in {self._path} keeps the history of its rows: choose another target, or history=True"
             )
         fields = list(step.upserts.schema)
         touched = pa.concat_tables([step.upserts.select(list(step.keys)), step.deletes.select(list(step.keys))])
@@ -140,7 +140,7 @@ class ParquetTarget:
         if flow is None:
             return Flow(step.versions.schema, iter([step.versions]))
         if not flow.history:
-            raise CannotFollow(f"the copy of {self._name} in {self._path} holds no history: choose another target")
+            raise CannotFollow(f"the copy of {self._name} in {self._path} keeps no history of its rows: choose another target")
         fields = list(step.versions.schema)
         names = schema_evolution.conform(flow.schema.empty_table(), fields, self._name).column_names
         fresh = step.versions.column(SEQ).combine_chunks()
@@ -193,14 +193,14 @@ def _write(path: Path, flow: Flow, mark: dict[bytes, bytes]) -> None:
 
 def _end_versions(part: pa.Table, step: Versions) -> pa.Table:
     """Return `part` where the current versions that a change of the batch follows have ended."""
-    places = pa.array(range(len(part)), pa.int64())
+    numbers = pa.array(range(len(part)), pa.int64())
     ends = step.ends.rename_columns([*step.keys, "_end", "_end_seq"])
-    numbered = part.append_column("_place", places)
+    numbered = part.append_column("_shmstore_number", numbers)
     hit = numbered.filter(numbered.column(CURRENT)).join(ends, list(step.keys), join_type="inner")
     hit = hit.filter(pc.less(hit.column(SEQ), hit.column("_end_seq")))
     if not len(hit):
         return part
-    found = pc.index_in(places, hit.column("_place").combine_chunks())
+    found = pc.index_in(numbers, hit.column("_shmstore_number").combine_chunks())
     return _end(part, pc.is_valid(found), hit.column("_end").combine_chunks().take(found))
 
 

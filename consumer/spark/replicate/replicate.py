@@ -27,7 +27,7 @@ from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, Ste
 from shmstore.consumer.spark.replicate.jdbc_connection import Database
 from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
 from shmstore.consumer.spark.source.source import register
-from shmstore.errors import install
+from shmstore.errors import did_you_mean, install
 
 _NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for an escape of its own, and no brackets
 
@@ -44,9 +44,7 @@ class Target(Protocol):
 
 def _target(format: str, database: Database | None) -> Callable[[str, str], Target]:
     if (database is not None) != (format == "jdbc"):
-        raise ValueError(
-            "a database's URL goes with format='jdbc', and that format needs one: url='jdbc:postgresql://HOST/DATABASE'"
-        )
+        raise ValueError("url and format='jdbc' go together: format='jdbc', url='jdbc:postgresql://HOST/DATABASE'")
     if database is not None:
         from shmstore.consumer.spark.replicate.jdbc import JdbcTarget
 
@@ -61,7 +59,7 @@ def _target(format: str, database: Database | None) -> Callable[[str, str], Targ
         except ImportError as error:
             raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
         return DeltaTarget
-    raise ValueError(f"format {format!r} is unknown: {', '.join(FORMATS)}")
+    raise ValueError(f"format {format!r} is unknown; choose from {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
 
 
 class Replication:
@@ -79,7 +77,7 @@ class Replication:
     ) -> None:
         if "{table}" not in target:
             raise ValueError(
-                f"target {target!r} must hold {{table}}, and {{database}} where tables of several databases are read"
+                f"target {target!r} must contain {{table}}, and {{database}} if tables of several databases are copied"
             )
         self._options = options
         self._template = target.replace("{schema}", "{database}")
@@ -91,24 +89,24 @@ class Replication:
 
     def path(self, database: str, table: str, source: str | None = None) -> str:
         """Return where the copy of a table is: a path, or a table's name. `source` is its server, in a store of several."""
-        return self._place(source).replace("{database}", self._named(database)).replace("{table}", self._named(table))
+        return self._template_of(source).replace("{database}", self._named(database)).replace("{table}", self._named(table))
 
     def _named(self, name: str) -> str:
-        """What stands for a name in a copy's path: a folder of its own, inside the target, that Spark does not take for hidden."""
+        """A name as part of a copy's path: one folder, inside the target, that Spark does not take for hidden."""
         if self._database is None:
             return _NO_FOLDER.sub(lambda found: f"~{ord(found[0]):02X}", name)
         if "." in name:
             raise CannotFollow(
-                f"{name!r} has a dot, which parts schema and table in a database: leave it out (tables='*,!*.{name}')"
+                f"the name {name!r} has a dot, which separates schema and table in a database: leave the table out (tables='*,!*.{name}')"
             )
         return name
 
-    def _place(self, source: str | None) -> str:
+    def _template_of(self, source: str | None) -> str:
         if (source is None) == ("{source}" in self._template):
             raise CannotFollow(
-                f"target {self._template!r} holds {{source}}, and the store has one source: leave it out"
+                f"target {self._template!r} contains {{source}}, but the store has one source: leave {{source}} out"
                 if source is None
-                else f"the store has several sources, whose tables may have the same names: give target a {{source}}, as {{source}}/{self._template!r}"
+                else f"the store has several sources, whose tables may have the same names: give target a {{source}}, as in {{source}}/{self._template}"
             )
         return self._template.replace("{source}", self._named(source or ""))
 
@@ -131,7 +129,7 @@ class Replication:
         with self._writing():
             for source, events in payloads.items():
                 with no_collector():
-                    copies = partial(self._copies, self._place(source))
+                    copies = partial(self._copies, self._template_of(source))
                     changes = collect(events, self._options, self._keys, self._history, copies, source)
                 for (database, table), change in changes.items():
                     steps = change.finish()
@@ -150,7 +148,7 @@ class Replication:
             with self._database.transaction():
                 yield
         except BaseException:
-            self._targets.clear()  # what they know of their tables was rolled back
+            self._targets.clear()  # the state that they remember was rolled back
             raise
 
     def _target(self, source: str | None, database: str, table: str) -> Target:
@@ -160,9 +158,9 @@ class Replication:
             self._targets[source, database, table] = target
         return target
 
-    def _copies(self, place: str, database: str) -> list[str]:
-        """The tables of a database that have a copy: those a dropped database takes with it."""
-        head, tail = place.replace("{database}", self._named(database)).split("{table}", 1)
+    def _copies(self, template: str, database: str) -> list[str]:
+        """The tables of a database that have a copy: a DROP DATABASE drops them all."""
+        head, tail = template.replace("{database}", self._named(database)).split("{table}", 1)
         if self._database is not None:
             from shmstore.consumer.spark.replicate.jdbc import tables_like
 
@@ -228,7 +226,7 @@ def replicate(
     database = None if url is None else Database(spark, url, properties)
     replication = Replication(parsed, target, format, keys=keys, history=history, database=database)
     if database is not None:
-        database.connect()  # what is wrong with the way to it is said before a query runs
+        database.connect()  # a wrong URL or account is an error before a query runs
     register(spark)
     where = checkpoint or os.path.join(target.split("{", 1)[0], "_checkpoint")
     writer = spark.readStream.format("shmstore").options(**given).load().writeStream.foreachBatch(replication)
