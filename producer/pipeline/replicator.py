@@ -106,7 +106,7 @@ class Replicator:
 
     def summary(self) -> Summary:
         """Return the counts so far."""
-        return self._vitals.summary(self._decoder.skipped, self._position)
+        return self._vitals.summary(self._decoder.skipped, self._position, self._decoder.account_statements)
 
     @property
     def stream(self) -> StreamStat:

@@ -22,6 +22,7 @@ class Summary(NamedTuple):
     skipped: int = 0  # events that could not be decoded, with on_error = skip
     blocked_seconds: float = 0.0  # waiting for room in the ring
     position: Position | None = None  # how far the source was read
+    account_statements: int = 0  # left out: they carry secrets
 
 
 class Vitals:
@@ -64,9 +65,10 @@ class Vitals:
         self._put_ms = time.time_ns() // 1_000_000
         self._behind_ms = max(0, self._put_ms - newest_ms)
 
-    def summary(self, skipped: int, position: Position | None) -> Summary:
+    def summary(self, skipped: int, position: Position | None, account_statements: int) -> Summary:
         """Return the counts so far."""
-        return Summary(self.transactions, self.events, self.rows, self.bytes, self.reconnects, skipped, self._blocked, position)
+        put = (self.transactions, self.events, self.rows, self.bytes)
+        return Summary(*put, self.reconnects, skipped, self._blocked, position, account_statements)
 
     def stat(self, skipped: int = 0) -> StreamStat:
         """Return how it goes."""

@@ -31,7 +31,7 @@ class Kind(Enum):
     XA_COMMIT = auto()
     XA_ROLLBACK = auto()
     DDL = auto()  # of a table, index, view, database, routine ...
-    DCL = auto()  # accounts and privileges
+    ACCOUNT = auto()  # accounts, privileges, and where passwords stand besides: it never reaches a store, a file or a log
     DML = auto()  # changes rows: a statement-format event
     OTHER = auto()
 
@@ -46,7 +46,8 @@ class Statement(NamedTuple):
     name: str = ""  # of a savepoint; of a database where a DDL names no table
 
 
-_ACCOUNT = ("USER", "ROLE")
+_ACCOUNT = ("USER", "ROLE", "SERVER")
+_REPLICATION = ("SLAVE", "REPLICA", "GROUP_REPLICATION", "ALL")  # START takes a password
 _DML = frozenset(("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT", "DO", "("))
 _DDL = frozenset(("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"))
 _PLAIN = {"BEGIN": Statement(Kind.BEGIN), "COMMIT": Statement(Kind.COMMIT), "ROLLBACK": Statement(Kind.ROLLBACK)}
@@ -70,8 +71,10 @@ def _read(tokens: Tokens, database: str) -> Statement:
     head = tokens.take().upper
     if head in ("BEGIN", "COMMIT") and tokens.peek() in ("", "WORK"):
         return _PLAIN[head]
-    if head == "START" and tokens.accept("TRANSACTION"):
-        return _PLAIN["BEGIN"]
+    if head == "START":
+        if tokens.accept("TRANSACTION"):
+            return _PLAIN["BEGIN"]
+        return Statement(Kind.ACCOUNT if tokens.peek() in _REPLICATION else Kind.OTHER)
     if head == "ROLLBACK":
         tokens.accept("WORK")
         if not tokens.accept("TO"):
@@ -87,10 +90,10 @@ def _read(tokens: Tokens, database: str) -> Statement:
         return _xa(tokens)
     if head in _DML:
         return Statement(Kind.DML)
-    if head in ("GRANT", "REVOKE"):
-        return Statement(Kind.DCL)
+    if head in ("GRANT", "REVOKE", "CHANGE", "CLONE"):
+        return Statement(Kind.ACCOUNT)
     if head == "SET":
-        return Statement(Kind.DCL if tokens.peek() in ("PASSWORD", "DEFAULT", "ROLE") else Kind.OTHER)
+        return Statement(Kind.ACCOUNT if tokens.peek() in ("PASSWORD", "DEFAULT", "ROLE") else Kind.OTHER)
     if head in _DDL:
         return _ddl(head, tokens, database)
     return Statement(Kind.DDL if head in ("ANALYZE", "OPTIMIZE", "REPAIR", "COMMENT") else Kind.OTHER)
@@ -112,7 +115,7 @@ def _xa(tokens: Tokens) -> Statement:
 
 # What ends the search for the object that a CREATE, ALTER or DROP is about: none of these is a table, database or index.
 _NO_TABLE = frozenset(
-    ["(", "AS", "VIEW", "PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "SEQUENCE", "PACKAGE", "SERVER", "PREPARE", "TEMPORARY"]
+    ["(", "AS", "VIEW", "PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "SEQUENCE", "PACKAGE", "PREPARE", "TEMPORARY"]
 )  # TEMPORARY: of one session, no rows of it are logged
 
 
@@ -126,7 +129,7 @@ def _ddl(head: str, tokens: Tokens, database: str) -> Statement:
         tokens.accept("REPLACE")
     while tokens.left and (word := tokens.take().upper) not in _NO_TABLE:  # what may stand between the verb and the object
         if word in _ACCOUNT:
-            return Statement(Kind.DCL)
+            return Statement(Kind.ACCOUNT)
         if word in ("DATABASE", "SCHEMA"):
             tokens.if_exists()
             return Statement(Kind.DDL, name=tokens.name() if tokens.left else database)
@@ -171,7 +174,7 @@ def _alterations(tokens: Tokens, table: TableName, database: str) -> Statement:
 
 def _rename(tokens: Tokens, database: str) -> Statement:
     if tokens.peek() in _ACCOUNT:
-        return Statement(Kind.DCL)
+        return Statement(Kind.ACCOUNT)
     tokens.accept_one("TABLE", "TABLES")
     tokens.if_exists()
     tables, targets = [], []

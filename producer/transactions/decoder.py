@@ -50,7 +50,6 @@ _MENDS: dict[int, str] = {
     EventCode.EXECUTE_LOAD_QUERY: _LOAD_DATA,
     EventCode.START_ENCRYPTION: "the file is encrypted; read it through its server",
 }
-_OPERATION = {Kind.DDL: "ddl", Kind.DCL: "dcl"}
 
 
 class EventDecoder:
@@ -72,6 +71,7 @@ class EventDecoder:
         self.rows_decoder = RowsDecoder(compiled=compiled)
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
+        self.account_statements = 0  # left out, for they carry secrets
         self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
         self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
         self.executed: ExecutedSet | None = None
@@ -354,7 +354,7 @@ class EventDecoder:
         self._follow(query, statement)
         if self._passes(statement, query):
             self.event_count += 1
-            if statement.kind in _OPERATION:
+            if statement.kind is Kind.DDL:
                 self._write_statement(raw, EntryType.DDL, query, statement, {"in_transaction": "1"})
             else:
                 self._write_statement(raw, EntryType.ROWS, query, statement, {})
@@ -375,7 +375,12 @@ class EventDecoder:
     def _passes(self, statement: Statement, query: events.Query) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             return True  # rows that were put before wait for it
-        if _OPERATION.get(statement.kind, "query") not in self.filter.operations:
+        if statement.kind is Kind.ACCOUNT:
+            if not self.account_statements:
+                self._log.info("statements about accounts (CREATE USER, GRANT, ...) are left out: they carry secrets")
+            self.account_statements += 1
+            return False
+        if ("ddl" if statement.kind is Kind.DDL else "query") not in self.filter.operations:
             return False
         names = statement.tables + statement.targets
         if not names:
