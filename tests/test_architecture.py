@@ -38,7 +38,7 @@ LAYERS = {
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
     "shmstore.consumer": ("consumer table_patterns", "formats", "tail spool metrics", "spark wire"),
-    "shmstore.consumer.spark": ("ddl row_order options", "decode", "source", "replicate"),
+    "shmstore.consumer.spark": ("ddl options", "decode", "source", "replicate"),
     "shmstore.consumer.wire": ("protocol", "encoding", "session", "server"),
 }
 
@@ -49,7 +49,9 @@ PUBLIC_MODULES = tuple(
         "arguments",
         "atomic_file",
         "encoding.arrow",
+        "encoding.arrow_rows",
         "encoding.codec",
+        "encoding.row_order",
         "errors",
         "event",
         "gtids",

@@ -94,12 +94,11 @@ class Feed:
 
     def arrow(self) -> pa.Table:
         """The prepared rows as the source's typed payload has them."""
-        from shmstore.consumer.spark.decode.decoder_reference import Decoder
+        from shmstore.consumer.spark.decode.decoder import Decoder
         from shmstore.consumer.spark.options import Options
 
-        ends = np.cumsum(self.slots["size"]).tolist()
-        payloads = [self.blob[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        return pa.Table.from_batches(Decoder(Options.parse({"store": "s", "tables": "shop.orders"}), ORDERS).batches(payloads))
+        decoder = Decoder(Options.parse({"store": "s", "tables": "shop.orders"}), ORDERS)
+        return pa.Table.from_batches(decoder.batches(self.blob, np.cumsum(self.slots["size"])))
 
 
 @contextmanager

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from shmstore.encoding.codec import Header, decode_stored
 from shmstore.event import Column, TableSchema
 
 try:
@@ -70,7 +71,8 @@ _INTEGERS: dict[str, tuple[pa.DataType, pa.DataType]] = {
     "integer": (pa.int32(), pa.int64()),
     "bigint": (pa.int64(), _UNSIGNED_LONG),
 }
-_BINARY = (
+#: Types whose values are bytes.
+BINARY_TYPES = (
     *("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector", "geometry", "geometrycollection"),
     *("geomcollection", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
 )
@@ -81,7 +83,7 @@ _OTHERS: dict[str, pa.DataType] = {
     "datetime": pa.timestamp("us"),
     "timestamp": pa.timestamp("us", "UTC"),
     "time": pa.duration("us"),
-    **dict.fromkeys(_BINARY, pa.binary()),
+    **dict.fromkeys(BINARY_TYPES, pa.binary()),
 }
 _TEMPORAL = frozenset({"date", "datetime", "timestamp"})
 MAX_DECIMAL_DIGITS = 38
@@ -115,6 +117,34 @@ def widens(found: pa.DataType, planned: pa.DataType) -> bool:
     if pa.types.is_decimal(found) and pa.types.is_decimal(planned):
         return bool(planned.scale >= found.scale and planned.precision - planned.scale >= found.precision - found.scale)
     return bool(pa.types.is_float32(found) and pa.types.is_float64(planned))
+
+
+class Fit(NamedTuple):
+    """How the columns of a table fill planned ones: for each planned one the index of the one of its name; and what differs."""
+
+    mapping: list[int | None]
+    added: list[str]
+    missing: list[str]
+    changed: list[tuple[str, pa.DataType, pa.DataType]]  # name, type found, type planned
+
+    @property
+    def narrowed(self) -> list[tuple[str, pa.DataType, pa.DataType]]:
+        """What of `changed` may have values that the planned type cannot hold."""
+        return [change for change in self.changed if not widens(*change[1:])]
+
+
+def fit(found: TableSchema, plan: TableSchema) -> Fit:
+    """Return how the columns of `found` fill those of `plan`."""
+    if found.columns == plan.columns:
+        return Fit(list(range(len(plan.columns))), [], [], [])
+    there, planned = {column.name: i for i, column in enumerate(found.columns)}, set(plan.names)
+    types = [(c.name, arrow_type(found.columns[there[c.name]]), arrow_type(c)) for c in plan.columns if c.name in there]
+    return Fit(
+        [there.get(name) for name in plan.names],
+        [name for name in there if name not in planned],
+        [name for name in plan.names if name not in there],
+        [change for change in types if change[1] != change[2]],
+    )
 
 
 # ---------------------------------------------------------------- columns
@@ -229,6 +259,7 @@ class Places(NamedTuple):
     time: pa.Array
     server: pa.Array
     row: pa.Array
+    transaction: pa.Array
 
 
 class Events:
@@ -244,9 +275,10 @@ class Events:
         self.schemas = index.schemas
         self.records: NDArray[np.void] = np.frombuffer(memoryview(index.records), RECORD)
 
-    def payload(self, event: int) -> memoryview:
-        """The encoded bytes of an event."""
-        return self.raw[int(self.ends[event - 1]) if event else 0 : int(self.ends[event])]
+    def stored(self, events: NDArray[np.int64]) -> list[tuple[Header, Any]]:
+        """The header and the body of each of `events`, by the reference."""
+        starts = np.where(events > 0, self.ends[events - 1], 0)
+        return [decode_stored(self.raw[a:b])[::2] for a, b in zip(starts.tolist(), self.ends[events].tolist(), strict=True)]
 
     def transactions(self, events: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.Array | None:
         """The transaction of each of `events`, `counts` times over; None where the reference must read it."""
@@ -261,7 +293,8 @@ class Events:
         character for each of the 256 event types. None where the reference must read them.
         """
         found = self._index.places(np.ascontiguousarray(events), np.array(numbers, np.int64), ops)
-        if found is None:
+        transaction = None if found is None else self.transactions(events, self.records["rows"][events])
+        if found is None or transaction is None:
             return None
         seq, op, file, offset, time, server, row = found
         rows = len(op)
@@ -276,6 +309,7 @@ class Events:
             time=_numbers(long, rows, time),
             server=_numbers(long, rows, server),
             row=_numbers(pa.int32(), rows, row),
+            transaction=transaction,
         )
 
     def images(self, events: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str) -> Images | None:

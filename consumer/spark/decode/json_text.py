@@ -7,73 +7,36 @@ that the row image lacks is left out.
 
 from __future__ import annotations
 
-import base64
 import json
 import json.encoder
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
+from shmstore.consumer.formats.values import INTEGERS, base64_text, utc_text, value_text
 from shmstore.event import Column, TableSchema
 
-_EPOCH = datetime(1970, 1, 1)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-
-
-def _bytes(value: Any) -> str:
-    return base64.b64encode(value).decode("ascii")
-
-
 _quote = json.encoder.encode_basestring
-dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_bytes).encode
-
-
-def _date(value: Any, scale: int) -> Any:
-    return date.fromordinal(value + _EPOCH_DAY).isoformat() if type(value) is int else value
-
-
-def _datetime(value: Any, scale: int) -> Any:
-    if type(value) is not int:
-        return value
-    text = (_EPOCH + timedelta(microseconds=value)).isoformat(" ", "microseconds")
-    return text[: 20 + scale] if scale else text[:19]
-
-
-def _timestamp(value: Any, scale: int) -> Any:
-    return _datetime(value, scale).replace(" ", "T") + "Z" if type(value) is int else value
-
-
-def time_text(value: Any, scale: int) -> Any:
-    """Return TIME of `value` microseconds as MySQL prints it with `scale` digits: ``-838:59:59.00``."""
-    if type(value) is not int:
-        return value
-    seconds, micros = divmod(abs(value), 1_000_000)
-    text = f"{'-' if value < 0 else ''}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return f"{text}.{micros:06d}"[: len(text) + 1 + scale] if scale else text
-
-
-_TEXT: dict[str, Callable[[Any, int], Any]] = {"date": _date, "datetime": _datetime, "timestamp": _timestamp, "time": time_text}
-_INTEGERS = frozenset(["tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"])
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=base64_text).encode
 
 
 def _cells(column: Column, values: Sequence[Any]) -> list[str]:
     """The JSON of each of `values`, which are stored values of `column`."""
-    if column.type in _INTEGERS:
+    if column.type in INTEGERS:
         return ["null" if value is None else int.__repr__(value) for value in values]
     if column.type in ("datetime", "timestamp"):
         try:
             return _moments(column, values)
         except pa.ArrowTypeError:
             pass  # a zero date among them, which is text
-    if column.type in _TEXT:
-        text, scale = _TEXT[column.type], column.scale
-        return ["null" if value is None else f'"{text(value, scale)}"' for value in values]
+    if column.type in ("date", "time", "datetime", "timestamp"):
+        text = utc_text(column.scale) if column.type == "timestamp" else value_text(column)
+        return ["null" if value is None else f'"{text(value)}"' for value in values]
     if column.type == "decimal":
         return ["null" if value is None else f'"{value}"' for value in values]
-    return [_quote(value) if type(value) is str else "null" if value is None else dumps(value) for value in values]
+    return [_quote(value) if type(value) is str else "null" if value is None else _dumps(value) for value in values]
 
 
 def _moments(column: Column, values: Sequence[Any]) -> list[str]:

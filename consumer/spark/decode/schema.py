@@ -1,113 +1,35 @@
-"""Schemas: a MySQL column's Spark type, and the rows that each payload yields.
+"""Schemas: the Spark types of a table's columns, and the rows that each payload yields.
 
-MySQL                                            Spark
-TINYINT                                          ByteType; unsigned: ShortType
-SMALLINT                                         ShortType; unsigned: IntegerType
-MEDIUMINT, YEAR                                  IntegerType
-INT                                              IntegerType; unsigned: LongType
-BIGINT                                           LongType; unsigned: DecimalType(20, 0)
-BIT(n)                                           LongType; more than 63 bits: DecimalType(20, 0)
-DECIMAL(p, s)                                    DecimalType(p, s); more than 38 digits: StringType
-FLOAT, DOUBLE                                    FloatType, DoubleType
-DATE                                             DateType
-DATETIME(f)                                      TimestampNTZType
-TIMESTAMP(f)                                     TimestampType
-TIME(f)                                          DayTimeIntervalType (it may be negative, and beyond 24 hours)
-BINARY, VARBINARY, BLOB, GEOMETRY, VECTOR        BinaryType
-CHAR, VARCHAR, TEXT, ENUM, SET, JSON, the rest   StringType
+A column has the Spark type of its Arrow type (`shmstore.encoding.arrow` has the table): as pyspark maps them, a timestamp without a zone
+is TimestampNTZType, a duration DayTimeIntervalType.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType, VariantType
 
+from shmstore.encoding.arrow import arrow_type
 from shmstore.event import Column, TableSchema
-
-_UNSIGNED_LONG = DecimalType(20, 0)
-_INTEGERS: dict[str, tuple[DataType, DataType]] = {
-    "tinyint": (ByteType(), ShortType()),
-    "smallint": (ShortType(), IntegerType()),
-    "mediumint": (IntegerType(), IntegerType()),
-    "year": (IntegerType(), IntegerType()),
-    "int": (IntegerType(), LongType()),
-    "integer": (IntegerType(), LongType()),
-    "bigint": (LongType(), _UNSIGNED_LONG),
-}
-_OTHERS: dict[str, DataType] = {
-    "float": FloatType(),
-    "double": DoubleType(),
-    "date": DateType(),
-    "datetime": TimestampNTZType(),
-    "timestamp": TimestampType(),
-    "time": DayTimeIntervalType(DayTimeIntervalType.DAY, DayTimeIntervalType.SECOND),
-}
-BINARY_TYPES = frozenset(
-    {
-        "binary",
-        "varbinary",
-        "tinyblob",
-        "blob",
-        "mediumblob",
-        "longblob",
-        "vector",
-        "geometry",
-        "point",
-        "linestring",
-        "polygon",
-        "multipoint",
-        "multilinestring",
-        "multipolygon",
-        "geometrycollection",
-        "geomcollection",
-    }
-)
-MAX_DECIMAL_DIGITS = 38
-
-
-def spark_type(column: Column) -> DataType:
-    """Return the Spark type that holds every value of `column` exactly."""
-    kind = column.type
-    if kind in _INTEGERS:
-        return _INTEGERS[kind][column.unsigned]
-    if kind == "bit":
-        return LongType() if column.size < 64 else _UNSIGNED_LONG
-    if kind == "decimal":
-        return DecimalType(column.size, column.scale) if column.size <= MAX_DECIMAL_DIGITS else StringType()
-    if kind in BINARY_TYPES:
-        return BinaryType()
-    return _OTHERS.get(kind, StringType())
 
 
 def image_type(table: TableSchema) -> StructType:
     """Return the struct type of a row image of `table`."""
-    return StructType([StructField(column.name, spark_type(column)) for column in table.columns])
+    return _struct(table.columns)
 
 
 def key_type(table: TableSchema) -> StructType | None:
     """Return the struct type of the primary key of `table`, or None where it has none."""
-    if not table.primary_key:
-        return None
-    return StructType([StructField(table.columns[i].name, spark_type(table.columns[i])) for i in table.primary_key])
+    return _struct(table.columns[i] for i in table.primary_key) if table.primary_key else None
+
+
+def _struct(columns: Iterable[Column]) -> StructType:
+    return StructType(
+        [StructField(column.name, from_arrow_type(arrow_type(column), prefer_timestamp_ntz=True)) for column in columns]
+    )
 
 
 SOURCE_TYPE = StructType(

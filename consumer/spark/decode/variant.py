@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.decode.json_text import time_text
+from shmstore.consumer.formats.values import time_text
 from shmstore.event import Column, TableSchema
 
 _NULL = b"\0"
@@ -77,7 +77,8 @@ def _cell(column: Column) -> Callable[[Any], bytes]:
     if kind in ("datetime", "timestamp"):
         return moment(_TIMESTAMP if kind == "timestamp" else _TIMESTAMP_NTZ, _LONG)
     if kind == "time":
-        return lambda value: _text(time_text(value, scale))
+        text = time_text(scale)
+        return lambda value: _text(text(value))
     if kind == "decimal":
         return _decimal
     if kind == "double":

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from shmstore.consumer.formats.values import time_text
 from shmstore.consumer.spark.ddl import Action, Clause, actions
-from shmstore.consumer.spark.decode import json_text
 from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
 from shmstore.consumer.spark.options import Options
-from shmstore.consumer.spark.row_order import seq_prefix, seq_suffix
 from shmstore.encoding.arrow import PartialImage, column_array
 from shmstore.encoding.codec import Header, decode_schema, decode_stored
+from shmstore.encoding.row_order import seq_prefix, seq_suffix
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
@@ -87,8 +87,8 @@ def columns_of(table: TableSchema, rows: Sequence[Sequence[Any]], zero_dates: st
     arrays = []
     for column, field_, cells in zip(table.columns, fields, values, strict=True):
         if column.type == "time":
-            cells = [json_text.time_text(value, column.scale) for value in cells]
-            arrays.append(pa.array(cells, pa.string()))
+            text = time_text(column.scale)
+            arrays.append(pa.array([None if value is None else text(value) for value in cells], pa.string()))
         else:
             arrays.append(column_array(column, field_.type, cells, zero_dates))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.decode.schema import BINARY_TYPES
+from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.event import Column
 
 _WIDTHS = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "utf16": 4, "utf16le": 4, "utf32": 4, "ucs2": 2, "gbk": 2, "big5": 2, "sjis": 2}

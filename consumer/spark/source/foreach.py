@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from shmstore import CheckpointFile, EventStore
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.multi_source import Sources, is_group
 from shmstore.consumer.spark.source.partition import chunk_of, rows_of

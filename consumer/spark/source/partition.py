@@ -11,8 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from shmstore import Batch, EventStore, PositionNotFound, StoreNotFound
-from shmstore.consumer.spark.decode import decoder_compiled
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.gc_pause import settle
 from shmstore.consumer.spark.decode.schema import RAW_SCHEMA, arrow_schema
 from shmstore.consumer.spark.source.chunk import Address, Chunk
@@ -161,7 +160,7 @@ def rows_of(whole: Chunk, decoder: Decoder, sources: Sources | None) -> Iterator
             if batch.num_rows:
                 yield batch
             continue
-        for batch in decoder_compiled.batches(decoder, chunk.raw, chunk.ends):
+        for batch in decoder.batches(chunk.raw, chunk.ends):
             yield batch if sources is None else sources.named(batch, name)
 
 
@@ -175,7 +174,7 @@ def _raw(chunk: Chunk, decoder: Decoder, source: pa.Array | None) -> pa.RecordBa
     if options.markers:
         wanted |= (entry == EntryType.BEGIN) | (entry == EntryType.END)
     if not options.all_tables:
-        wanted = decoder_compiled.wanted(decoder, chunk.raw, chunk.ends, wanted)
+        wanted = decoder.wanted(chunk.raw, chunk.ends, wanted)
     offsets = np.concatenate(([0], chunk.ends)).astype(np.int32)
     payload = pa.Array.from_buffers(pa.binary(), len(slots), [None, pa.py_buffer(offsets), pa.py_buffer(chunk.raw)])
     batch = pa.RecordBatch.from_arrays(

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from shmstore import EventStore, PositionNotFound
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.schema import schema_of
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of

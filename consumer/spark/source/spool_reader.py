@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from shmstore import Position, PositionNotFound, SlotFlag, SubscriptionInUse
 from shmstore.atomic_file import replace
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import OptionError, Options
 from shmstore.consumer.spark.source.chunk import Chunk
 from shmstore.consumer.spark.source.offset import Offset

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shmstore.consumer.spark.options import HELP, OptionError, Options, Start
-from shmstore.consumer.spark.row_order import seq_prefix, seq_suffix, seqs
 from shmstore.consumer.spark.source.offset import Offset
+from shmstore.encoding.row_order import seq_prefix, seq_suffix, seqs
 
 
 def test_defaults() -> None:

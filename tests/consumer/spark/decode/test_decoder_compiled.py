@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
-from shmstore.consumer.spark.decode import decoder_compiled
-from shmstore.consumer.spark.decode.decoder_reference import Decoder, SchemaChanged
+from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
 from shmstore.consumer.spark.options import Options
 from shmstore.encoding import arrow
@@ -25,22 +24,31 @@ from tests.shmstore.tables import ALL, random_events
 pytestmark = pytest.mark.skipif(not arrow.COMPILED, reason="no compiled columns here")
 
 
+def joined(payloads: Sequence[bytes]) -> tuple[bytes, Any]:
+    return b"".join(payloads), np.cumsum([len(payload) for payload in payloads])
+
+
+def decoded_by_the_reference(decoder: Decoder, payloads: Sequence[bytes]) -> list[pa.RecordBatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow, "COMPILED", False)
+        return list(decoder.batches(*joined(payloads)))
+
+
 def compare(payloads: Sequence[bytes], table: TableSchema | None, *, left: int = 0, **options: str) -> list[dict[str, Any]]:
     """The rows, which both ways must agree on. `left`: how many RecordBatches compiled code leaves to the reference."""
     tables = {"tables": f"{table.database}.{table.table}"} if table else {}
     decoder = Decoder(Options.parse({"store": "s", **tables, **options}), table)
-    reference = pa.Table.from_batches(decoder.batches(payloads), decoder.schema)
-    ends = np.cumsum([len(payload) for payload in payloads])
+    reference = pa.Table.from_batches(decoded_by_the_reference(decoder, payloads), decoder.schema)
     asked = []
-    real = Decoder.batches
+    real = arrow.Events.stored
 
-    def counting(self: Decoder, payloads: Any) -> Any:
+    def counting(self: arrow.Events, events: Any) -> Any:
         asked.append(1)
-        return real(self, payloads)
+        return real(self, events)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "batches", counting)
-        compiled = pa.Table.from_batches(decoder_compiled.batches(decoder, b"".join(payloads), ends), decoder.schema)
+        patch.setattr(arrow.Events, "stored", counting)
+        compiled = pa.Table.from_batches(decoder.batches(*joined(payloads)), decoder.schema)
     compiled.validate(full=True)
     assert len(asked) == left
     assert compiled.combine_chunks().equals(reference.combine_chunks())
@@ -106,14 +114,13 @@ def test_raw_payloads_are_filtered_alike(binlog: Binlog) -> None:
     ]
     events += [*binlog.ddl("DROP DATABASE shop"), *binlog.ddl("TRUNCATE TABLE shop.orders"), *binlog.delete(order_row(1))]
     payloads = encoded(events)
-    ends = np.cumsum([len(payload) for payload in payloads])
     for tables in ("shop.orders", "shop.other", "shop.*", "other.*"):
         decoder = Decoder(Options.parse({"store": "s", "payload": "raw", "tables": tables, "includeDdl": "true"}))
         asked = np.array([event.entry in (EntryType.ROWS, EntryType.DDL) for event in events])
-        found = decoder_compiled.wanted(decoder, b"".join(payloads), ends, asked)
+        found = decoder.wanted(*joined(payloads), asked)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(arrow, "COMPILED", False)
-            reference = decoder_compiled.wanted(decoder, b"".join(payloads), ends, asked)
+            reference = decoder.wanted(*joined(payloads), asked)
         assert found.tolist() == reference.tolist()
         assert found.sum() == {"shop.orders": 4, "shop.other": 3, "shop.*": 6, "other.*": 0}[tables]
 
@@ -132,7 +139,7 @@ def test_what_is_refused_is_refused(binlog: Binlog) -> None:
     for payloads, plan, error in ((zero, table, ZeroDate), (partial, ORDERS, PartialImage), (wider, ORDERS, SchemaChanged)):
         decoder = Decoder(Options.parse({"store": "s", "tables": f"{plan.database}.{plan.table}"}), plan)
         with pytest.raises(error):
-            list(decoder_compiled.batches(decoder, b"".join(payloads), np.cumsum([len(payload) for payload in payloads])))
+            list(decoder.batches(*joined(payloads)))
     assert [row["after"]["day"] for row in compare(zero, table, zeroDates="null")] == [None, None]
     assert compare([*encoded(binlog.insert(order_row(1))), *wider], ORDERS, schemaChanges="follow")[1]["pk"] == {"id": 2}
 
@@ -166,13 +173,13 @@ def test_damage_is_refused_or_read_alike(binlog: Binlog, seed: int) -> None:
         damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         payloads[which] = bytes(damaged)
         try:
-            rows = list(decoder.batches(payloads))
+            rows = decoded_by_the_reference(decoder, payloads)
         except Exception:
             with pytest.raises(Exception):  # noqa: B017, PT011  the reference raises whatever Arrow or Python does
-                list(decoder_compiled.batches(decoder, b"".join(payloads), np.cumsum([len(payload) for payload in payloads])))
+                list(decoder.batches(*joined(payloads)))
             refused += 1
         else:
-            found = list(decoder_compiled.batches(decoder, b"".join(payloads), np.cumsum([len(payload) for payload in payloads])))
+            found = list(decoder.batches(*joined(payloads)))
             a, b = (pa.Table.from_batches(batches, decoder.schema).combine_chunks() for batches in (found, rows))
             assert a.equals(b)  # ORDERS has no float, which could be a NaN
             read += 1

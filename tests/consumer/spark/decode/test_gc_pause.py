@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.gc_pause import settle
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.partition import record_batches

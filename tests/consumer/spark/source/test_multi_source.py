@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from shmstore import EventStore, PositionNotFound, ShmStoreError
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
 from shmstore.consumer.spark.replicate.replicate import Replication

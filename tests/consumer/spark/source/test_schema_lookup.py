@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from shmstore import EventStore, SchemaUnknown
-from shmstore.consumer.spark.decode.decoder_reference import Decoder
+from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader

@@ -8,14 +8,16 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
-from shmstore.consumer.spark.decode.decoder_reference import Decoder, SchemaChanged
+from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import typed_schema
 from shmstore.consumer.spark.options import Options
+from shmstore.encoding import arrow
 from shmstore.encoding.arrow import PartialImage, ZeroDate
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
@@ -93,10 +95,20 @@ MATRIX: list[tuple[Column, Any, str, Any, Any]] = [
 ]
 
 
+@pytest.fixture(autouse=True, params=["compiled", "pure"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to read rows."""
+    if request.param == "pure":
+        monkeypatch.setattr(arrow, "COMPILED", False)
+    elif not arrow.COMPILED:
+        pytest.skip("no compiled columns here")
+
+
 def decode(events: list[Event], table: TableSchema | None = None, **options: str) -> list[pa.RecordBatch]:
     parsed = Options.parse({"store": "s", **({"tables": f"{table.database}.{table.table}"} if table else {}), **options})
     decoder = pickle.loads(pickle.dumps(Decoder(parsed, table)))  # as it goes to the executors
-    batches = list(decoder.batches([encode(event) for event in events]))
+    payloads = [encode(event) for event in events]
+    batches = list(decoder.batches(b"".join(payloads), np.cumsum([len(payload) for payload in payloads])))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema == decoder.schema
@@ -178,7 +190,7 @@ def test_zero_dates(binlog: Binlog) -> None:
 
 
 def test_a_changed_table_stops_a_typed_query_or_is_followed(binlog: Binlog) -> None:
-    """Other columns than planned are an error that names them and the mend; with schemaChanges=follow rules apply."""
+    """Other columns than planned are an error that names them and the fix; with schemaChanges=follow rules apply."""
     wider = ORDERS._replace(columns=(*ORDERS.columns, Column("note", "varchar")))
     old, new = binlog.insert(order_row(1)), binlog.insert((*order_row(2), "n"), table=wider)
     with pytest.raises(SchemaChanged, match=r"note is new.*schemaChanges=follow"):

@@ -1,0 +1,196 @@
+"""The rows of encoded events as columns: what its event says of each row, and its images.
+
+The events of a batch are indexed and cut into runs that one RecordBatch holds; each run is read in one of two ways, with the same
+result: by compiled code (`Events`), or by the reference, which decodes each event to its stored form. What compiled code cannot read,
+a batch or a run, it leaves to the reference, which has the say about errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shmstore.encoding.arrow import RECORD, Events, Images, PartialImage, Places, ZeroDate, read_events, stored_images
+from shmstore.encoding.codec import Header, decode_stored
+from shmstore.encoding.row_order import seqs
+from shmstore.errors import StoreCorrupt
+from shmstore.event import EventType, Position, TableSchema
+
+_OPS = {int(EventType.UPDATE): "u", int(EventType.DELETE): "d", int(EventType.READ): "r"}
+#: A row's op by the type of its event: c (create), u (update), d (delete), r (read, a row of a snapshot).
+OPS = "".join(_OPS.get(type_, "c") for type_ in range(256))
+
+
+class StoredEvents:
+    """Events as `Events` has them, by the reference; of the records only entry, schema and rows are filled."""
+
+    __slots__ = ("_events", "records", "schemas")
+
+    def __init__(self, raw: memoryview | bytes, ends: NDArray[np.int64]) -> None:
+        self._events = [decode_stored(payload) for payload in _payloads(memoryview(raw), ends)]
+        numbers: dict[bytes, int] = {}
+        self.records = np.zeros(len(self._events), RECORD)
+        self.records["entry"] = [header.entry & 255 for header, _, _ in self._events]
+        self.records["schema"] = [
+            -1 if schema is None or body is None else numbers.setdefault(schema, len(numbers)) for _, schema, body in self._events
+        ]
+        self.records["rows"] = [0 if schema is None or body is None else _count(body) for _, schema, body in self._events]
+        self.schemas = list(numbers)
+
+    def stored(self, events: NDArray[np.int64]) -> list[tuple[Header, Any]]:
+        """The header and the body of each of `events`."""
+        return [(self._events[event][0], self._events[event][2]) for event in events.tolist()]
+
+
+def index_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | StoredEvents:
+    """Index the events in `raw`, which end at `ends`. Raises `StoreCorrupt` where one cannot be read."""
+    return read_events(raw, ends) or StoredEvents(raw, ends)
+
+
+def _payloads(raw: memoryview, ends: NDArray[np.int64]) -> Iterator[memoryview]:
+    for start, end in pairwise([0, *ends.tolist()]):
+        if not start <= end <= len(raw):
+            raise StoreCorrupt(f"an event claims bytes {start} to {end} of {len(raw)}")
+        yield raw[start:end]
+
+
+def _count(body: Any) -> int:
+    if type(body) is not list or len(body) != 4:
+        raise StoreCorrupt("a rows event has no images")
+    rows = body[1] if body[3] is None else body[3]
+    if rows is not None and type(rows) is not list:
+        raise StoreCorrupt("a rows event has no images")
+    return len(rows or ())
+
+
+def runs(
+    events: Events | StoredEvents, wanted: NDArray[np.bool_], most: int, *, mixed: bool = False
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the numbers of the events that are `wanted`, in order: cut where the schema changes, unless `mixed`, and after `most` rows,
+    or the event that holds the last of these.
+    """
+    chosen = np.flatnonzero(wanted)
+    schema, rows = events.records["schema"][chosen], np.cumsum(events.records["rows"][chosen])
+    cuts = [] if mixed else (np.flatnonzero(schema[1:] != schema[:-1]) + 1).tolist()
+    for first, last in pairwise([0, *cuts, len(chosen)]):
+        while first < last:
+            before = int(rows[first - 1]) if first else 0
+            after = min(last, int(np.searchsorted(rows, before + most)) + 1)
+            yield chosen[first:after]
+            first = after
+
+
+class Rows(NamedTuple):
+    """The rows of a run, as columns; the images as structs, NULL where a row has none."""
+
+    places: Places
+    before: pa.StructArray
+    after: pa.StructArray
+
+
+def read_rows(
+    events: Events | StoredEvents,
+    run: NDArray[np.int64],
+    table: TableSchema,
+    mapping: Sequence[int | None],
+    image: pa.StructType,
+    *,
+    zero_dates: str,
+    partial: str = "error",
+) -> Rows:
+    """Return the rows of `run`, events of `table`. `mapping` has for each field of `image` the column that fills it, None where it is NULL.
+
+    Raises `ZeroDate`, unless `zero_dates` is ``null``; `PartialImage`, unless `partial` is; `StoreCorrupt`.
+    """
+    types: list[Any] = [None] * len(table.columns)
+    for i, field in zip(mapping, image, strict=True):
+        if i is not None:
+            types[i] = field.type
+    found = None if isinstance(events, StoredEvents) else _compiled(events, run, table, types, zero_dates)
+    if found is None:
+        try:
+            found = _reference(events.stored(run), table, types, zero_dates, partial)
+        except (ZeroDate, PartialImage, StoreCorrupt):
+            raise
+        except (TypeError, ValueError, LookupError, OverflowError, AttributeError, pa.ArrowException) as error:
+            raise StoreCorrupt(f"rows of {table.database}.{table.table} cannot be read: {error}") from error
+    places, images = found
+    count = len(places.row)
+    return Rows(places, *(pa.nulls(count, image) if one is None else one.struct(mapping, image) for one in images))
+
+
+def _compiled(
+    events: Events, run: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str
+) -> tuple[Places, Images] | None:
+    images = events.images(run, table, types, zero_dates)
+    places = None if images is None else events.places(run, [_file_number(file) for file in events.files], OPS.encode())
+    return None if images is None or places is None else (places, images)
+
+
+def _reference(
+    stored: Sequence[tuple[Header, Any]], table: TableSchema, types: Sequence[Any], zero_dates: str, partial: str
+) -> tuple[Places, Images]:
+    bodies = [body for _, body in stored]
+    for header, body in stored:
+        if partial == "error" and (body[0] is not None or body[2] is not None):
+            raise PartialImage(
+                f"a row image of {table.database}.{table.table} at {header.file}:{header.offset} lacks columns, which would show as NULL: "
+                "set binlog_row_image=FULL on the server; or read them as NULL with partial='null' (to_arrow), or with payload=json, "
+                "which leaves them out (Spark)"
+            )
+    counts = [_count(body) for body in bodies]
+    places = stored_places([header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], Spread(counts))
+    return places, stored_images(table, bodies, counts, types, zero_dates)
+
+
+# ---------------------------------------------------------------- what its event says of a row, by the reference
+
+
+class Spread:
+    """Repeats what there is once an event to once a row."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self.counts = np.array(counts, np.int64)
+        self.total = int(self.counts.sum())
+        once = bool((self.counts == 1).all())
+        self._index = None if once else pa.array(np.repeat(np.arange(len(counts)), self.counts))
+
+    def __call__(self, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+        """Return `values`, one an event, as an array."""
+        array = pa.array(values, type_)
+        return array if self._index is None else array.take(self._index)
+
+    def numbers(self, values: Sequence[int]) -> NDArray[np.int64]:
+        """The same as numbers."""
+        return np.repeat(np.array(values, np.int64), self.counts)
+
+    def within(self) -> NDArray[np.int64]:
+        """The number of each row in its event."""
+        return np.arange(self.total) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+
+
+def stored_places(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> Places:
+    """What `Events.places` gives, of events with these headers and ops."""
+    _, _, file, offset, _, time, server, transaction, order, _, _, row, _, _, _ = zip(*headers, strict=True)
+    number = {name: _file_number(name) for name in set(file)}
+    rows = spread.numbers(row) + spread.within()
+    return Places(
+        seq=seqs(spread.numbers([number[name] for name in file]), spread.numbers(offset), spread.numbers(order), rows),
+        op=spread(ops, pa.string()),
+        file=spread(file, pa.string()),
+        offset=spread(offset, pa.int64()),
+        time=spread(time, pa.int64()),
+        server=spread(server, pa.int64()),
+        row=pa.array(rows, pa.int32()),
+        transaction=spread(transaction, pa.string()),
+    )
+
+
+def _file_number(file: str) -> int:
+    """The number of a binlog file, cut to what a `seq` has of it."""
+    return Position(file, 0).file_number & 0xFFFFFFFF
