@@ -1,18 +1,18 @@
-"""Consumer: a store's events in a plain ``for`` loop, acked by going on and given back by an exception.
+"""Consumer: a store's events in a plain ``for`` loop, acked by asking for more and rolled back by an exception.
 
 Plan. An iterator cannot see how the body of a loop ended; it sees only what comes next, so that decides:
 
-    the loop asks for the next batch           the batch in hand was dealt with: ack, then get
-    the ``with`` block ends without exception  the same (a ``break`` lands here): ack
-    the ``with`` block ends by an exception    rollback: everything not acked comes again
-    a new loop starts over the same consumer   rollback: a loop left early and begun again is a retry
+    the loop asks for the next batch             the current batch was processed: ack it, then get the next
+    the ``with`` block ends without exception    the same (also after a ``break``): ack
+    the ``with`` block ends by an exception      rollback: everything not acked comes again
+    a second loop begins over the same consumer  rollback: a loop that was left and begun again is a retry
     ``close()`` without ``with``, process death  nothing is acked: it comes again
 
-With ``auto_ack=False`` the first two ack nothing either: only `Consumer.ack` does. That is for a body that goes on before its
-events are dealt with: a generator (a dlt resource, a Dagster asset) asks for the next batch while its caller still holds the last.
+With ``auto_ack=False`` the first two ack nothing either: only `Consumer.ack` does. That is for a body that asks for more before
+its events are processed: a generator (a dlt resource, a Dagster asset) asks for the next batch while its caller still has the last.
 
-Whatever is in doubt is delivered again, never lost. Writers that must not see an event twice write the last ``batch.position``
-in one transaction with their rows, and begin with `Consumer.seek` to it.
+When in doubt an event is delivered again, never lost. For exactly once, commit ``batch.position`` in the same transaction as your
+rows, and begin with `Consumer.seek` to the last one committed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shmstore import Batch, CheckpointFile, EventStore, Position, PositionNotFou
 from shmstore.event import Event
 from shmstore.start_position import Start
 
-IDLE_SECONDS = 1.0  # without an event for so long, the checkpoint is written
-SHARE = 8  # a batch without limits takes at most this part of the ring, so that room is freed while it is worked on
+IDLE_SECONDS = 1.0  # the checkpoint is written after this long without an event
+SHARE = 8  # a batch without limits takes at most this part of the ring, so that the producer can go on while it is processed
 
 
 class Consumer:
@@ -40,13 +40,13 @@ class Consumer:
                 for event in batch:
                     ...
 
-    `store` is a store's name (or the `EventStore` to read from, which then stays open); `path` the file of a file-backed one.
-    `subscription` names the reader: it goes on at its last ack, in this process or the next, and one process owns it at a
+    `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file.
+    `subscription` names the reader: it continues after its last ack, in this process or the next, and one process owns it at a
     time. `start` says where a new one begins: "earliest", "latest", a sequence, a `Position` (first event after it), a
     datetime, or one of these as text, such as "0-1-4711" or "2026-01-31T12:00:00Z" (`shmstore.start_position` lists them).
 
-    `auto_ack`: going on acks the batch in hand. Give False where going on does not mean that it was dealt with, and call
-    `ack` when it was. A generator is such a place, for its caller asks for the next batch before it has written this one:
+    `auto_ack`: asking for the next batch acks the current one. Give False if the current one may not be processed by then, and
+    call `ack` when it is. In a generator, for example, the caller asks for the next batch before it has written this one:
 
         def orders(consumer):                                 # consumer = Consumer("orders", "dlt", auto_ack=False, timeout=5)
             for batch in consumer:
@@ -55,14 +55,14 @@ class Consumer:
         pipeline.run(orders(consumer))
         consumer.ack()                                        # only now is it in the warehouse
 
-    What is not acked keeps its place in the ring: ack before all of the ring is in hand, or nothing new can come.
+    Events that are not acked stay in the ring: ack before they fill it, or nothing new can come.
 
-    `limit` bounds a batch in the store's own unit (events in ITEMSIZE, memory units in MEMSIZE), `limit_events` and
-    `limit_bytes` in what they say; with none of them a batch is at most an eighth of the ring. `timeout` in seconds ends
-    the iteration when no event came for so long: 0 reads what is there, None (default) waits for ever, using no CPU.
+    `limit` bounds a batch in the store's own unit (events in ITEMSIZE, memory units in MEMSIZE), `limit_events` in events,
+    `limit_bytes` in bytes; without any of them a batch is at most an eighth of the ring. The iteration ends after `timeout`
+    seconds without an event: 0 reads what is there now, None (default) waits for ever, using no CPU.
 
-    `checkpoint` keeps the acked position in a file, so that the subscription outlives the shared memory: True in the state
-    directory ($SHMSTORE_STATE, or ~/.local/state/shmstore), a path for a directory of one's own, False for none.
+    `checkpoint` keeps the acked position in a file, so that the subscription outlives the shared memory: True keeps it in the
+    state directory ($SHMSTORE_STATE, or ~/.local/state/shmstore), a path in that directory, False keeps none.
 
     Raises what `EventStore.attach` and `EventStore.subscribe` raise: `StoreNotFound`, `LayoutMismatch`,
     `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name; iterating, `SubscriptionLost` and `StoreClosed`.
@@ -91,7 +91,7 @@ class Consumer:
         self.store = store if isinstance(store, EventStore) else EventStore.attach(store, path=path)
         self._timeout = timeout
         self._auto_ack = auto_ack
-        self._batch: Batch | None = None  # in hand; None also once it was given back
+        self._batch: Batch | None = None  # the current one; None also after a rollback
         self._stopped = threading.Event()
         self._closed = False
         if limit is None and limit_events is None and limit_bytes is None:
@@ -108,38 +108,37 @@ class Consumer:
             if isinstance(error, PositionNotFound) and file is not None and file.load() is not None:
                 command = f"`shmstore unsubscribe {name} {subscription}`" if checkpoint is True else "removing that file"
                 raise PositionNotFound(
-                    f"{error}. Subscription {subscription!r} was there by its checkpoint {file.path}: {command} lets it begin anew"
+                    f"{error}. Subscription {subscription!r} had acked up to there, says its checkpoint {file.path}: {command} lets it "
+                    "begin as a new one"
                 ) from error
             raise
-        self._reached = self._acked  # last sequence the body has had in hand
+        self._reached = self._acked  # last sequence that the body was given
 
     # ---------------------------------------------------------------- the loop
 
     def __iter__(self) -> Self:
-        """Start a loop. What earlier loops left un-acked comes again."""
+        """Begin a loop. Events that earlier loops did not ack come again."""
         self.rollback()
         return self
 
     def __next__(self) -> Batch:
-        """Ack the batch in hand (not with ``auto_ack=False``), then return the next one that is not empty.
+        """Ack the current batch (not with ``auto_ack=False``), then return the next one that is not empty.
 
-        Ends at the time-out or after `stop`. Raises `StoreError` where the disk refuses the checkpoint: the ack counts, and the
-        next call goes on; the checkpoint is tried again within a second or so, and at the end.
+        Ends at the time-out or after `stop`. Raises `StoreError` if the checkpoint cannot be written: the ack counts all the same,
+        the next call returns the next batch, and the checkpoint is tried again within a second or so, and at the end.
         """
         if self._auto_ack:
             self.ack()
         if self._stopped.is_set():
             raise StopIteration
         seen = max(self._reached, self._acked)
-        if (
-            self.subscription.get_cursor.sequence > seen
-        ):  # the rest of a batch whose `events` were left, what an interrupt let slip
+        if self.subscription.get_cursor.sequence > seen:  # the body left `events` within a batch, or an interrupt lost one
             self.subscription.rollback(seen + 1)
-        whole = self._timeout
-        batch = self._get(IDLE_SECONDS if whole is None else min(IDLE_SECONDS, whole))
-        if not batch and not self._stopped.is_set() and (whole is None or whole > IDLE_SECONDS):
+        timeout = self._timeout
+        batch = self._get(IDLE_SECONDS if timeout is None else min(IDLE_SECONDS, timeout))
+        if not batch and not self._stopped.is_set() and (timeout is None or timeout > IDLE_SECONDS):
             self.subscription.save_checkpoint()  # nothing comes: what was acked last becomes durable now, not with the next ack
-            batch = self._get(None if whole is None else whole - IDLE_SECONDS)
+            batch = self._get(None if timeout is None else timeout - IDLE_SECONDS)
         self._reached = batch.last
         if not batch:
             raise StopIteration
@@ -147,16 +146,16 @@ class Consumer:
         return batch
 
     def events(self) -> Iterator[Event]:
-        """Yield single events; each batch is acked when its last event was dealt with (not with ``auto_ack=False``).
+        """Yield single events; each batch is acked once its last event was processed (not with ``auto_ack=False``).
 
-        A loop left early within a batch counts the events up to and including the one in hand: leaving the ``with`` block
-        without an exception acks those and no more, as does `ack` by hand.
+        After a loop that was left within a batch, the events up to and including the current one count as processed: leaving the
+        ``with`` block without an exception acks those and no more, as does calling `ack`.
         """
         for batch in self:
             self._reached = batch.first - 1
             for sequence, event in enumerate(batch, batch.first):
                 if self._batch is not batch:
-                    break  # it was given back, or `seek` went elsewhere: go on there
+                    break  # rolled back, or `seek` went elsewhere: continue there
                 self._reached = sequence
                 yield event
 
@@ -171,10 +170,10 @@ class Consumer:
         return self.subscription.ack_cursor.sequence
 
     def ack(self, what: Batch | int | Position | None = None) -> None:
-        """Say that all is done up to and with a batch, a sequence or a position; without one, all that was handed out.
+        """Ack everything up to and including a batch, a sequence or a position; without one, all that was delivered.
 
-        That never comes again, and what was handed out behind it stays in hand. Without `what` it does nothing where all is
-        acked. Raises as `Subscription.ack` does: `AckError` for what is acked already or was not got.
+        Acked events never come again; those delivered after them stay delivered. Without `what` it does nothing if all is acked
+        already. Raises as `Subscription.ack` does: `AckError` for what is acked already or was not delivered.
         """
         if what is not None:
             self.subscription.ack(what)
@@ -182,22 +181,23 @@ class Consumer:
             self.subscription.ack(self._reached)
 
     def rollback(self) -> None:
-        """Give back what was not acked: the next batch starts with it again."""
+        """Deliver again what was not acked: the next batch begins with it."""
         self._batch, self._reached = None, self._acked
-        self.subscription.rollback()  # also what an interrupt let slip between the get and the loop
+        self.subscription.rollback()  # also a batch that an interrupt lost between the get and the loop
 
     def seek(self, start: Start) -> None:
-        """Go on at `start`, in the forms of the parameter `start`; what comes before it counts as done, and is acked.
+        """Continue at `start`, in the forms of the parameter `start`; everything before it is acked.
 
-        For who keeps the place beside what is written, and knows it better than the last ack: a sequence counts in one life of
-        the store (`EventStore.epoch`), a ``batch.position`` in all. It leads back to the last ack at most: what is acked may be
-        gone. Raises `PositionNotFound` where `start` is acked, gone or not there yet; nothing was moved then.
+        For a writer that commits its position with its rows, and so knows it better than the last ack. A ``batch.position`` is
+        always valid, a sequence only as long as the store is not re-created (`EventStore.epoch`). It goes back to the last ack at
+        most, because acked events may be overwritten. Raises `PositionNotFound` if `start` is acked, overwritten or not in the
+        store yet, and then moves nothing.
         """
         self.subscription.seek(start)
         self._batch, self._reached = None, self._acked
 
     def stop(self) -> None:
-        """End the iteration: a wait at once, a running body when it asks for the next batch (its batch is acked then).
+        """End the iteration: a wait ends at once, a running body when it asks for the next batch (its batch is acked then).
 
         May be called from another thread or from a signal handler.
         """
@@ -205,11 +205,11 @@ class Consumer:
         self.subscription.interrupt()
 
     def close(self) -> None:
-        """Release the subscription. What is in hand is not acked and comes again to the next owner."""
+        """Release the subscription. The current batch is not acked: the next owner gets it again."""
         if self._closed:
             return
         self._closed = True
-        with suppress(ShmStoreError):  # a store or subscription that is gone has nothing to give back
+        with suppress(ShmStoreError):  # a store or subscription that was removed has nothing to roll back
             self.rollback()
         try:
             self.subscription.close()

@@ -19,7 +19,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from shmstore.event import Position
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.filter import OPERATIONS, Patterns, TableFilter
+from shmstore.start_position import parse_start
 
 PREFIX = "SHMSTORE_"
 
@@ -97,8 +98,8 @@ class Settings:
     binlog: str = _option("", "local binlog file, or folder of them, to read instead of a server")
     start: str = _option(
         "latest",
-        "where to begin if there is nothing to continue from: latest, earliest, FILE:OFFSET, gtid:SET or time:2026-01-31T10:00:00Z "
-        "(UTC, unless it names a zone)",
+        "where to begin if there is nothing to continue from: latest, earliest, FILE:OFFSET, a GTID set (or gtid:SET) or an ISO time "
+        "(or time:TIME; UTC, unless it names a zone)",
     )
     gtid: str = _option(
         "auto",
@@ -193,23 +194,30 @@ class Settings:
             raise SettingsError(f"server_id is {self.server_id}; it must be below 4294967296")
         if self.binlog and (self.snapshot != "never" or self.on_purged == "snapshot"):
             raise SettingsError(
-                "binlog files hold no tables to take a snapshot of: leave snapshot and on_purged, or name a server"
+                "local binlog files hold no tables, so there can be no snapshot: leave out snapshot and on_purged, or binlog"
             )
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SettingsError("tls_cert and tls_key go together: give both or neither")
         if self.tls in ("verify-ca", "verify-identity") and not self.tls_ca:
             raise SettingsError(f"tls is {self.tls!r}, but tls_ca names no file of certificate authorities")
-        if self.start.startswith("time:"):
-            parse_time(self.start[5:])
-        elif self.start.startswith("gtid:"):
+        if isinstance(self.beginning, Position) and not self.beginning.file:
+            if self.binlog:
+                raise SettingsError(f"start is {self.start!r}, a GTID set: binlog files are read from FILE:OFFSET or from a time")
             try:
-                gtid.parse(self.start[5:])
+                gtid.parse(self.beginning.gtids)
             except ValueError as error:
                 raise SettingsError(f"start is {self.start!r}: {error}") from error
-        elif self.start not in ("latest", "earliest"):
-            parse_place(self.start)
         self.endpoints()
         self.table_filter()
+
+    @property
+    def beginning(self) -> str | Position | datetime:
+        """What `start` names: "latest", "earliest", a place (a file, or GTIDs alone) or a time. Raises `SettingsError`."""
+        try:
+            found = parse_start(self.start, sequences=False)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        return str(found) if isinstance(found, int) else found
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the servers, in order of preference."""
@@ -229,7 +237,7 @@ class Settings:
         return tuple(found)
 
     def table_filter(self) -> TableFilter:
-        """Return a new filter as these options describe it."""
+        """Return a new filter for these options."""
         columns = {name: getattr(self, name) for name in ("column_include", "column_exclude", "column_mask", "column_hash")}
         Patterns(self.include)
         return TableFilter(
@@ -237,7 +245,7 @@ class Settings:
         )
 
     def secret(self) -> str:
-        """Return the password; from the file, as it is now, where one is named. Raises `SettingsError`."""
+        """Return the password, read again from its file if one is named. Raises `SettingsError`."""
         if not self.password_file:
             return self.password
         try:
@@ -248,24 +256,6 @@ class Settings:
 
 _HINTS = typing.get_type_hints(Settings)
 _SECRETS = [option.name for option in fields(Settings) if not option.metadata["flag"]]
-
-
-def parse_place(text: str) -> Position:
-    """Return the position that ``FILE:OFFSET`` names. Raises `SettingsError`."""
-    file, colon, offset = text.rpartition(":")
-    if not colon or not file or not (offset.isascii() and offset.isdigit()):
-        allowed = "latest, earliest, FILE:OFFSET, gtid:SET, time:2026-01-31T10:00:00Z"
-        raise SettingsError(f"start is {text!r}; allowed: {allowed}{did_you_mean(text, ('latest', 'earliest'))}")
-    return Position(file, int(offset))
-
-
-def parse_time(text: str) -> float:
-    """Return seconds since 1970 of an ISO 8601 time; without a zone it is UTC. Raises `SettingsError`."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise SettingsError(f"start is 'time:{text}': {error}; write it as time:2026-01-31T10:00:00Z") from error
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -326,7 +316,7 @@ def load_all(
     """Return the settings of `source`, or of every ``[source.NAME]`` of the file, or of the one that a file without any
     describes. Raises `SettingsError`.
 
-    Sources of one store are a group: what is said of the store must be the same for each.
+    Sources of one store are a group: the options of the store must be the same for each.
     """
     flags = flags or {}
     tables, source = _read(config or flags.get("config")), source or flags.get("source")
@@ -358,7 +348,7 @@ def _require_alike(group: list[Settings]) -> None:
     for one in group:
         if one.name in seen:
             raise SettingsError(
-                f"store {one.store!r} has two sources named {one.name!r}: leave name out, or give each its own; by it a source is known again"
+                f"store {one.store!r} has two sources named {one.name!r}: leave name out, or give each its own, by which a restarted producer finds it"
             )
         seen.add(one.name)
         for option in _OF_STORE:
@@ -389,12 +379,12 @@ def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
         if key not in ("producer", "source"):
             raise SettingsError(f"config: [{key}] is unknown{did_you_mean(key, ('producer', 'source'))}")
     if not isinstance(tables.get("producer", {}), dict):
-        raise SettingsError("config: write what holds for every source under [producer]")
+        raise SettingsError("config: write the options for every source under [producer]")
     sources = tables.get("source", {})
     if not isinstance(sources, dict) or not all(isinstance(table, dict) for table in sources.values()):
         raise SettingsError("config: write each source as [source.NAME]")
-    said = {key for table in (tables.get("producer", {}), *sources.values()) for key in table}
-    if mode & stat.S_IROTH and (secrets := [name for name in _SECRETS if name in said]):
+    given = {key for table in (tables.get("producer", {}), *sources.values()) for key in table}
+    if mode & stat.S_IROTH and (secrets := [name for name in _SECRETS if name in given]):
         where = os.fspath(config)
         logging.getLogger("producer").warning(
             "config %r holds %s and everybody on this host may read it: chmod o-r %s, or set %s instead",

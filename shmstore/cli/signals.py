@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for commands that run until they are told to stop."""
+"""SIGTERM and Ctrl-C for commands that run until they are stopped."""
 
 from __future__ import annotations
 

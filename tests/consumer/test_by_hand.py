@@ -37,7 +37,7 @@ def store() -> Iterator[EventStore]:
 
 
 def test_acks_one_by_one(store: EventStore) -> None:
-    """ack(sequence) is cumulative and leaves the rest in hand: six acks of six events ack six, and the loop goes on behind its batch."""
+    """ack(sequence) is cumulative and leaves the rest delivered: six acks of six events ack six, and the loop goes on behind its batch."""
     for number in range(7):
         store.put(transaction(number))
     with Consumer(store.name, "audit", timeout=0, limit_events=6) as consumer:
@@ -55,7 +55,7 @@ def test_acks_one_by_one(store: EventStore) -> None:
 
 @pytest.mark.parametrize("what", ["sequence", "position", "batch"])
 def test_ack_by_hand_of_a_part(store: EventStore, what: str) -> None:
-    """What was acked by hand never comes again; the rest of the batch stays in hand, and an exception gives just that back."""
+    """What was acked by hand never comes again; the rest of the batch stays delivered, and an exception rolls back just that."""
     store.put(transaction(0))
     store.put(transaction(1, rows=3))
 
@@ -89,7 +89,7 @@ def test_without_auto_ack(store: EventStore) -> None:
 
 
 def test_events_without_auto_ack(store: EventStore) -> None:
-    """events() left early hands out no more than the event in hand: ack() acks up to it, and without that nothing is left out either."""
+    """events() left early hands out no more than the current event: ack() acks up to it, and without that nothing is left out either."""
     store.put(transaction(0, rows=4))
     for by_hand in (False, True):
         with Consumer(store.name, "audit", auto_ack=False, timeout=0) as consumer:
@@ -224,10 +224,10 @@ def test_a_checkpoint_that_is_too_old(tmp_path: Path, own_folder: bool) -> None:
             store.put(transaction(8))
             with pytest.raises(PositionNotFound, match=rf"`shmstore snapshot {name} --tables") as refused:
                 Consumer(name, "audit", checkpoint=checkpoint)
-            command = re.search(rf"`shmstore (unsubscribe {name} audit)` lets it begin anew", str(refused.value))
+            command = re.search(rf"`shmstore (unsubscribe {name} audit)` lets it begin as a new one", str(refused.value))
             if own_folder:
                 file = tmp_path / "own" / name / "audit.json"
-                assert f"{file}: removing that file lets it begin anew" in str(refused.value)
+                assert f"{file}: removing that file lets it begin as a new one" in str(refused.value)
                 file.unlink()
             else:
                 assert command is not None
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_is_too_old(tmp_path: Path, own_folder: bool) -> None:
 
 
 def test_an_evicted_reader(tmp_path: Path) -> None:
-    """A loop whose subscription was evicted ends with an error that names the command, after which it begins anew."""
+    """A loop whose subscription was evicted ends with an error that names the command, after which it begins again."""
     name = free_name()
     with EventStore.create(name, capacity=4, lag="evict", evict_after=0.0) as store:
         try:

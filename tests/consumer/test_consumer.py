@@ -91,7 +91,7 @@ def test_exception_gives_the_batch_back(store: EventStore) -> None:
 
 
 def test_leaving_in_order_acks(store: EventStore) -> None:
-    """A `break` followed by an orderly end of the with block acks the batch in hand."""
+    """A `break` followed by an orderly end of the with block acks the current batch."""
     store.put(transaction(0))
     with Consumer(store.name, "audit", timeout=0) as consumer:
         for _batch in consumer:
@@ -100,7 +100,7 @@ def test_leaving_in_order_acks(store: EventStore) -> None:
 
 
 def test_new_loop_is_a_retry(store: EventStore) -> None:
-    """A loop begun anew inside the with block, as a retry does, starts with the batch whose body raised."""
+    """A loop begun again inside the with block, as a retry does, starts with the batch whose body raised."""
     store.put(transaction(0))
     firsts = []
     with Consumer(store.name, "audit", timeout=0) as consumer:
@@ -117,7 +117,7 @@ def test_new_loop_is_a_retry(store: EventStore) -> None:
 
 
 def test_close_acks_nothing(store: EventStore) -> None:
-    """Without a with block, close() leaves what is in hand to the next owner; a closed consumer says that it is."""
+    """Without a with block, close() leaves the current batch to the next owner; a closed consumer says that it is."""
     store.put(transaction(0))
     consumer = Consumer(store.name, "audit", timeout=0)
     assert next(consumer).last == 2
@@ -129,7 +129,7 @@ def test_close_acks_nothing(store: EventStore) -> None:
 
 
 def test_events_ack_what_was_passed(store: EventStore) -> None:
-    """events() yields single events; leaving in order in mid-batch acks those up to the one in hand, and no more."""
+    """events() yields single events; leaving in order in mid-batch acks those up to the current one, and no more."""
     store.put(transaction(0, rows=4))
     with Consumer(store.name, "audit", timeout=0) as consumer:
         for event in consumer.events():
@@ -323,7 +323,7 @@ def test_interrupts_lose_nothing(store: EventStore, seed: int) -> None:
 
 
 def test_checkpoint_outlives_the_store(state: Path) -> None:
-    """A subscription resumes after its last acked transaction even when the segment is gone and was filled anew."""
+    """A subscription resumes after its last acked transaction even when the segment was removed and filled again."""
     name = f"consumer{os.getpid()}_{next(_numbers)}"
     for again in range(2):
         with EventStore.create(name, capacity=256) as store:
@@ -355,7 +355,7 @@ def test_checkpoint_of_an_idle_reader(store: EventStore, state: Path) -> None:
 
 def test_checkpoint_is_optional(store: EventStore, state: Path, tmp_path: Path) -> None:
     """checkpoint=False writes no file; a path puts it there."""
-    store.subscribe("keep")  # or what the first reader acked would be gone
+    store.subscribe("keep")  # or what the first reader acked would be overwritten
     store.put(transaction(0))
     with Consumer(store.name, "none", timeout=0, checkpoint=False) as consumer:
         assert len(list(consumer)) == 1

@@ -46,7 +46,7 @@ def test_a_good_server(any_server: Server) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_retention_and_start_position(flavor: str) -> None:
-    """Short retention is a warning with SQL that fixes it; the hours until the start position is purged are told."""
+    """Short retention is a warning with SQL that fixes it; the hours until the start position is purged are shown."""
     with start_server(flavor) as server:
         execute(server, "mysql", "FLUSH BINARY LOGS", "SET GLOBAL binlog_expire_logs_seconds = 7200")
         findings = findings_of(server, start="binlog.000001:4")
@@ -66,7 +66,7 @@ def test_retention_and_start_position(flavor: str) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_where_the_store_goes_on(flavor: str) -> None:
-    """What the server lacks of what comes next is told as the producer would, by GTIDs: also where files never expire, and at
+    """What the server lacks of what comes next is reported as the producer would, by GTIDs: also where files never expire, and at
     another server, whose files have other names."""
     store = store_name()
     with start_server(flavor, ["--binlog-expire-logs-seconds=0"]) as server, EventStore.create(store, capacity=64) as made:
@@ -110,7 +110,7 @@ def test_server_ids(flavor: str) -> None:
 
 
 def test_a_server_without_row_metadata() -> None:
-    """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no fix is told that it refuses."""
+    """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no fix is named that it refuses."""
     have = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_checksum": "CRC32", "gtid_mode": "OFF"}
     server = ServerAsked(Endpoint("127.0.0.1", 3306), "5.6.24-log", False, have)
     fixes = {finding.check: finding.fix for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}

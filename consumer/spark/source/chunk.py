@@ -1,4 +1,4 @@
-"""Chunk: events out of a store on their way to an executor, and the address that other hosts get them from."""
+"""Chunk: events out of a store on their way to an executor, and the address where other hosts request them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY_BYTES = 32
 
 
 class Address(NamedTuple):
-    """Where events are served, and the key that opens it."""
+    """Where events are served, and the key to request them."""
 
     host: str
     port: int

@@ -20,7 +20,7 @@ from shmstore.consumer.spark.source.offset import Offset
 
 
 class Lag(NamedTuple):
-    """What a query has not finished yet. `seconds` is the age difference of the events at both ends, by the server's clock."""
+    """What a query has not processed yet. `seconds` is the age difference of the events at both ends, by the server's clock."""
 
     query: str
     store: str
@@ -30,10 +30,10 @@ class Lag(NamedTuple):
 
 
 def lag_of(query: str, end: dict[str, Any], latest: dict[str, Any] | None) -> Lag | None:
-    """Return the lag between a source's end offset and the newest event; None for another kind of source.
+    """Return the lag between a source's end offset and the newest event; None for a source that is not shmstore.
 
-    Bytes and seconds are read from the segment: on another host than the store's they are 0 and only the events count.
-    Raises nothing: a lag that cannot be told must not stop a query.
+    Bytes and seconds are read from the shared memory: on a host other than the store's they are 0, and only the events count.
+    Raises nothing: a lag that cannot be computed must not stop a query.
     """
     try:
         done = Offset.of(end)
@@ -62,7 +62,7 @@ class LagListener(StreamingQueryListener):
         self._report = report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to tell yet."""
+        """There is nothing to report yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Report the lag of each source."""
@@ -73,10 +73,10 @@ class LagListener(StreamingQueryListener):
                 self._report(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """An idle query is behind by nothing that is whole."""
+        """An idle query has processed every whole transaction."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing more to tell."""
+        """There is nothing more to report."""
 
 
 def _offset(text: str | None) -> dict[str, Any] | None:

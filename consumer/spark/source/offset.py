@@ -2,8 +2,8 @@
 
 An offset says "everything up to and including this event". Spark writes it to the checkpoint as JSON and compares the
 text, so the keys come in one fixed order and nothing in it depends on a clock. `seq` finds the event fast while the
-store lives; the binlog position finds it again in a re-created store, whose epoch differs. In a store of several sources `gtids` says
-where each of them stands (`shmstore.consumer.spark.source.multi_source`).
+store exists; the binlog position finds it again in a re-created store, whose epoch differs. In a store of several sources `gtids` says
+how far each of them is (`shmstore.consumer.spark.source.multi_source`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 class Offset(NamedTuple):
-    """A place in a store: the last event read. `seq` is -1 before the first event.
+    """The last event that was read. `seq` is -1 before the first event.
 
     `inside` is the transaction that it is a part of, in a store of several sources: `gtids` are from before it.
     """
@@ -38,7 +38,7 @@ class Offset(NamedTuple):
 
     @property
     def of_group(self) -> bool:
-        """Whether it is a place in a store of several sources."""
+        """Whether it is of a store with several sources."""
         return "=" in self.gtids
 
     @property
@@ -66,7 +66,7 @@ class Offset(NamedTuple):
         version = value.get("version")
         if version != VERSION:
             raise ValueError(
-                f"offset of version {version!r} in the checkpoint: this shmstore reads version {VERSION}; upgrade the reader"
+                f"the checkpoint has an offset of version {version!r}, and this shmstore reads version {VERSION}: upgrade the reader"
             )
         try:
             return cls(
@@ -80,7 +80,7 @@ class Offset(NamedTuple):
                 str(value.get("inside", "")),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"offset {value!r} is not one of shmstore: {error}") from error
+            raise ValueError(f"offset {value!r} is not an offset of shmstore: {error}") from error
 
     @classmethod
     def at(cls, store: str, epoch: int, seq: int, position: Position | None) -> Offset:
@@ -90,8 +90,8 @@ class Offset(NamedTuple):
         return cls(store, epoch, seq, position.file, position.offset, position.gtids, position.row)
 
     def __str__(self) -> str:
-        place = self.gtids if self.of_group else f"{self.file}:{self.offset}" if self.file else "the start"
-        return f"{place} (event {self.seq} of epoch {self.epoch:016x})"
+        where = self.gtids if self.of_group else f"{self.file}:{self.offset}" if self.file else "the start"
+        return f"{where} (event {self.seq} of epoch {self.epoch:016x})"
 
     def to_json(self) -> str:
         """Return the text that `startingOffsets` takes."""

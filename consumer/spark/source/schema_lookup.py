@@ -20,8 +20,8 @@ from shmstore.event import EntryType, TableSchema
 def find_table(options: Options) -> TableSchema:
     """Return the newest columns of the one table that `options` names.
 
-    They come from the newest event of the table in the ring; where the ring has moved on, from what an earlier query saw,
-    which is kept beside the checkpoints. Raises `SchemaUnknown` where the table was never seen.
+    They come from the newest event of the table in the ring; if the ring holds none, from a file that an earlier query wrote
+    next to the checkpoints. Raises `SchemaUnknown` where the table was never seen.
     """
     database, table = options.tables[0].split(".", 1)
     folder = Path(options.state_directory or state_directory()) / options.store / "tables"
@@ -47,7 +47,7 @@ def find_table(options: Options) -> TableSchema:
 
 
 def _what_is_there(store: EventStore, name: str) -> str:
-    """Tables of which the store has rows, and who keeps it from having more."""
+    """The tables of which the store has rows, and the reader that keeps it from having more."""
     names = sorted({f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store))})
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -58,7 +58,7 @@ def _what_is_there(store: EventStore, name: str) -> str:
 
 
 def holdup_of(store: EventStore, but: str = "") -> str:
-    """What to say where nothing new comes because a reader, any `but` this one, does not read on; empty where there is none."""
+    """The message if nothing new comes because a reader other than `but` does not read on; empty if there is none."""
     stat = store.stat()
     if stat.room_wanted is None or stat.slowest is None or stat.slowest.name == but:
         return ""

@@ -118,5 +118,5 @@ def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.
 def test_files_without_tables_are_no_source_of_a_snapshot() -> None:
     """Local binlog files: the option is refused, not ignored."""
     for option in ({"snapshot": "initial"}, {"on_purged": "snapshot"}):
-        with pytest.raises(SettingsError, match="binlog files hold no tables"):
+        with pytest.raises(SettingsError, match="local binlog files hold no tables"):
             load_settings(flags={"store": "s", "binlog": "/tmp", **option}, environ={})

@@ -219,7 +219,7 @@ def test_rm_forgets_checkpoints_when_asked(store: EventStore, state: Path) -> No
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
     run("create", store.name, "--capacity", "64")
     run("rm", store.name)
-    run("rm", store.name, "--forget")  # of a store that is gone already
+    run("rm", store.name, "--forget")  # of a store that was removed already
     assert list(state.rglob("*.json")) == []
     assert "no store" in run("rm", store.name, "--forget", code=2)
 
@@ -270,7 +270,7 @@ def test_tail_subscribed_goes_on(store: EventStore) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("subscribed", [True, False])
-def test_tail_follows_until_told_to_stop(store: EventStore, number: signal.Signals, code: int, subscribed: bool) -> None:
+def test_tail_follows_until_stopped(store: EventStore, number: signal.Signals, code: int, subscribed: bool) -> None:
     """`tail` prints events as they come, and SIGTERM or Ctrl-C end it at once and in order, with all that it printed acked."""
     process = started("tail", store.name, "--tables", "shop.*", *(["--subscription", "out"] if subscribed else []))
     assert process.stdout is not None

@@ -94,10 +94,10 @@ def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]
     """The help of `tail` has a paragraph on each format, and says what a shape lacks beside the tool that it is of."""
     with pytest.raises(SystemExit):
         parser(COMMANDS, FILLS).parse_args(["tail", "--help"])
-    told = capsys.readouterr().out.partition("formats:")[2]
-    assert re.findall(r"^  (\w+) ", told, re.MULTILINE) == list(FORMATS)
-    assert "tableChanges says of dropped tables only" in told
-    assert "without def and old" in told
+    text = capsys.readouterr().out.partition("formats:")[2]
+    assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == list(FORMATS)
+    assert "tableChanges says of dropped tables only" in text
+    assert "without def and old" in text
 
 
 def help_of(*words: str) -> str:

@@ -126,7 +126,7 @@ def test_produce_and_tail(own: Server, name: str, number: signal.Signals, code: 
     ]
 
 
-def test_refusals_name_the_mend(own: Server, name: str) -> None:
+def test_refusals_name_the_fix(own: Server, name: str) -> None:
     """A server that cannot be read from as it is: one line that names the fix, exit code 2, no store left behind."""
     at = ["--port", str(own.port), "--store", name]
     with socket.socket() as taken:

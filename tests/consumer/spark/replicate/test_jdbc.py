@@ -160,7 +160,7 @@ def test_columns_follow_ddl_and_replays_of_a_cut_batch(
     assert target.select("orders", "id, amount, placed, seen, state, flag, note, due") == texts([*old, new])
 
 
-def test_keys_are_told_apart_byte_by_byte(target: Copies, spark: Any, binlog: Binlog) -> None:
+def test_keys_are_compared_byte_by_byte(target: Copies, spark: Any, binlog: Binlog) -> None:
     """Keys that a collation would call equal are two rows, and a key that changes its case is one."""
     words = TableSchema("shop", "words", (Column("w", "varchar", size=40, charset="utf8mb4"), Column("n", "int")), (0,))
     copy = replication(target, spark)
@@ -182,7 +182,7 @@ def test_a_key_of_two_columns_and_swapped_unique_values(target: Copies, spark: A
 
 @pytest.mark.parametrize("history", [False, True])
 def test_a_change_of_the_primary_key_is_followed(target: Copies, spark: Any, binlog: Binlog, history: bool) -> None:
-    """In mid-stream, in one batch with rows of both keys: the copy gets the new key, and rows are told apart by it alone."""
+    """In mid-stream, in one batch with rows of both keys: the copy gets the new key, and rows are distinguished by it alone."""
     columns = (Column("id", "int", nullable=False), Column("word", "varchar", size=400, charset="utf8mb4"), Column("n", "int"))
     old = TableSchema("shop", "words", columns, (0,))
     new = old._replace(primary_key=(1, 2))

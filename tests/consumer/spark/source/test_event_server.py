@@ -1,4 +1,4 @@
-"""Events over TCP: those who know the key get what they ask for, others nothing."""
+"""Events over TCP: clients that know the key get what they request, others nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_events_arrive_as_they_were_put(server: EventServer, store: EventStore, 
     assert chunk.slots["offset"].tolist() == [event.position.offset for event in events[3:41]]
 
 
-def test_what_is_gone_is_said(server: EventServer, store: EventStore, binlog: Binlog) -> None:
+def test_missing_events_are_an_error(server: EventServer, store: EventStore, binlog: Binlog) -> None:
     """A range that the store does not hold is the error that the store gives."""
     store.put(binlog.insert(order_row(1)))
     with pytest.raises(PositionNotFound, match="is not in store"):
@@ -49,7 +49,7 @@ def test_what_is_gone_is_said(server: EventServer, store: EventStore, binlog: Bi
 
 
 def test_strangers_get_nothing_and_hold_nobody_up(server: EventServer, store: EventStore, binlog: Binlog) -> None:
-    """A wrong key is refused, and a peer that says nothing keeps nobody waiting."""
+    """A wrong key is refused, and a client that says nothing keeps nobody waiting."""
     store.put(binlog.insert(order_row(1)))
     with socket.create_connection((server.address.host, server.address.port)):
         with pytest.raises((AuthenticationError, EOFError, ConnectionError)):
@@ -65,15 +65,15 @@ def test_a_closed_server_refuses(server: EventServer) -> None:
 
 
 def test_an_answer_cut_short_is_no_answer(binlog: Binlog, store: EventStore) -> None:
-    """A server that dies in mid-answer is an error, not the end of the events."""
+    """A server that dies in the middle of a reply is an error, not the end of the events."""
     store.put(binlog.insert(order_row(1)))
 
     def broken(first: int, last: int) -> Iterator[Chunk]:
         yield from read_store(store, first, last)
-        raise OSError("the store's host is gone")
+        raise OSError("the store's host is down")
 
     server = EventServer(broken, "127.0.0.1")
-    with pytest.raises(ConnectionError, match="mid-answer"):
+    with pytest.raises(ConnectionError, match="in the middle of a reply"):
         list(fetch(server.address, 0, 2))
     server.close()
 
@@ -109,7 +109,7 @@ def at_its_end(stranger: socket.socket) -> bool:
 
 def test_a_stranger_has_its_time(server: EventServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not prove that it knows the key is closed after its time, also one that sends a byte now and then."""
-    monkeypatch.setattr(event_server, "PROOF", 0.5)
+    monkeypatch.setattr(event_server, "LOGIN_SECONDS", 0.5)
     with connected(server) as silent, connected(server) as dribbling:
         over = threading.Event()
 
@@ -138,8 +138,8 @@ def test_a_stranger_has_its_time(server: EventServer, monkeypatch: pytest.Monkey
 def test_strangers_take_no_threads_from_readers(store: EventStore, binlog: Binlog, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are so many threads and no more, and strangers that take all of them soon go for one who knows the key."""
     monkeypatch.setattr(event_server, "MOST", 4)
-    monkeypatch.setattr(event_server, "HURRY", 0.1)
-    monkeypatch.setattr(event_server, "PROOF", 600.0)
+    monkeypatch.setattr(event_server, "LOGIN_SECONDS_BUSY", 0.1)
+    monkeypatch.setattr(event_server, "LOGIN_SECONDS", 600.0)
     store.put(binlog.insert(order_row(1)))
     server = EventServer(partial(read_store, store), "127.0.0.1")
     strangers = [connected(server) for _ in range(20)]
@@ -184,8 +184,8 @@ def test_more_readers_than_threads(store: EventStore, binlog: Binlog, monkeypatc
 
 def test_who_asks_nothing_or_reads_nothing_goes(store: EventStore, binlog: Binlog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that knows the key keeps no thread for ever: it has a time to ask, and one in which to take some of the answer."""
-    monkeypatch.setattr(event_server, "QUESTION", 0.3)
-    monkeypatch.setattr(event_server, "STALLED", 0.3)
+    monkeypatch.setattr(event_server, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(event_server, "STALLED_SECONDS", 0.3)
     store.put(binlog.insert(order_row(1)))
 
     def endless(first: int, last: int) -> Iterator[Chunk]:
@@ -196,7 +196,7 @@ def test_who_asks_nothing_or_reads_nothing_goes(store: EventStore, binlog: Binlo
     server = EventServer(endless, "127.0.0.1")
     address = (server.address.host, server.address.port)
     with Client(address, authkey=server.address.key) as silent, Client(address, authkey=server.address.key) as stalled:
-        os.write(stalled.fileno(), event_server._QUESTION.pack(0, 2))
+        os.write(stalled.fileno(), event_server._REQUEST.pack(0, 2))
         await_that(lambda: readers() == 2)
         with pytest.raises((EOFError, ConnectionError)):
             silent.recv_bytes()
