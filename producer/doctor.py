@@ -10,7 +10,7 @@ from shmstore.producer.connection.dump import replica_id
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import PrivilegeMissing
-from shmstore.producer.settings import Settings, parse_place
+from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import may_select
 from shmstore.producer.start.choose import check_place
 from shmstore.producer.start.gtid_position import answered
@@ -232,7 +232,4 @@ def _start_position(settings: Settings) -> Position | None:
     position = lowest(checkpoint.position for checkpoint in checkpoints(settings.store, settings.state or None).values())
     if position is not None:
         return position
-    if settings.start.startswith("gtid:"):
-        return Position("", 0, settings.start[5:])
-    simple = settings.start in ("latest", "earliest") or settings.start.startswith("time:")
-    return None if simple else parse_place(settings.start)
+    return settings.beginning if isinstance(settings.beginning, Position) else None

@@ -1,7 +1,8 @@
-"""Where to begin: one grammar, for `EventStore.subscribe`, `find` and `seek`, for ``shmstore tail --from`` and Spark's ``startingOffsets``.
+"""Where to begin: one grammar, for `EventStore.subscribe`, `find` and `seek`, for ``shmstore tail --from``, ``shmstore produce --start``
+and Spark's ``startingOffsets``.
 
 earliest, latest                 the oldest event that is kept; what comes from now on
-4711                             a sequence: that event
+4711                             a sequence: that event (of a store; a binlog has none)
 binlog.000003:1520               a place in the binlog: the first event after it
 0-1-4711, gtid:UUID:1-4711       a GTID set: what follows the transaction with which it was complete
 2026-01-31T12:00:00Z, time:...   ISO 8601, UTC without a zone: the first transaction that ends then or later
@@ -16,15 +17,23 @@ from shmstore.event import Position
 from shmstore.gtids import well_formed
 
 Start = str | int | Position | datetime
-FORMS = "earliest, latest, a sequence (4711), FILE:OFFSET (binlog.000003:1520), a GTID set (gtid:SET) or a time (2026-01-31T12:00:00Z)"
+PLACES = "FILE:OFFSET (binlog.000003:1520), a GTID set (gtid:SET) or a time (2026-01-31T12:00:00Z)"
+FORMS = f"earliest, latest, a sequence (4711), {PLACES}"
 
 
-def parse_start(text: str) -> Start:
-    """Return the place that `text` names; of text only "earliest" and "latest" stay. Raises `ValueError`, which lists the forms."""
-    text = text.strip()
+def parse_start(text: str, *, sequences: bool = True) -> Start:
+    """Return the place that `text` names; of text only "earliest" and "latest" stay. Without `sequences` there are none, as in a binlog.
+
+    Raises `ValueError`, which lists the forms.
+    """
+    text, forms = text.strip(), FORMS if sequences else f"latest, earliest, {PLACES}"
     if text in ("earliest", "latest"):
         return text
     if text.isascii() and text.isdigit():  # before times: 20260131 has the form of both
+        if not sequences:
+            raise ValueError(
+                f"start is {text!r}, a sequence: it counts the events of a store, and a binlog has none; give {forms}"
+            )
         return int(text)
     kind, _, rest = text.partition(":")
     if kind == "gtid" and rest:
@@ -39,4 +48,4 @@ def parse_start(text: str) -> Start:
     file, _, offset = text.rpartition(":")
     if kind != "time" and file and not any(map(str.isspace, file)) and offset.isascii() and offset.isdigit():
         return Position(file, int(offset))
-    raise ValueError(f"start is {text!r}, which is not understood: give {FORMS}{did_you_mean(text, ('earliest', 'latest'))}")
+    raise ValueError(f"start is {text!r}, which is not understood: give {forms}{did_you_mean(text, ('earliest', 'latest'))}")

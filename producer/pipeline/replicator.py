@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,7 +28,7 @@ from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, S
 from shmstore.producer.pipeline.sink import PatientPut, opened
 from shmstore.producer.pipeline.statistics import Summary, Vitals
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.settings import Endpoint, Settings, parse_place, parse_time
+from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.start.choose import choose_start, keep_resume
 from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
@@ -268,15 +269,15 @@ class Replicator:
 
     def _open_files(self) -> Link:
         """Open the local binlog files at the place where the store ends, else where the options say, else at the first."""
-        settings, start = self._settings, self._settings.start
+        settings, start = self._settings, self._settings.beginning
         files = list_files(settings.binlog)
         resume = self._resume()
         if resume is not None:
             files, position, executed = find_place(files, resume.position, self._stop)
-        elif start.startswith("time:"):
-            files, position, executed = find_time(files, parse_time(start[5:]), self._stop)
+        elif isinstance(start, datetime):
+            files, position, executed = find_time(files, start.timestamp(), self._stop)
         else:
-            first = Position(files[0].name, 4) if start in ("latest", "earliest") else parse_place(start)
+            first = start if isinstance(start, Position) else Position(files[0].name, 4)
             files, position, executed = find_place(files, first, self._stop)
         self._note(Start(position, executed))
         self._first = self._first or Start(position, executed)

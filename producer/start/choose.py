@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import datetime
 
 from shmstore import BinlogPurged, Checkpoint, Event, Position, PositionNotFound, checkpoints
 from shmstore.producer.connection.server import Server, binlog_files
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
-from shmstore.producer.settings import Settings, parse_place, parse_time
+from shmstore.producer.settings import Settings
 from shmstore.producer.start.gtid_position import current_position, gtid_at
 from shmstore.producer.start.resume import Resume, Start, lowest, require_one_source
 from shmstore.producer.start.scan import scan_to_offset, scan_to_time
@@ -70,22 +71,20 @@ def choose_start(
 
 def configured(settings: Settings, session: Session, server: Server, latest: Position | None = None) -> Start:
     """Return the start that the option `start` names."""
-    start = settings.start
-    if start == "latest":
-        return _latest(session, server, settings, latest)
-    if start == "earliest":
-        return _earliest(session, server)
-    if start.startswith("gtid:"):
-        try:
-            executed = server.executed(start[5:])
-        except ValueError as error:
-            raise SettingsError(f"start is {start!r}: {error} (this is a {server.flavor} server)") from error
-        if not server.gtids:
-            raise SettingsError(f"start is {start!r}, but the server has gtid_mode OFF: start from FILE:OFFSET")
-        return _at(settings, session, server, Position("", 0, str(executed)))
-    if start.startswith("time:"):
-        return _scanned(settings, server, *scan_to_time(session, server, parse_time(start[5:])))
-    return _at(settings, session, server, parse_place(start))
+    start = settings.beginning
+    if isinstance(start, str):
+        return _latest(session, server, settings, latest) if start == "latest" else _earliest(session, server)
+    if isinstance(start, datetime):
+        return _scanned(settings, server, *scan_to_time(session, server, start.timestamp()))
+    if start.file:
+        return _at(settings, session, server, start)
+    try:
+        executed = server.executed(start.gtids)
+    except ValueError as error:
+        raise SettingsError(f"start is {settings.start!r}: {error} (this is a {server.flavor} server)") from error
+    if not server.gtids:
+        raise SettingsError(f"start is {settings.start!r}, but the server has gtid_mode OFF: start from FILE:OFFSET")
+    return _at(settings, session, server, Position("", 0, str(executed)))
 
 
 def _scanned(settings: Settings, server: Server, position: Position, executed: ExecutedSet | None) -> Start:

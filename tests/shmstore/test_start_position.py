@@ -50,6 +50,15 @@ def test_what_is_no_form(text: str) -> None:
         parse_start(text)
 
 
+def test_a_binlog_has_no_sequences() -> None:
+    """Where a producer begins is said in the same forms; only a sequence, which is of a store, is refused, and not offered."""
+    assert parse_start("0-1-4711", sequences=False) == Position("", 0, "0-1-4711")
+    with pytest.raises(ValueError, match="a sequence: it counts the events of a store"):
+        parse_start("4711", sequences=False)
+    with pytest.raises(ValueError, match="give latest, earliest, FILE:OFFSET"):
+        parse_start("soon", sequences=False)
+
+
 @pytest.fixture
 def store(make):
     """Three transactions of three events, a second apart; a subscription "held" keeps them all."""
