@@ -1,130 +1,124 @@
-"""A table layout as the steps of the compiled row decoder (`shmstore.producer.native.compiled`), where that is there.
+"""A table layout as the steps that decode its row images, one for each column present.
 
-What the compiled decoder does not know by itself it does by calling the expression that the generated Python decoder
-(`image`) uses for the same column, so that both give the same values.
+Compiled code runs them (`shmstore.producer.native.compiled`) and writes MessagePack; `row_interpreter` runs the same ones in
+Python. A step says how many bytes a value takes, or its length in front of it, and by what name its bytes are understood.
+What compiled code does not know by itself is a step "call" or "call_fixed", with the function to call.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from ipaddress import IPv4Address
+from typing import Any, NamedTuple
 
+from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
-from shmstore.producer.binlog.row_source import Source, reading
+from shmstore.producer.binlog.compression import uncompress_column
 from shmstore.producer.binlog.table_map import Field, Wire
-from shmstore.producer.native_code import compiled
+from shmstore.producer.values import scalars
 from shmstore.producer.values.charsets import decoder, python_codec
 from shmstore.producer.values.json_binary import double_text, opaque_text
 
-Step = tuple[str, int, int, int, Any]  # name, bytes or bytes of its length, two numbers, what else it takes
+__all__ = ["Step", "steps"]
+
+
+class Step(NamedTuple):
+    """How one column is decoded."""
+
+    name: str
+    size: int  # bytes, or bytes of the length in front of the value
+    a: int = 0  # precision, digits of the fraction, bits, or width to pad to
+    b: int = 0  # scale
+    extra: Any = None  # members, characters or functions
+
 
 _INTEGERS = {Wire.TINY: 1, Wire.SHORT: 2, Wire.INT24: 3, Wire.LONG: 4, Wire.LONGLONG: 8}
-_MULTI_BYTE = {
-    "big5",
-    "ujis",
-    "sjis",
-    "euckr",
-    "gb2312",
-    "gbk",
-    "gb18030",
-    "ucs2",
-    "utf16",
-    "utf16le",
-    "utf32",
-    "cp932",
-    "eucjpms",
+_PLAIN = {Wire.FLOAT: Step("float", 4), Wire.DOUBLE: Step("double", 8), Wire.YEAR: Step("year", 1)}
+_PLAIN |= {Wire.DATE: Step("date", 3), Wire.NEWDATE: Step("date", 3)}
+_FRACTIONAL = {Wire.DATETIME2: ("datetime", 5), Wire.TIMESTAMP2: ("timestamp", 4), Wire.TIME2: ("time", 3)}
+_WIDEST = {Wire.ENUM: 2, Wire.SET: 8}
+_PREFIXES = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}
+_BY_LENGTH = {Wire.STRING, Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED}
+_COMPRESSED = {Wire.VARCHAR_COMPRESSED, Wire.BLOB_COMPRESSED}
+_MULTI_BYTE = {"big5", "ujis", "sjis", "euckr", "gb2312", "gbk", "gb18030"}
+_MULTI_BYTE |= {"ucs2", "utf16", "utf16le", "utf32", "cp932", "eucjpms"}
+
+# MariaDB's types that travel as BINARY, known from a schema history.
+_FIXED_TEXTS: dict[str, Callable[[bytes], str]] = {
+    "uuid": scalars.uuid_text,
+    "inet4": lambda raw: str(IPv4Address(raw.ljust(4, b"\0"))),
+    "inet6": scalars.inet6_text,
 }
 
 
-def program(fields: Sequence[Field], present: Sequence[int]) -> Any:
-    """Return the compiled program for the columns present."""
-    return compiled.Program(steps(fields, present))
-
-
-def rows_of(before: Any, after: Any, data: bytes, at: int) -> tuple[int, bytes | None, bytes | None]:
-    """Decode the rows in data[at:] with the programs of their images: (rows, images before, images after) as MessagePack."""
-    rows: tuple[int, bytes | None, bytes | None] = compiled.rows_of(before, after, data, at)
-    return rows
-
-
 def steps(fields: Sequence[Field], present: Sequence[int]) -> list[Step]:
-    """Return the step of each column present."""
-    return [_step(fields[i]) for i in present]
-
-
-def _step(field: Field) -> Step:
-    return _step_of(field.wire, field.meta, *field.column[1:])
+    """Return the step of each column present. Raises `UnsupportedEvent` for widths that no server writes."""
+    return [_step(fields[i].wire, fields[i].meta, *fields[i].column[1:]) for i in present]
 
 
 @lru_cache(maxsize=1024)
-def _step_of(wire: int, meta: int, *rest: Any) -> Step:
+def _step(wire: int, meta: int, *rest: Any) -> Step:
     """The step of a column, whatever its name: tables have many that are alike."""
     column = Column("", *rest)
-    field = Field(wire, meta, column)
     code = Wire(wire)
     if code in _INTEGERS:
-        return ("unsigned" if column.unsigned else "signed", _INTEGERS[code], 0, 0, None)
-    if code in (Wire.ENUM, Wire.SET):
-        members = [member.encode() for member in column.members]
-        return ("enum", meta, 0, 0, [b"", *members]) if code == Wire.ENUM else ("set", meta, 0, 0, members)
-    source = Source()
-    read = reading(field, source)
-    size = struct.calcsize("<" + read.codes) if read.codes else read.prefix
+        return Step("unsigned" if column.unsigned else "signed", _INTEGERS[code])
+    if code in _PLAIN:
+        return _PLAIN[code]
+    if code in _FRACTIONAL:
+        name, size = _FRACTIONAL[code]
+        return Step(name, size + (meta + 1) // 2, meta)
     if code == Wire.NEWDECIMAL:
-        return ("decimal", size, meta >> 8, meta & 0xFF, None)
-    plain = {
-        Wire.FLOAT: "float",
-        Wire.DOUBLE: "double",
-        Wire.BIT: "bit",
-        Wire.YEAR: "year",
-        Wire.DATE: "date",
-        Wire.NEWDATE: "date",
-    }
-    if code in plain:
-        return (plain[code], size, meta if code == Wire.BIT else 0, 0, None)
-    timed = {Wire.DATETIME2: "datetime", Wire.TIMESTAMP2: "timestamp", Wire.TIME2: "time"}
-    if code in timed and meta <= 6:
-        return (timed[code], size, meta, 0, None)
-    if code == Wire.TIMESTAMP and not column.scale:
-        return ("old_timestamp", 4, 0, 0, None)
-    return _text(code, size, column, source, read)
+        return Step("decimal", scalars.decimal_size(meta >> 8, meta & 0xFF), meta >> 8, meta & 0xFF)
+    if code == Wire.BIT:
+        return Step("bit", (meta + 7) // 8, meta)
+    if code in _WIDEST:
+        if not 1 <= meta <= _WIDEST[code]:
+            raise UnsupportedEvent(f"{code.name} of {meta} bytes")
+        members = [member.encode() for member in column.members]
+        # an ENUM's 0 is the empty value that a wrong one became; its text is ''
+        return Step("enum", meta, extra=[b"", *members]) if code == Wire.ENUM else Step("set", meta, extra=members)
+    return _old_temporal(code, column.scale) or _variable(code, meta, column)
 
 
-def _text(code: Wire, size: int, column: Any, source: Source, read: Any) -> Step:
-    compressed = code in (Wire.VARCHAR_COMPRESSED, Wire.BLOB_COMPRESSED)
+def _old_temporal(code: Wire, digits: int) -> Step | None:
+    """Types from before MySQL 5.6; `digits` comes from a schema history, the binlog does not hold it."""
+    if code == Wire.TIMESTAMP:
+        if not digits:
+            return Step("old_timestamp", 4)
+        size, function = scalars.old_timestamps(digits)
+        return Step("call_fixed", size, extra=function)
+    if code in (Wire.DATETIME, Wire.TIME):
+        size, table = (scalars.old_datetimes if code == Wire.DATETIME else scalars.old_times)(digits)
+        return Step("call_fixed", size, extra=table.__getitem__)
+    return None
+
+
+def _variable(code: Wire, meta: int, column: Column) -> Step:
+    """A value with its length in front of it."""
+    prefix = (1 if meta < 256 else 2) if code in _BY_LENGTH else _PREFIXES.get(code, meta)
+    if not 1 <= prefix <= 4:
+        raise UnsupportedEvent(f"{code.name} whose length takes {prefix} bytes")
     if code == Wire.JSON:
-        return ("json", size, 0, 0, (double_text, opaque_text))
-    if not read.codes and not compressed:
-        if column.charset:
-            if python_codec(column.charset) == "utf-8":
-                return ("text", size, 0, 0, None)
-            table = _single_bytes(column.charset)
-            if table:
-                return ("table", size, 0, 0, table)
-        elif read.expression == "{0}":
-            return ("bytes", size, 0, 0, None)
-        elif column.type == "binary":
-            return ("padded", size, column.size, 0, None)
-    if read.first:
-        raise NotImplementedError(f"column type {code} with metadata {size}")
-    return ("call_fixed" if read.codes else "call", size, 0, 0, _expression(read, source))
+        return Step("json", prefix, extra=(double_text, opaque_text))
+    if code in _COMPRESSED:
+        decode = decoder(column.charset) if column.charset else bytes
+        return Step("call", prefix, extra=lambda raw: decode(uncompress_column(raw)))
+    if column.charset:
+        if python_codec(column.charset) == "utf-8":
+            return Step("text", prefix)
+        characters = _characters(column.charset)
+        return Step("table", prefix, extra=characters) if characters else Step("call", prefix, extra=decoder(column.charset))
+    if column.type in _FIXED_TEXTS:
+        return Step("call", prefix, extra=_FIXED_TEXTS[column.type])
+    if column.type == "binary":  # the log leaves trailing zeros out
+        return Step("padded", prefix, column.size)
+    return Step("bytes", prefix)
 
 
-def _expression(read: Any, source: Source) -> Callable[[bytes], Any]:
-    """The reading's expression as a function of the value's bytes."""
-    parts = [f"p{n}" for n in range(len([code for code in read.codes if code.isalpha()]) or 1)]
-    inner = f"lambda {', '.join(parts)}: {read.expression.format(*parts)}"
-    function: Callable[..., Any] = eval(inner, source.names)
-    if not read.codes:
-        return function
-    unpack = struct.Struct("<" + read.codes).unpack
-    return lambda raw: function(*unpack(raw))
-
-
-def _single_bytes(charset: str) -> list[bytes]:
-    """The 256 characters of a single-byte charset; empty for others, and where some byte is no character."""
+def _characters(charset: str) -> list[bytes]:
+    """The 256 characters of a single-byte charset in UTF-8; empty for others, and where some byte is no character."""
     if charset in _MULTI_BYTE:
         return []
     decode = decoder(charset)

@@ -1,47 +1,35 @@
 """Rows events -> row images with values in stored form, ready for `codec.encode_stored`.
 
-Plan. For each table layout and set of columns present one function is written as Python source, compiled and kept (`image`).
-It loops over the rows of an event, knowing every type, so that nothing is looked up per value:
+Plan. Each table layout, kind of event and set of columns present becomes a program once (`row_program`), which is kept and run
+for all such events: by compiled code where that is there, else by `row_interpreter`. What compiled code does not run, hidden
+columns and PARTIAL_UPDATE events (`partial_update`), is interpreted, too.
 
-    def decode(d, p, end, add_a):
-        while p < end:
-            if not d[p]:                        # no NULL in this row
-                p += 1
-                a0, n = unpack0(d, p)           # columns of fixed width, and the length of the text behind them, in one call
-                p += 5
-                q = p + n
-                a1 = d[p:q].decode()
-                p = q
-            else: ...                           # some NULL: column by column
-            if p > end: raise IndexError(...)   # a slice never fails at the end of the data, so the end is checked once a row
-            add_a((a0, a1, ))
-
-A bad value raises one of a few plain errors inside that function; `RowsDecoder.rows` turns them into `UnsupportedEvent`
-with the column that the failing line belongs to. `decoder_source` returns the source for reading.
+A bad value raises one of a few plain errors while a program runs; `RowsDecoder.rows` turns them into `UnsupportedEvent` with
+the name of the column.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from shmstore.encoding.codec import Packed
 from shmstore.errors import SourceError, UnsupportedEvent
 from shmstore.event import EventType, Position, TableSchema
+from shmstore.producer.binlog import row_interpreter
 from shmstore.producer.binlog.compression import uncompress
-from shmstore.producer.binlog.row_program import program, rows_of
-from shmstore.producer.binlog.row_source import DECODER_FILE, compile_decoder, write_decoder
-from shmstore.producer.binlog.table_map import Layout, TableMap, parse_layout
-from shmstore.producer.native_code import COMPILED
+from shmstore.producer.binlog.partial_update import PartialUpdate
+from shmstore.producer.binlog.row_program import steps
+from shmstore.producer.binlog.table_map import Field, Layout, TableMap, parse_layout
+from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values.varint import packed
 
 if TYPE_CHECKING:
     from shmstore.sql_tokens import SqlMode
 
-__all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder", "decoder_source"]
+__all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder"]
 
 
 class _Kind(NamedTuple):
@@ -73,7 +61,7 @@ _CACHED = 4096
 _DECODERS = 256  # of one layout
 _DUMMY_TABLE = 0xFFFFFF  # a rows event that only ends a statement names this table and holds no rows
 _NO_TABLE = TableMap(_DUMMY_TABLE, Layout("", "", (), (), None))
-# What damaged bytes make the generated functions and their helpers raise.
+# What damaged bytes make programs and the functions that they call raise.
 _DAMAGE = (struct.error, LookupError, ValueError, TypeError, OverflowError, RecursionError, zlib.error)
 
 
@@ -181,11 +169,10 @@ class RowsDecoder:
         """Whether a schema history may say something new of a table map seen before, while its table id stays."""
         return self._schemas is not None and not getattr(self._schemas, "settled", False)
 
-    def compiled_rows(self, table: TableMap, event_type: int, bits: bytes) -> _Compiled | None:
+    def compiled_rows(self, table: TableMap, event_type: int, bits: bytes) -> _Decoder | None:
         """Return the compiled decoder for events of this type with these bits of columns present; None where there is none."""
-        kind = _KINDS[event_type]
-        made = self._decoder(table.layout, kind, bits, (len(table.layout.fields) + 7) // 8)
-        return made if isinstance(made, _Compiled) else None
+        made = self._decoder(table.layout, _KINDS[event_type], bits)
+        return made if made.compiled else None
 
     def clear(self) -> None:
         """Forget the table ids, at a rotation or on a new connection. What was compiled stays."""
@@ -200,7 +187,7 @@ class RowsDecoder:
         if table is _NO_TABLE:
             return DecodedRows(table, kind.type, [None, None, None, None], 0)
         fields = table.layout.fields
-        entry: _Generated | _Compiled | None = None
+        entry: _Decoder | None = None
         try:
             at = 8
             if kind.version == 2:
@@ -217,95 +204,73 @@ class RowsDecoder:
                     raise IndexError("the bits of the columns present are cut off")
                 if len(table.layout.decoders) >= _DECODERS:  # MINIMAL images of a wide table come in many sets of columns
                     table.layout.decoders.clear()
-                entry = table.layout.decoders[key] = self._decoder(table.layout, kind, body[at:end], width)
+                entry = table.layout.decoders[key] = self._decoder(table.layout, kind, body[at:end])
             data = body
             if kind.compressed:
                 data, end = uncompress(body[end:]), 0
-            return entry.run(table, kind.type, data, end)
+            return entry.run(table, data, end)
         except _DAMAGE as error:
-            raise _unreadable(event_type, body, table, error, "" if entry is None else entry.failed(error)) from error
+            raise _unreadable(event_type, body, table, error, "" if entry is None else entry.failed()) from error
 
-    def _decoder(self, layout: Layout, kind: _Kind, bits: bytes, width: int) -> _Generated | _Compiled:
-        images = [_present(bits[i : i + width], len(layout.fields)) for i in range(0, len(bits), width)] if width else [[]]
-        if self._compiled and not kind.partial and not any(field.hidden for field in layout.fields):
-            with suppress(NotImplementedError):
-                return _Compiled(layout, kind, images)
-        return _Generated(layout, kind, images)
-
-
-class _Generated:
-    """The generated function for one layout, one kind of event and one set of columns present."""
-
-    __slots__ = ("after", "before", "decode", "empty", "source")
-
-    def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
-        self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
-        self.empty = not any(images)
-        self.decode: Callable[..., None]
-        self.decode, self.source = compile_decoder(layout.fields, images, kind.partial)
-
-    def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
-        """Decode the rows in data[at:]."""
-        rows: list[Any] = []
-        if self.empty:
-            raise ValueError("no column is present in the rows")
-        if type_ is EventType.UPDATE:
-            after: list[Any] = []
-            self.decode(data, at, len(data), rows.append, after.append)
-            return DecodedRows(table, type_, [self.before, rows, self.after, after], len(rows))
-        self.decode(data, at, len(data), rows.append)
-        if type_ is EventType.INSERT:
-            return DecodedRows(table, type_, [None, None, self.after, rows], len(rows))
-        return DecodedRows(table, type_, [self.before, rows, None, None], len(rows))
-
-    def failed(self, error: BaseException) -> str:
-        """Name of the column whose line raised `error`."""
-        trace, column = error.__traceback__, ""
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == DECODER_FILE and trace.tb_lineno <= len(self.source.columns):
-                column = self.source.columns[trace.tb_lineno - 1]
-            trace = trace.tb_next
-        return column
+    def _decoder(self, layout: Layout, kind: _Kind, bits: bytes) -> _Decoder:
+        count = len(layout.fields)
+        first = _present(bits, count)
+        if kind.type is EventType.UPDATE:
+            return _Decoder(layout, kind, (first, _present(bits[(count + 7) // 8 :], count)), self._compiled)
+        return _Decoder(layout, kind, (None, first) if kind.type is EventType.INSERT else (first, None), self._compiled)
 
 
-class _Compiled:
-    """The same by compiled code: rows come as MessagePack, no value becomes a Python object."""
+_Image = list[int] | None  # indexes of the columns present in the image before or the one after; None: events have no such image
 
-    __slots__ = ("after", "before", "names", "programs", "type")
 
-    def __init__(self, layout: Layout, kind: _Kind, images: list[list[int]]) -> None:
-        self.before, self.after = _columns(images, len(layout.schema.columns), kind.type)
+class _Decoder:
+    """Decodes the rows of one layout, of one kind of event, with one set of columns present.
+
+    `before` and `after`: the columns of the images as the event's body names them. `programs`: of the images. Compiled ones
+    give rows as MessagePack: no value becomes a Python object.
+    """
+
+    __slots__ = ("_images", "_names", "_rows_of", "after", "before", "compiled", "programs", "type")
+
+    def __init__(self, layout: Layout, kind: _Kind, images: tuple[_Image, _Image], may_compile: bool) -> None:
+        fields, shown = layout.fields, len(layout.schema.columns)
         self.type = kind.type
-        programs = [program(layout.fields, present) for present in images]
-        self.names = [[layout.fields[i].column.name for i in present] for present in images]
-        self.programs = (
-            (programs[0], programs[1])
-            if kind.type is EventType.UPDATE
-            else (None, programs[0])
-            if kind.type is EventType.INSERT
-            else (programs[0], None)
-        )
+        self.before, self.after = _named(images[0], shown), _named(images[1], shown)
+        self.compiled = may_compile and not kind.partial and shown == len(fields)
+        self._images = images
+        self._names = [field.column.name for field in fields]
+        self.programs: tuple[Any, Any]
+        self._rows_of: Any
+        if kind.partial:
+            update = PartialUpdate(fields, images[0] or [], images[1] or [])
+            self.programs, self._rows_of = update.programs, update.rows_of
+        else:
+            self.programs = self._program(fields, images[0], shown), self._program(fields, images[1], shown)
+            self._rows_of = compiled.rows_of if self.compiled else row_interpreter.rows_of
 
-    def run(self, table: TableMap, type_: EventType, data: bytes, at: int) -> DecodedRows:
+    def _program(self, fields: Sequence[Field], image: _Image, shown: int) -> Any:
+        if image is None:
+            return None
+        if self.compiled:
+            return compiled.Program(steps(fields, image))
+        return row_interpreter.Program(steps(fields, image), len([i for i in image if i < shown]))
+
+    def run(self, table: TableMap, data: bytes, at: int) -> DecodedRows:
         """Decode the rows in data[at:]."""
-        before_images, after_images = self.programs
-        count, before, after = rows_of(before_images, after_images, data, at)
-        body = [
-            self.before,
-            None if before is None else Packed(before),
-            self.after,
-            None if after is None else Packed(after),
-        ]
-        return DecodedRows(table, type_, body, count)
+        if not any(self._images):
+            raise ValueError("no column is present in the rows")
+        count, before, after = self._rows_of(*self.programs, data, at)
+        if self.compiled:
+            before, after = before and Packed(before), after and Packed(after)
+        return DecodedRows(table, self.type, [self.before, before, self.after, after], count)
 
-    def failed(self, error: BaseException) -> str:
-        """Name of the column that raised `error`."""
-        used = [one for one in self.programs if one is not None]
-        for one, names in zip(used, self.names, strict=True):
-            if one.failed >= 0:
-                column: str = names[one.failed]
-                one.forget()
-                return column
+    def failed(self) -> str:
+        """Name of the column that an error came from."""
+        for program, image in zip(self.programs, self._images, strict=True):
+            if program is not None and image is not None and program.failed >= 0:
+                column: int = image[program.failed]
+                program.forget()
+                return self._names[column]
         return ""
 
 
@@ -313,13 +278,10 @@ def _present(bits: bytes, count: int) -> list[int]:
     return [i for i in range(count) if bits[i >> 3] >> (i & 7) & 1]
 
 
-def _columns(images: list[list[int]], count: int, type_: EventType) -> tuple[list[int] | None, list[int] | None]:
-    """(before, after): the columns present as the event's body names them, None for all `count` that are not hidden."""
-    shown = [[i for i in image if i < count] for image in images]
-    named = [None if len(image) == count else image for image in shown]
-    if type_ is EventType.UPDATE:
-        return named[0], named[1]
-    return (None, named[0]) if type_ is EventType.INSERT else (named[0], None)
+def _named(image: _Image, shown: int) -> _Image:
+    """The columns of an image that are not hidden; None for all of them, too."""
+    columns = [i for i in image or () if i < shown]
+    return None if image is None or len(columns) == shown else columns
 
 
 def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseException, column: str) -> UnsupportedEvent:
@@ -328,9 +290,3 @@ def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseExcept
         f"rows event (type {event_type}) of {len(body)} bytes: {where}table {table.database}.{table.table} cannot be decoded: "
         f"{error}; check the binlog with mysqlbinlog --verify-binlog-checksum, or leave the table out of the source"
     )
-
-
-def decoder_source(table: TableMap, type_: EventType = EventType.INSERT, *, partial: bool = False) -> str:
-    """Return the Python source of the decoder of full row images of `table`, for reading."""
-    every = list(range(len(table.layout.fields)))
-    return write_decoder(table.layout.fields, [every, every] if type_ is EventType.UPDATE else [every], partial).text

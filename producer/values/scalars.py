@@ -1,9 +1,8 @@
 """Bytes of one value in a row image -> the value in stored form (`shmstore.encoding.codec`).
 
-Plan. Functions here take the raw bytes of one value, so that the decoder that `rows` generates can read many columns with one
-struct call and pass the pieces on. Dates, times of day, floats, SETs and old TIMESTAMPs come out of tables that fill
-themselves: a dict whose `__missing__` computes the value once; a hit costs a third of a call. Tables are bounded: a table
-that grows past its limit is emptied.
+Plan. Functions here take the raw bytes of one value; those that depend on a column's digits or members are made once for it.
+Dates, times of day, floats and SETs come out of tables that fill themselves: a dict whose `__missing__` computes the value
+once; a hit costs a third of a call. Tables are bounded: a table that grows past its limit is emptied.
 
     DATE            int, days since 1970        TIME        int, microseconds, signed
     DATETIME        int, microseconds           TIMESTAMP   int, microseconds UTC
@@ -23,10 +22,9 @@ from typing import Any
 
 __all__ = [
     "DATES",
-    "DATETIME_DAYS",
     "FLOATS",
     "bits",
-    "datetime_text",
+    "datetimes",
     "decimal_size",
     "decimals",
     "fraction_text",
@@ -34,7 +32,9 @@ __all__ = [
     "members_of_set",
     "old_datetimes",
     "old_times",
+    "old_timestamps",
     "times",
+    "timestamps",
     "uuid_text",
 ]
 
@@ -81,52 +81,79 @@ def _date(raw: bytes) -> int | str:
 
 DATES = Table(_date, 1 << 16)  # 3 bytes -> days or text
 
-# ---------------------------------------------------------------- DATETIME
-# 5 bytes, big-endian: sign 1, year * 13 + month 17, day 5, hour 5, minute 6, second 6; then the fraction. The first three
-# bytes end inside the hour, after its highest bit; the other two hold the rest of it.
+# ---------------------------------------------------------------- DATETIME, TIMESTAMP
+# A DATETIME's first 5 bytes are a big-endian number: sign 1, year * 13 + month 17, day 5, hour 5, minute 6, second 6. A TIMESTAMP's
+# first 4 are seconds. The fraction follows, big-endian, in units of its bytes.
+
+_UNITS = (1_000_000, 10_000, 100, 1)  # microseconds, by bytes of the fraction
 
 
-def _clock(first_hour: int) -> Table:
-    """2 bytes -> microseconds since `first_hour`."""
-
-    def microseconds(raw: bytes) -> int:
-        packed = raw[0] << 8 | raw[1]
-        hour, minute, second = packed >> 12, packed >> 6 & 63, packed & 63
-        if first_hour + hour > 23 or minute > 59 or second > 59:
-            raise ValueError(f"DATETIME of {first_hour + hour}:{minute}:{second} o'clock")
-        return (hour * 3600 + minute * 60 + second) * _SECOND
-
-    return Table(microseconds, 1 << 16)
-
-
-_EARLY, _LATE = _clock(0), _clock(16)
-
-
-def _datetime_day(raw: bytes) -> tuple[int | None, Table]:
-    packed = int.from_bytes(raw, "big") - 0x800000
-    months, day, late = packed >> 6, packed >> 1 & 31, packed & 1
+def _midnight(packed: int) -> int | None:
+    months, day = packed >> 5, packed & 31
     if not 0 <= months <= 9999 * 13 + 12:
-        raise ValueError(f"DATETIME that begins with 0x{raw.hex()}")
+        raise ValueError(f"DATETIME of year {months // 13}")
     days = _day(months // 13, months % 13, day)
-    return None if days is None else (days * 24 + late * 16) * 3600 * _SECOND, _LATE if late else _EARLY
+    return None if days is None else days * 86400 * _SECOND
 
 
-# First 3 bytes -> (microseconds, or None where there is no such day; table for the last 2 bytes).
-DATETIME_DAYS = Table(_datetime_day, 1 << 16)
+def _clock(packed: int) -> int:
+    hour, minute, second = packed >> 12, packed >> 6 & 63, packed & 63
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(f"DATETIME of {hour}:{minute}:{second} o'clock")
+    return (hour * 3600 + minute * 60 + second) * _SECOND
 
 
-def datetime_text(raw: bytes, microseconds: int, digits: int) -> str:
-    """Return a zero or impossible DATETIME (its 5 bytes) as the server shows it."""
-    packed = int.from_bytes(raw, "big") - 0x8000000000
-    months, day, hour = packed >> 22, packed >> 17 & 31, packed >> 12 & 31
-    DATETIME_DAYS[raw[:3]][1][raw[3:]]  # raises where the time of day is none
-    text = f"{months // 13:04}-{months % 13:02}-{day:02} {hour:02}:{packed >> 6 & 63:02}:{packed & 63:02}"
-    return text + fraction_text(microseconds, digits)
+_MIDNIGHTS = Table(_midnight, 1 << 16)  # year, month and day -> microseconds, or None where there is no such day
+_CLOCKS = Table(_clock, 1 << 17)  # hour, minute and second -> microseconds
+
+
+@lru_cache(maxsize=8)
+def datetimes(digits: int) -> Callable[[bytes], int | str]:
+    """Return the function from the 5 to 8 bytes of a DATETIME(digits) to microseconds, or text where there is no such day."""
+    part = (digits + 1) // 2
+    bits, unit = 8 * part, _UNITS[part]
+    mask = (1 << bits) - 1
+
+    def datetime(raw: bytes) -> int | str:
+        number = int.from_bytes(raw, "big")
+        packed, microseconds = (number >> bits) - 0x8000000000, (number & mask) * unit
+        midnight, clock = _MIDNIGHTS[packed >> 17], _CLOCKS[packed & 0x1FFFF]
+        if midnight is not None:
+            value: int = midnight + clock + microseconds
+            return value
+        months, day = packed >> 22, packed >> 17 & 31
+        hour, minute, second = packed >> 12 & 31, packed >> 6 & 63, packed & 63
+        text = f"{months // 13:04}-{months % 13:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
+        return text + fraction_text(microseconds, digits)
+
+    return datetime
+
+
+@lru_cache(maxsize=8)
+def timestamps(digits: int) -> Callable[[bytes], int | str]:
+    """Return the function from the 4 to 7 bytes of a TIMESTAMP(digits) to microseconds; 0 is the zero date."""
+    part = (digits + 1) // 2
+    bits, unit = 8 * part, _UNITS[part]
+    mask = (1 << bits) - 1
+    zero = _zero(digits)
+
+    def timestamp(raw: bytes) -> int | str:
+        number = int.from_bytes(raw, "big")
+        return (number >> bits) * _SECOND + (number & mask) * unit or zero
+
+    return timestamp
 
 
 def fraction_text(microseconds: int, digits: int) -> str:
     """Return ".123" for 123000 microseconds and 3 digits; nothing for 0 digits."""
     return f".{microseconds:06}"[: digits + 1] if digits else ""
+
+
+def _zero(digits: int) -> str:
+    return "0000-00-00 00:00:00" + fraction_text(0, digits)
+
+
+# ---------------------------------------------------------------- the same before MySQL 5.6
 
 
 def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, microseconds: int, digits: int) -> int | str:
@@ -169,6 +196,20 @@ def old_datetimes(digits: int) -> tuple[int, Table]:
     return _OLD_DATETIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
 
 
+@lru_cache(maxsize=8)
+def old_timestamps(digits: int) -> tuple[int, Callable[[bytes], int | str]]:
+    """Return (bytes, function) of TIMESTAMP(digits) in the old format: little-endian; with a fraction, two big-endian numbers."""
+    zero, unit = _zero(digits), 10 ** (6 - digits)
+
+    def plain(raw: bytes) -> int | str:
+        return int.from_bytes(raw, "little") * _SECOND or zero
+
+    def fractional(raw: bytes) -> int | str:
+        return int.from_bytes(raw[:4], "big") * _SECOND + int.from_bytes(raw[4:], "big") * unit or zero
+
+    return 4 + (digits + 1) // 2, fractional if digits else plain
+
+
 # ---------------------------------------------------------------- TIME
 
 
@@ -180,7 +221,7 @@ def times(digits: int) -> Table:
     """
     bits = (digits + 1) // 2 * 8
     middle = 0x800000 << bits
-    scale = (1_000_000, 10_000, 100, 1)[bits // 8]
+    scale = _UNITS[bits // 8]
 
     def time(raw: bytes) -> int:
         packed = int.from_bytes(raw, "big") - middle

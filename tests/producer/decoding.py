@@ -18,7 +18,7 @@ FORMAT_DESCRIPTION, QUERY, TABLE_MAP, PAYLOAD, QUERY_COMPRESSED = 15, 2, 19, 40,
 
 
 def reference(schemas: Any = None) -> RowsDecoder:
-    """A decoder that runs the generated Python functions."""
+    """A decoder whose programs are interpreted in Python."""
     return RowsDecoder(schemas=schemas, compiled=False)
 
 
