@@ -14,17 +14,17 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shmstore import SLOT, EntryType, Event, EventStore, EventType, Position, checkpoints
+from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StreamStat, checkpoints
 from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.merge import Lane, Merge, Piece
 from shmstore.producer.pipeline.replicator import Replicator
-from shmstore.producer.pipeline.sink import PatientPut
+from shmstore.producer.pipeline.sink import PatientPut, Stop
 from shmstore.producer.pipeline.statistics import Summary, Vitals, together
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.places import Places, join_places, lowest_places, place_text, split_places
@@ -33,14 +33,13 @@ from shmstore.producer.transactions.buffer import Flush, resized
 from shmstore.producer.transactions.writer import Tail
 
 SECOND = 1.0
-Stop = Callable[[], bool]
 
 
 class Seat:
     """One source's end of the group: where it goes on, and what it brings."""
 
     def __init__(self, group: Group, settings: Settings, resume: Resume | None) -> None:
-        self.name, self.lane = settings.name, Lane(settings.name)
+        self.source, self.lane = settings.name, Lane(settings.name)
         self._group, self._resume = group, resume
         self._most_bytes, self._most_events = settings.transaction_bytes, settings.transaction_events
 
@@ -49,19 +48,26 @@ class Seat:
         """Where the source goes on: behind what it brought, put or not yet; None for a source that is new."""
         return self._resume
 
-    def start(self, start: Start, *, gtids: bool, domain: str) -> None:
-        """The source is read from `start` on. Raises `SettingsError` where its transactions could not be told from another's:
-        without `gtids`, or where another MariaDB has its `domain`."""
-        self._group.require_apart(self.name, gtids, domain)
+    @property
+    def checkpoints(self) -> Mapping[str, Checkpoint]:
+        """None: the group has read what they say of this source, and a source that is not in them is new."""
+        return {}
+
+    def claim(self, *, gtids: bool, domain: str) -> None:
+        """The group has the store. Raises `SettingsError` where the source's transactions could not be told from another's."""
+        self._group.require_apart(self.source, gtids, domain)
+
+    def begin(self, start: Start) -> None:
+        """The source is read from `start` on."""
         with self._group.changed:
             if self._resume is None:
                 self._resume = Resume(start.position, None)
-                self._group.join(self.name, start.position)
+                self._group.join(self.source, start.position)
             self.lane.heard = time.monotonic()
             self._group.changed.notify_all()
 
-    def say(self, *, drained: bool) -> None:
-        """The link said something; `drained`: that nothing more is there."""
+    def heard(self, *, drained: bool) -> None:
+        """The source sent something; `drained`: that nothing more is there."""
         now = time.monotonic()
         self.lane.heard = now
         if drained:
@@ -69,8 +75,12 @@ class Seat:
                 self.lane.drained = now
                 self._group.changed.notify_all()
 
-    def put(self, flush: Flush, stop: Stop) -> bool:
+    def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
+        """The group tells the store, of all sources."""
+
+    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
         """Hand over what one put takes, once there is room; False when told to stop before."""
+        flush = flush._replace(blob=memoryview(bytes(flush.blob)))  # it is kept here
         last = len(flush.blob) - int(flush.slots["size"][-1])
         header = decode_stored(memoryview(flush.blob)[last:])[0]
         position, props = header.position, header.props
@@ -132,7 +142,7 @@ class Group:
             )
             for one in settings
         ]
-        owner = next((seat.lane for seat in self.seats if tail is not None and seat.name == tail.source), None)
+        owner = next((seat.lane for seat in self.seats if tail is not None and seat.source == tail.source), None)
         self._merge = Merge([seat.lane for seat in self.seats], settings[0].merge_wait, owner)
 
     def _read_store(self) -> tuple[Places, Tail | None]:
@@ -181,16 +191,16 @@ class Group:
             try:
                 quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
                 one = dataclasses.replace(settings, heartbeat=quick)
-                replicator = Replicator(one, self._store, self._is_over, seat=seat, log=self._log.getChild(seat.name))
+                replicator = Replicator(one, self._store, self._is_over, sink=seat, log=self._log.getChild(seat.source))
                 self._replicators.append(replicator)
-                results[seat.name] = replicator.run()
+                results[seat.source] = replicator.run()
             except BaseException as error:  # handed to the thread that puts, whatever it is
                 self._errors.append(error)
             finally:
                 seat.end()
 
         threads = [
-            threading.Thread(target=work, args=pair, name=f"producer-{self._store.name}-{pair[0].name}")
+            threading.Thread(target=work, args=pair, name=f"producer-{self._store.name}-{pair[0].source}")
             for pair in zip(self.seats, self._settings, strict=True)
         ]
         for thread in threads:
@@ -205,7 +215,7 @@ class Group:
             thread.join()
         if self._errors:
             raise self._errors[0]
-        return [results[seat.name] for seat in self.seats]
+        return [results[seat.source] for seat in self.seats]
 
     def _put_all(self) -> None:
         while not self._is_over():
@@ -264,7 +274,7 @@ class Group:
         slots: list[bytes] = []
         for seat, piece in pieces:
             before = piece.size - piece.last
-            payload = self._with_places(seat.name, piece.payloads[before:], ends=piece.ends)
+            payload = self._with_places(seat.source, piece.payloads[before:], ends=piece.ends)
             payloads += [piece.payloads[:before], payload]
             slots += [piece.slots[: -SLOT.itemsize], resized(piece.slots[-SLOT.itemsize :], len(payload))]
         return b"".join(payloads), np.frombuffer(b"".join(slots), SLOT)
@@ -313,8 +323,10 @@ class Group:
         now = time.monotonic()
         if self._all_known and now - self._beat >= SECOND:
             self._beat = now
-            away = {seat.name for seat in self.seats if now - seat.lane.heard > SECOND + self._settings[0].merge_wait}
-            names = [f"{seat.name} (no link)" if seat.name in away and not seat.lane.ended else seat.name for seat in self.seats]
+            away = {seat.source for seat in self.seats if now - seat.lane.heard > SECOND + self._settings[0].merge_wait}
+            names = [
+                f"{seat.source} (no link)" if seat.source in away and not seat.lane.ended else seat.source for seat in self.seats
+            ]
             if all(not seat.lane.pieces for seat in self.seats):
                 self._vitals.calm()  # then the sources know how far behind they are
             stream = together((one.stream for one in self._replicators), self._vitals.stat())

@@ -8,44 +8,39 @@ nothing is left out. Between links the replicator waits, longer each time, with 
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from shmstore import Checkpoint, Event, EventStore, Position, StreamStat, UnsupportedEvent
+from shmstore import Event, EventStore, Position, StreamStat, UnsupportedEvent
 from shmstore.encoding.codec import decode, encode_batch
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles, list_files
-from shmstore.producer.connection.dump import BinlogReader
+from shmstore.producer.connection.backoff import Backoff
+from shmstore.producer.connection.dump import BinlogReader, replica_id
 from shmstore.producer.connection.link import Link
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
-from shmstore.producer.pipeline.sink import PatientPut, opened
+from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, opened
 from shmstore.producer.pipeline.statistics import Summary, Vitals
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.runner import Snapshot
-from shmstore.producer.start.choose import choose_start, keep_resume
-from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
+from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
+from shmstore.producer.start.choose import keep_resume
 from shmstore.producer.start.files import find_place, find_time
-from shmstore.producer.start.resume import Resume, Start, has_resume, resume_point
+from shmstore.producer.start.resume import Start
 from shmstore.producer.start.retention import Retention
-from shmstore.producer.start.schema_history import open_history, take_snapshot
+from shmstore.producer.start.schema_history import keep_history
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.seal import Seal
 from shmstore.producer.transactions.writer import Tail
 
-if TYPE_CHECKING:
-    from shmstore.producer.pipeline.group import Seat
-from shmstore.producer.connection.dump import replica_id
-
-Stop = Callable[[], bool]
 Handler = Callable[[list[Event]], list[Event] | None]
 
 SECOND = 1.0
@@ -60,7 +55,7 @@ class StopEvent(Protocol):
 
 
 class Replicator:
-    """One source into one store; with a `seat`, beside others: then the seat's group alone touches the store."""
+    """One source into one store, or into the `sink` of a group: then the group alone writes to the store."""
 
     def __init__(
         self,
@@ -71,14 +66,12 @@ class Replicator:
         before: Handler | None = None,
         after: Handler | None = None,
         log: logging.Logger | None = None,
-        seat: Seat | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        self._settings, self._store, self._stop, self._seat = settings, store, stop, seat
+        self._settings, self._store, self._stop = settings, store, stop
         self._before, self._after = before, after
         self._log = log or logging.getLogger("producer")
-        if seat is None:
-            store.claim()  # before anything is read of it, or written to the disk for it
-        self._patient = PatientPut(store, self._log)
+        self._sink: Sink = sink or StoreSink(settings, store, self._log)
         self._buffer = new_buffer(
             events=max(1, min(settings.transaction_events, store.capacity // 2)),
             size=max(1, min(settings.transaction_bytes, store.limit_bytes // 2)),
@@ -94,13 +87,13 @@ class Replicator:
             log=self._log,
         )
         self._seal = Seal(settings)
-        alone = seat is None and not settings.binlog
-        self._snapshot = Snapshot(settings, store, self._decoder, self._log) if alone else None
+        alone = self._sink.source is None and not settings.binlog
+        self._snapshot = Snapshot(settings, store, self._decoder, self._log, stop) if alone else None
         if not alone and (settings.snapshot != "never" or settings.on_purged == "snapshot"):
             raise SettingsError(f"store {settings.store!r} has several sources: snapshots work with one source in a store")
         self._endpoints = settings.endpoints()
         self._source = settings.name
-        self._first: Start | None = None  # where the first link began: the resume point while nothing was put
+        self._linked = False  # whether any link was opened yet
         self._beat = 0.0
         self._vitals = Vitals()
         self._retention = Retention(settings, self._log)
@@ -125,19 +118,18 @@ class Replicator:
             return self._run()
 
     def _run(self) -> Summary:
-        failures = 0
+        backoff = Backoff(self._settings)
         damaged: list[str] = []
         while not self._stop():
             try:
                 link = self._connect()
             except (LinkLost, ServerUnreachable, LoginRefused) as error:
-                is_known = self._first is not None or (self._seat is not None and self._seat.resume is not None)
+                is_known = self._linked or (self._sink.source is not None and self._sink.resume is not None)
                 if not is_known and not isinstance(error, LinkLost):
                     raise  # never had a connection: somebody is waiting to hear why
                 if self._stop():
                     break
-                failures += 1
-                self._pause(failures, error)
+                self._pause(backoff, error)
                 continue
             linked = time.monotonic()  # not before: what was slow to come has not stood yet
             self._vitals.connected = True
@@ -161,14 +153,14 @@ class Replicator:
                         f"{lost}, time and again; the server's binlog is damaged: take a snapshot and start after it"
                     ) from lost
             self._vitals.reconnects += 1
-            failures = 1 if time.monotonic() - linked > SETTLED else failures + 1
-            self._pause(failures, lost)
+            if time.monotonic() - linked > SETTLED:
+                backoff.reset()
+            self._pause(backoff, lost)
         return self.summary()
 
-    def _pause(self, failures: int, error: Exception) -> None:
-        longest = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(failures - 1, 30))
-        wait = longest * random.uniform(0.5, 1.0)
-        self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, failures)
+    def _pause(self, backoff: Backoff, error: Exception) -> None:
+        wait = backoff.failed()
+        self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, backoff.failures)
         self._vitals.connected = False
         self._heartbeat(at_once=True)
         until = time.monotonic() + wait
@@ -187,7 +179,7 @@ class Replicator:
                 link = self._connect_to(endpoint)
             except (LinkLost, ServerUnreachable, LoginRefused, ServerBehind) as error:
                 if i == len(self._endpoints) - 1 or self._stop():
-                    if isinstance(error, ServerBehind) and i and self._first is not None:
+                    if isinstance(error, ServerBehind) and i and self._linked:
                         raise ServerUnreachable(str(error)) from error  # a replica that took over may yet catch up
                     raise
                 self._log.warning("%s; trying the next server", error)
@@ -197,66 +189,55 @@ class Replicator:
         raise AssertionError("no endpoint")
 
     def _connect_to(self, endpoint: Endpoint) -> Link:
-        settings, store = self._settings, self._store
-        session = connect(settings, endpoint, self._stop)
+        """Inspect the server, choose where to begin, claim the source's part of the store, and open. Before the claim nothing is
+        written; where the source begins is said last, when all that this takes is on the disk."""
+        sink, session = self._sink, connect(self._settings, endpoint, self._stop)
         try:
             server = read_server(session)
-            require_binlog(server, settings)
-            resume, seat = self._resume(), self._seat
-            fresh = resume is None if seat is not None else not has_resume(settings, resume)
-            anew, source = fresh and settings.start == "latest", seat.name if seat is not None else ""
-            schemas = open_history(settings, session, server, anew=anew, source=source)
-            latest = None
-            if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
-                latest = take_snapshot(schemas, session, server)
-            saved: dict[str, Checkpoint] | None = {} if seat is not None else None
-            start = choose_start(settings, session, server, resume, self._log, latest=latest, saved=saved)
-            if start.lost is not None and isinstance(schemas, SchemaHistory):
-                schemas, start = after_loss(start, settings, session, server)
-            if self._snapshot is not None and (start.lost is not None or (fresh and settings.snapshot == "initial")):
-                self._snapshot.want(session, server, "initial" if start.lost is None else "purged")
-            if isinstance(schemas, SchemaHistory):
-                start = go_to_start(schemas, start, session, server, fresh=fresh)
-            domain = str(session.query("SELECT @@global.gtid_domain_id")[0][0]) if seat and server.mariadb else ""
-            self._note(start, gtids=server.gtids, domain=domain)
-            link = BinlogReader(
-                settings,
-                session,
-                file=start.position.file,
-                offset=start.position.offset,
-                gtids=start.executed if start.by_gtid else None,
-                server_id=replica_id(settings, source),
-            )
+            require_binlog(server, self._settings)
+            found = Found(session, server, sink.resume, sink.checkpoints)
+            chosen = choose_beginning(self._settings, found, sink.source or "", self._log)
+            self._claim(found)
+            self._write(found, chosen)
+            sink.begin(chosen.start)
+            return self._open(found, chosen)
         finally:
             session.close()
-        self._first = self._first or start
+
+    def _claim(self, found: Found) -> None:
+        server, domain = found.server, ""
+        if self._sink.source is not None and server.mariadb:
+            domain = str(found.session.query("SELECT @@global.gtid_domain_id")[0][0])
+        self._sink.claim(gtids=server.gtids, domain=domain)
+
+    def _write(self, found: Found, chosen: Beginning) -> None:
+        """Write to the disk what a restart has to find."""
+        if isinstance(chosen.schemas, SchemaHistory):
+            keep_history(chosen.schemas)
+        if self._snapshot is not None and chosen.snapshot:
+            self._snapshot.want(found.session, found.server, chosen.snapshot)
+
+    def _open(self, found: Found, chosen: Beginning) -> Link:
+        """Ask for the binlog from the start on, and let the decoder begin there."""
+        settings, server, start = self._settings, found.server, chosen.start
+        link = BinlogReader(
+            settings,
+            found.session,
+            file=start.position.file,
+            offset=start.position.offset,
+            gtids=start.executed if start.by_gtid else None,
+            server_id=replica_id(settings, self._sink.source or ""),
+        )
+        self._linked = True
         self._source = settings.name or server.source
-        self._decoder.use(schemas)
+        self._decoder.use(chosen.schemas)
         self._decoder.start(start.position, start.executed, self._sealed(start.tail))
         if self._snapshot is not None:
             self._snapshot.begin(server)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
-        self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, store.name)
+        self._log.info("reading %s %s from %s into store %r", server.flavor, server.version, place, self._store.name)
         self._retention.use(server)
         return link
-
-    def _resume(self) -> Resume | None:
-        """Return where the store ends; where nothing was put yet, where its first producer began to read."""
-        if self._seat is not None:
-            return self._seat.resume
-        resume = resume_point(self._store)
-        if resume is None and self._first is not None:
-            return Resume(self._first.position, None)
-        if resume is None and self._store.start_position is not None:
-            return Resume(self._store.start_position, None)
-        return resume
-
-    def _note(self, start: Start, *, gtids: bool = True, domain: str = "") -> None:
-        """The source is read from `start` on: say so before anything is put."""
-        if self._seat is not None:
-            self._seat.start(start, gtids=gtids, domain=domain)
-        elif self._first is None:
-            self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
 
     def _sealed(self, tail: Tail | None) -> Tail | None:
         sealed = self._seal.begin(tail)
@@ -271,7 +252,7 @@ class Replicator:
         """Open the local binlog files at the place where the store ends, else where the options say, else at the first."""
         settings, start = self._settings, self._settings.beginning
         files = list_files(settings.binlog)
-        resume = self._resume()
+        resume = self._sink.resume
         if resume is not None:
             files, position, executed = find_place(files, resume.position, self._stop)
         elif isinstance(start, datetime):
@@ -279,8 +260,8 @@ class Replicator:
         else:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
             files, position, executed = find_place(files, first, self._stop)
-        self._note(Start(position, executed))
-        self._first = self._first or Start(position, executed)
+        self._sink.begin(Start(position, executed))
+        self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
         self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))
         self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
@@ -288,7 +269,7 @@ class Replicator:
 
     def _stream(self, link: Link) -> None:
         """Read until told to stop, or until the source ends."""
-        feed, buffer, seat, snapshot = self._decoder.feed, self._buffer, self._seat, self._snapshot
+        feed, buffer, snapshot = self._decoder.feed, self._buffer, self._snapshot
         heartbeats = self._decoder.heartbeats
         self._decoder.drain = lambda: self._put_ready(link)
         while not self._stop():
@@ -314,8 +295,8 @@ class Replicator:
             heartbeats = self._decoder.heartbeats
             if drained:
                 self._vitals.calm()
-            if seat is not None and events:
-                seat.say(drained=drained)
+            if events:
+                self._sink.heard(drained=drained)
             self._heartbeat()
 
     def _beside(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
@@ -352,10 +333,8 @@ class Replicator:
 
     def _put(self, flush: Flush, link: Link) -> bool:
         self._seal.close(flush)
-        blob: bytes | memoryview = flush.blob
-        slots = flush.slots
         if self._snapshot is not None and self._snapshot.window is not None:
-            self._snapshot.window.note(bytes(blob), slots)
+            self._snapshot.window.note(bytes(flush.blob), flush.slots)
         events = _decode(flush) if self._before or self._after else []
         if self._before is not None:
             last = events[-1]
@@ -365,17 +344,15 @@ class Replicator:
                     return True
                 events = keep_resume(changed, last)
                 blob, slots = encode_batch(events)
-        vitals, newest = self._vitals, int(slots["time"][-1])
+                flush = flush._replace(blob=memoryview(blob), slots=slots)
+        vitals, newest = self._vitals, int(flush.slots["time"][-1])
         vitals.begin(newest)
-        if self._seat is not None:
-            done = self._seat.put(flush._replace(blob=memoryview(bytes(blob))), self._stop)  # it is kept there
-        else:
-            done = self._patient.put(blob, slots, self._stop, self._while_full)
+        done = self._sink.put(flush, self._stop, self._while_full)
         if vitals.waited():
             link.rest()
         if not done:
             return False
-        vitals.put(transactions=flush.ends, events=len(slots), rows=flush.rows, size=len(blob), newest_ms=newest)
+        vitals.put(transactions=flush.ends, events=len(flush.slots), rows=flush.rows, size=len(flush.blob), newest_ms=newest)
         if self._after is not None:
             self._after(events)
         return True
@@ -387,14 +364,13 @@ class Replicator:
 
     def _heartbeat(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if self._first is None or not (at_once or now - self._beat >= SECOND):
+        if not self._linked or not (at_once or now - self._beat >= SECOND):
             return
         self._beat = now
         self._retention.look(self._position)
-        if self._seat is None:
-            self._store.heartbeat(self._source, self._position, self.stream)
-            if self._snapshot is not None:
-                self._snapshot.look()
+        self._sink.heartbeat(self._source, self._position, self.stream)
+        if self._snapshot is not None:
+            self._snapshot.look()
 
 
 def _decode(flush: Flush) -> list[Event]:

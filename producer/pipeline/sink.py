@@ -1,21 +1,120 @@
-"""The store that a source goes into: found or made as the settings say, and puts that wait for room and say who holds them up."""
+"""Where a source goes: the `Sink` that a `Replicator` puts into, and the one that is a whole store.
+
+A store is found or made as the settings say. A put waits for free space, and the log says who holds it up.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from shmstore import BatchMode, EventStore, StoreError, StoreExists, StoreFull, StoreNotFound
+from shmstore import (
+    BatchMode,
+    Checkpoint,
+    EventStore,
+    Position,
+    StoreError,
+    StoreExists,
+    StoreFull,
+    StoreNotFound,
+    StreamStat,
+    checkpoints,
+)
 from shmstore.producer.settings import Settings
+from shmstore.producer.start.resume import Resume, Start, resume_point
+from shmstore.producer.transactions.buffer import Flush
 
 TRY = 0.5  # seconds after which a waiting put looks up
 PATIENCE = 5.0  # seconds without room before that is worth a line in the log ...
 AGAIN = 60.0  # ... and between two such lines
+
+
+Stop = Callable[[], bool]
+
+
+class Sink(Protocol):
+    """What one source is put into: a store of its own, or its part of a group's store."""
+
+    @property
+    def source(self) -> str | None:
+        """The source's name among the several of one store; None for the only one."""
+
+    @property
+    def resume(self) -> Resume | None:
+        """Where the source goes on; None where nothing of it was read yet."""
+
+    @property
+    def checkpoints(self) -> Mapping[str, Checkpoint]:
+        """The readers' checkpoints that a source begins at, by subscription."""
+
+    def claim(self, *, gtids: bool, domain: str) -> None:
+        """Be the only one to put this source: whatever is written to the disk for it is written after this.
+
+        Raises `ProducerInUse`; `SettingsError` where the source's transactions could not be told from another's: without
+        `gtids`, or where another MariaDB of the group has its `domain`.
+        """
+
+    def begin(self, start: Start) -> None:
+        """The source is read from `start` on: say so before anything is put."""
+
+    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
+        """Put, as soon as there is room, and call `meanwhile` now and then until that; False when told to stop before."""
+
+    def heard(self, *, drained: bool) -> None:
+        """The source sent something; `drained`: that nothing more is there."""
+
+    def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
+        """Say that the source is being read, how far it is and how it goes. Call it about once a second."""
+
+
+class StoreSink:
+    """A store of one source, claimed before anything is read of it."""
+
+    source = None
+
+    def __init__(self, settings: Settings, store: EventStore, log: logging.Logger) -> None:
+        store.claim()
+        self._settings, self._store = settings, store
+        self._patient = PatientPut(store, log)
+        self._begun: Position | None = None  # where the source was first read: while nothing was put, it goes on there
+
+    @property
+    def resume(self) -> Resume | None:
+        """Where the store ends; where nothing was put yet, where its first producer began to read."""
+        resume = resume_point(self._store)
+        if resume is None and (begun := self._begun or self._store.start_position) is not None:
+            return Resume(begun, None)
+        return resume
+
+    @property
+    def checkpoints(self) -> Mapping[str, Checkpoint]:
+        """Those of the store's readers."""
+        return checkpoints(self._settings.store, self._settings.state or None)
+
+    def claim(self, *, gtids: bool, domain: str) -> None:
+        """It is ours already, and no other source is there."""
+
+    def begin(self, start: Start) -> None:
+        """The source is read from `start` on: readers that come before the first event begin there."""
+        if self._begun is None:
+            self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
+            self._begun = start.position
+
+    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
+        """Put, as soon as there is room."""
+        return self._patient.put(flush.blob, flush.slots, stop, meanwhile)
+
+    def heard(self, *, drained: bool) -> None:
+        """Nobody else waits for this source."""
+
+    def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
+        """Tell the store."""
+        self._store.heartbeat(source, position, stream)
 
 
 class PatientPut:

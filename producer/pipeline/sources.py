@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from shmstore import EventStore, StoreNotFound, checkpoints
 from shmstore.producer.pipeline.group import run_group
-from shmstore.producer.pipeline.replicator import Stop, StopEvent, run
-from shmstore.producer.pipeline.sink import opened
+from shmstore.producer.pipeline.replicator import StopEvent, run
+from shmstore.producer.pipeline.sink import Stop, opened
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import resume_point

@@ -64,16 +64,19 @@ class _Record(NamedTuple):
 class SchemaHistory:
     """Tables by position. `path`: the file that keeps them, loaded when it is there; None: memory only.
 
+    A `draft` writes nothing before `keep`. `aside`: the files that it is to take the place of then, perhaps one at `path`.
     Raises `SchemaUnknown` where the file is not a history.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, draft: bool = False, aside: Sequence[Path] = ()) -> None:
         self._path = None if path is None else Path(path)
+        self._drafted: list[_Record] | None = [] if draft else None
+        self.aside = list(aside)
         self._records: list[_Record] = []
         self._applied = 0  # records that the catalog holds
         self._catalog = Catalog()
         self._schemas: dict[tuple[str, str], tuple[Table, TableSchema]] = {}
-        if self._path is not None and self._path.exists():
+        if self._path is not None and self._path not in self.aside and self._path.exists():
             self._load(self._path)
             self._replay(len(self._records))
 
@@ -222,6 +225,20 @@ class SchemaHistory:
             self._replay(self._index(position))
         return bool(change)
 
+    def keep(self) -> None:
+        """Write a draft down; from now on each addition is written at once. Raises OSError, `StoreError`."""
+        drafted, self._drafted = self._drafted, None
+        if self._path is None or drafted is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path in self.aside:
+            self._path.replace(self._path.with_suffix(".old"))
+        if drafted:
+            self._append(self._path, drafted)
+        for file in self.aside:  # last: after a crash before this, another server's history is still there to take over from
+            if file != self._path:
+                file.replace(file.with_suffix(".old"))
+
     # ------------------------------------------------------------ records
 
     @property
@@ -233,8 +250,10 @@ class SchemaHistory:
         return bisect_right(self._records, position.order, key=lambda record: record.position.order)
 
     def _add(self, record: _Record) -> None:
-        if self._path is not None:
-            self._append(self._path, record)
+        if self._drafted is not None:
+            self._drafted.append(record)
+        elif self._path is not None:
+            self._append(self._path, [record])
         at = self._index(record.position)
         self._records.insert(at, record)
         if len(self._records) == 1 or at < self._applied:
@@ -259,14 +278,14 @@ class SchemaHistory:
 
     # ------------------------------------------------------------ the file
 
-    def _append(self, path: Path, record: _Record) -> None:
+    def _append(self, path: Path, records: Sequence[_Record]) -> None:
         try:
             with path.open("ab", buffering=0) as file:
                 before = file.tell()
-                line = _line(_packed(record))
-                line = line if before else _line({"shmstore_schema_history": FORMAT}) + line
+                head = b"" if before else _line({"shmstore_schema_history": FORMAT})
+                lines = head + b"".join([_line(_packed(record)) for record in records])
                 try:
-                    if file.write(line) < len(line):
+                    if file.write(lines) < len(lines):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file.fileno())
                 except OSError:

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from shmstore import EventStore, EventType, Position, SourceError, checkpoints
 from shmstore.encoding.codec import decode_schema, encode_schema
 from shmstore.producer import gtid
+from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session, connect
@@ -79,8 +81,10 @@ class _Chunk:
 class Snapshot:
     """The snapshots of one store."""
 
-    def __init__(self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger) -> None:
-        self._settings, self._store, self._decoder, self._log = settings, store, decoder, log
+    def __init__(
+        self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Callable[[], bool]
+    ) -> None:
+        self._settings, self._store, self._decoder, self._log, self._stop = settings, store, decoder, log, stop
         self._file = ProgressFile(settings.store, settings.state or None)
         self.progress = self._file.load() or Progress(store.epoch)
         self._session: Session | None = None
@@ -89,7 +93,7 @@ class Snapshot:
         self._shape: tuple[Task, _Shape] | None = None
         self._chunk: _Chunk | None = None
         self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
-        self._losses = 0  # of its own link, one after the other
+        self._backoff = Backoff(settings)  # of its own link
         self._disturbed = 0  # how often the chunk that is due was begun in vain
         self._pause, self._heard, self._average = 0.0, False, 0
         self._ahead: list[Position] = []
@@ -113,7 +117,8 @@ class Snapshot:
     def begin(self, server: Server) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
-        self._server, self._heard, self._losses, self._disturbed, self._pause = server, False, 0, 0, 0.0
+        self._server, self._heard, self._disturbed, self._pause = server, False, 0, 0.0
+        self._backoff.reset()
         self._placing = Placing(self._decoder.writer, self._store.limit_bytes, int(server.variables.get("server_id") or 0))
         last = self._store.latest_event
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
@@ -156,7 +161,7 @@ class Snapshot:
     def _take(self, server: Server, request: Request) -> None:
         problem, tables = request.problem or self._refusal(server), list[tuple[str, str]]()
         if not problem:
-            session = connect(self._settings, server.endpoint)
+            session = connect(self._settings, server.endpoint, self._stop)
             try:
                 tables, problem = self._choose(session, request)
             finally:
@@ -217,8 +222,7 @@ class Snapshot:
             chunk = self._chunk
             self.waits = self._misses > MISSES and (chunk is None or chunk.rows is None or chunk.whole)
         except (LinkLost, ServerUnreachable, LoginRefused) as error:
-            self._losses += 1
-            wait = min(self._settings.retry_longest, self._settings.retry_first * 2 ** min(self._losses, 30))
+            wait = self._backoff.failed()
             self._log.warning("snapshot: %s; trying again in %.1f s", error, wait)
             self._drop(wait)
         except SourceError as error:
@@ -296,7 +300,7 @@ class Snapshot:
     def _connected(self) -> Session:
         if self._session is None:
             assert self._server is not None
-            self._session = connect(self._settings, self._server.endpoint)
+            self._session = connect(self._settings, self._server.endpoint, self._stop)
             prepare(self._session)
         return self._session
 
@@ -354,7 +358,8 @@ class Snapshot:
         count = self._put(chunk, rows, chunk.rows.size)
         state = "done" if not chunk.cut and len(rows) < chunk.limit else "reading"
         self._written = task, Place(state, after, task.place.rows + count, task.place.chunks + 1)
-        self._chunk, self._losses, self._disturbed = None, 0, 0
+        self._chunk, self._disturbed = None, 0
+        self._backoff.reset()
 
     def _read_whole(self, chunk: _Chunk) -> None:
         """Put the rows of a table without key as they come: the stream stands still."""
@@ -369,7 +374,8 @@ class Snapshot:
         if done:
             self._connected().query("COMMIT")
             self._written = chunk.task, chunk.task.place._replace(state="done", chunks=1)
-            self._chunk, self._losses, self._disturbed, self.holds = None, 0, 0, False
+            self._chunk, self._disturbed, self.holds = None, 0, False
+            self._backoff.reset()
 
     def _put(self, chunk: _Chunk, rows: list[Any], size: int) -> int:
         """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 
-from shmstore import BinlogPurged, Checkpoint, Event, Position, PositionNotFound, checkpoints
+from shmstore import BinlogPurged, Checkpoint, Event, Position, PositionNotFound
 from shmstore.producer.connection.server import Server, binlog_files
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
@@ -33,11 +33,11 @@ def choose_start(
     resume: Resume | None,
     log: logging.Logger,
     *,
+    saved: Mapping[str, Checkpoint],
     latest: Position | None = None,
-    saved: Mapping[str, Checkpoint] | None = None,
 ) -> Start:
-    """Return where to start on `server`; `latest` is what start = latest means, by default now; `saved`: the checkpoints, by
-    default those of the store. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`.
+    """Return where to start on `server`: at `resume`, else at the lowest of the checkpoints `saved`, else as configured; `latest` is
+    what start = latest means, by default now. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`.
     """
     position = None
     try:
@@ -45,12 +45,11 @@ def choose_start(
             position = resume.position
             require_one_source(settings.store, resume.position)
             return _at(settings, session, server, resume.position)._replace(tail=resume.tail)
-        found = checkpoints(settings.store, settings.state or None) if saved is None else saved
-        for checkpoint in found.values():
+        for checkpoint in saved.values():
             require_one_source(settings.store, checkpoint.position)
-        position = lowest(checkpoint.position for checkpoint in found.values())
+        position = lowest(checkpoint.position for checkpoint in saved.values())
         if position is not None:
-            names = ", ".join(sorted(found))
+            names = ", ".join(sorted(saved))
             log.info("start at the lowest checkpoint of %s", names)
             try:
                 return _at(settings, session, server, position)

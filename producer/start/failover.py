@@ -84,5 +84,5 @@ def _carry(history: SchemaHistory, start: Start, session: Session, server: Serve
     place, executed = scan_to_set(session, server, start.executed)
     there = Position(place.file, place.offset, str(executed or ""))
     history.carry(SchemaHistory(found[0]), there, has)
-    found[0].replace(found[0].with_suffix(".old"))
+    history.aside.append(found[0])
     return start._replace(position=Position(place.file, place.offset, start.position.gtids))

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import NamedTuple
 
-from shmstore import Event, EventStore, Position, PositionNotFound, checkpoints
+from shmstore import Event, EventStore, Position, PositionNotFound
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.gtid import ExecutedSet
-from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.writer import Tail
 
 
@@ -71,11 +70,6 @@ def require_one_source(store: str, position: Position) -> None:
             f"store {store!r}, or a checkpoint of it, is of several sources: run them together, with a [source.NAME] for each and shmstore "
             "run, or give this one a store of its own"
         )
-
-
-def has_resume(settings: Settings, resume: Resume | None) -> bool:
-    """Whether the stream goes on from where it was before: the store's tail, or a checkpoint."""
-    return resume is not None or bool(checkpoints(settings.store, settings.state or None))
 
 
 def lowest(positions: Iterable[Position]) -> Position | None:

@@ -75,7 +75,7 @@ class Retention:
             saved = checkpoints(self._settings.store, self._settings.state or None)
             needed = {f"checkpoint of {name!r}": one.position for name, one in saved.items()}
             needed = {"producer": position} | {who: place for who, place in needed.items() if not place.of_group}
-            session = connect(self._settings, server.endpoint)
+            session = connect(self._settings, server.endpoint, lambda: self._closed)
             try:
                 self._tell(server, needed, session)
             finally:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +24,7 @@ ATTEMPTS = 20
 def open_history(
     settings: Settings, session: Session, server: Server, *, anew: bool, source: str = ""
 ) -> SchemaHistory | CurrentTables | None:
-    """Return the history that the options and the server ask for; `anew`: an empty one, old files are put aside.
+    """Return the history that the options and the server ask for, as a draft; `anew`: an empty one, which takes the old files' place.
 
     `source`: whose it is, of several in one store.
     Raises `SchemaUnknown` where the file is another server's.
@@ -34,21 +35,31 @@ def open_history(
     # A history that was begun is followed on, also while the log, or another server's, names its columns: it must not miss a DDL.
     wanted = server.variables.get("binlog_row_metadata") != "FULL" or bool(histories(folder))
     if settings.schema_history == "on" or (settings.schema_history == "auto" and wanted):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for old in histories(folder) if anew else []:  # DDLs since then were seen by nobody
-                old.replace(old.with_suffix(".old"))
-            history = SchemaHistory(path)
-        except OSError as error:
-            raise SettingsError(
-                f"the schema history {path} cannot be kept: {error.strerror}; name another folder with state"
-            ) from error
+        with _kept(path):
+            old = histories(folder) if anew else []  # DDLs since then were seen by nobody
+            history = SchemaHistory(path, draft=True, aside=old)
         if history.first is not None:
             _require_same_server(session, server, history.first, path)
         return history
     if settings.schema_history == "auto" and server.mariadb:
         return CurrentTables(settings, session.endpoint)
     return None
+
+
+def keep_history(history: SchemaHistory) -> None:
+    """Write `history` down where it is a draft. Raises `SettingsError`, `StoreError`."""
+    with _kept(history.path):
+        history.keep()
+
+
+@contextmanager
+def _kept(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"the schema history {path} cannot be kept: {error.strerror}; name another folder with state"
+        ) from error
 
 
 def histories(folder: Path) -> list[Path]:

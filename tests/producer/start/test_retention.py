@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -96,10 +97,10 @@ def test_a_producer_that_ends_leaves_no_look_under_way(mariadb: Server, monkeypa
     looking, closing, ended = threading.Event(), threading.Event(), threading.Event()
     close = retention.Retention.close
 
-    def slowly(settings: Settings, endpoint: Endpoint) -> Session:
+    def slowly(settings: Settings, endpoint: Endpoint, stop: Callable[[], bool]) -> Session:
         looking.set()
         assert closing.wait(60)
-        session = connect(settings, endpoint)
+        session = connect(settings, endpoint, stop)
         end = session.close
         session.close = lambda: (end(), ended.set())  # type: ignore[method-assign,func-returns-value,assignment,return-value]
         return session

@@ -1,0 +1,56 @@
+"""Where a link begins, and with which tables: what the server and the store say, and what follows from it. Nothing is written here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shmstore import Checkpoint
+from shmstore.producer.connection.server import Server
+from shmstore.producer.connection.session import Session
+from shmstore.producer.schema.current import CurrentTables
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.choose import choose_start
+from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
+from shmstore.producer.start.resume import Resume, Start
+from shmstore.producer.start.schema_history import open_history, take_snapshot
+
+
+class Found(NamedTuple):
+    """A server that answers, and what the store knows of its stream."""
+
+    session: Session
+    server: Server
+    resume: Resume | None
+    checkpoints: Mapping[str, Checkpoint]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the stream begins, instead of going on."""
+        return self.resume is None and not self.checkpoints
+
+
+class Beginning(NamedTuple):
+    """What was chosen. A schema history is a draft: keep it before anything is put."""
+
+    start: Start
+    schemas: SchemaHistory | CurrentTables | None
+    snapshot: str  # why all tables are to be read: initial or purged; empty: they are not
+
+
+def choose_beginning(settings: Settings, found: Found, source: str, log: logging.Logger) -> Beginning:
+    """Return where to begin on the server that was found. `source`: its name among several of one store. Raises `ShmStoreError`."""
+    session, server, fresh = found.session, found.server, found.fresh
+    schemas = open_history(settings, session, server, anew=fresh and settings.start == "latest", source=source)
+    latest = None
+    if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
+        latest = take_snapshot(schemas, session, server)
+    start = choose_start(settings, session, server, found.resume, log, saved=found.checkpoints, latest=latest)
+    if start.lost is not None and isinstance(schemas, SchemaHistory):
+        schemas, start = after_loss(start, settings, session, server)
+    snapshot = "purged" if start.lost is not None else "initial" if fresh and settings.snapshot == "initial" else ""
+    if isinstance(schemas, SchemaHistory):
+        start = go_to_start(schemas, start, session, server, fresh=fresh)
+    return Beginning(start, schemas, snapshot)
