@@ -32,7 +32,7 @@ def each_batch(
     stop: Callable[[], bool] = lambda: False,
     timeout: float = 0.2,
 ) -> int:
-    """Call ``function(frame, last sequence)`` for every batch with rows until `stop()` is true; return how many calls were made.
+    """Call ``function(frame, last sequence)`` for every batch with rows until `stop()` is true; return the number of calls.
 
     `frame` has the columns of the streaming source with the same `tables` and `payload`. `stop` is asked after every batch,
     and every `timeout` seconds while nothing comes. What `function` raises ends the loop; its batch is not acked.

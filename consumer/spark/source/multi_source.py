@@ -1,10 +1,10 @@
 """A store of several sources: which of its events a micro-batch has, and which server each came from.
 
-Such a store has another order once it is made again, so a sequence says nothing there, and neither do file and offset, which are
+Such a store has another order once it is re-created, so a sequence says nothing there, and neither do file and offset, which are
 one server's. GTIDs do: an offset's text has those of every source, and a transaction was read where they cover its own. A micro-batch
-that was planned in an earlier life of the store is therefore not a range of the ring but a choice from one: what is after its
+that was planned before the store was re-created is therefore not a range of the ring but a choice from one: what is after its
 start and not after its end. So it is the same rows again, in whatever order they come. What a query had read ahead of the others
-stays in its offsets until the store has come to it.
+stays in its offsets until the store has reached it.
 
 Only the last event of a transaction, or of a part of one, names its source. The others are known by whose GTIDs they carry: two
 sources never bring transactions of one server (the producer refuses them).
@@ -73,9 +73,9 @@ def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> 
     batch = store.peek(sequence, limit_events=1)
     mark = next((Mark.of(sequence, split_stored(payload)[0]) for payload in batch.payloads()), None)
     if mark is None:
-        raise PositionNotFound(f"event {sequence} of store {store.name!r} is within a transaction, where no query can stand")
+        raise PositionNotFound(f"event {sequence} of store {store.name!r} is within a transaction, where no query can continue")
     gtids, here = mark.gtids, _gtids(mark.gtids)
-    if after is not None and after.of_group:  # what was read ahead of the others before the store was made again
+    if after is not None and after.of_group:  # what was read ahead of the others before the store was re-created
         ahead = [part for part in after.gtids.split(";") if not covers(here, _gtids(part))]
         gtids = ";".join([gtids, *ahead])
     place = mark.position
@@ -84,9 +84,9 @@ def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> 
 
 
 def base_of(store: EventStore, offset: Offset) -> int | None:
-    """Return the last event of this life of the store before which a query at `offset` has read all; None where that cannot be told yet.
+    """Return the last event of this store before which a query at `offset` has read everything; None while that is unknown.
 
-    Raises `PositionNotFound` where events after `offset` are gone.
+    Raises `PositionNotFound` if events after `offset` are no longer in the store.
     """
     have, first = _gtids(offset.gtids), None
     for mark in marks(store):
@@ -102,7 +102,7 @@ def base_of(store: EventStore, offset: Offset) -> int | None:
 
 
 def reach_of(store: EventStore, offset: Offset) -> int | None:
-    """Return the first event of this life of the store up to which all is there that is not after `offset`; None while it is not."""
+    """Return the first event of this store up to which everything not after `offset` is there; None while it is not."""
     wanted, found, within = _gtids(offset.gtids), None, None
     for mark in marks(store):
         if mark.inside:
@@ -168,7 +168,7 @@ def _servers(gtids: str) -> set[str]:
 
 class Sources(NamedTuple):
     """What an executor must know of a group: `names` by server UUID or MariaDB's domain; the micro-batch is what is after `after` and not
-    after `until`, where they are from another life of the store."""
+    after `until`, where they are from before the store was re-created."""
 
     names: dict[str, str]
     after: Offset | None

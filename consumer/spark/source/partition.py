@@ -1,4 +1,4 @@
-"""Partitions: what an executor gets to read, and how it comes by the events."""
+"""Partitions: what an executor gets to read, and how it gets the events."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ class InlinePartition(InputPartition):
 
 
 def read_shared(events: Range) -> Iterator[Chunk]:
-    """Yield the events of `events` out of the segment. Raises `PositionNotFound` where they are gone, `StoreNotFound`."""
+    """Yield the events of `events` out of the segment. Raises `PositionNotFound` if they were overwritten, `StoreNotFound`."""
     yield from read_store(attached(events), events.first, events.last)
 
 
 def read_store(store: EventStore, first: int, last: int) -> Iterator[Chunk]:
-    """Yield events of an attached store. Raises `PositionNotFound` where they are gone or not there yet."""
+    """Yield events of an attached store. Raises `PositionNotFound` if they were overwritten or are not there yet."""
     while first <= last:
         batch = store.peek(first, limit_events=last - first + 1, limit_bytes=PEEK_BYTES)
         if not batch:
             raise PositionNotFound(
-                f"event {first} of store {store.name!r} is not there yet: epoch {store.epoch:016x} ends at {first - 1}"
+                f"event {first} is not in store {store.name!r} yet: epoch {store.epoch:016x} ends at {first - 1}"
             )
         yield chunk_of(batch)
         first = batch.last + 1
@@ -118,14 +118,13 @@ def attached(events: Range) -> EventStore:
             store = EventStore.attach(events.store, path=events.path)
         except StoreNotFound as error:
             raise StoreNotFound(
-                f"{error}. This executor sees no such store: it runs on another host or in another container than the store. "
-                "Use transport=auto, inline or network"
+                f"{error}. The executor runs on another host, or in another container, than the store: use transport=auto, inline or network"
             ) from error
         _attached[key] = store
     if store.epoch != events.epoch:
         raise PositionNotFound(
             f"store {events.store!r} was re-created after this micro-batch was planned (epoch {events.epoch:016x}, now {store.epoch:016x}): "
-            "restart the query, which finds its place by binlog position"
+            "restart the query, which then continues at its binlog position"
         )
     return store
 

@@ -23,7 +23,7 @@ def find_table(options: Options) -> TableSchema:
     They come from the newest event of the table in the ring; if the ring holds none, from a file that an earlier query wrote
     next to the checkpoints. Raises `SchemaUnknown` where the table was never seen.
     """
-    database, table = options.tables[0].split(".", 1)
+    database, table = options.tables.one.split(".", 1)
     folder = Path(options.state_directory or state_directory()) / options.store / "tables"
     kept = folder / f"{database}.{table}.msgpack"
     if options.spool is not None:

@@ -14,13 +14,14 @@ from shmstore import EventStore, PositionNotFound
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.schema import schema_of
 from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.source.batch_planner import events_between
 from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.spool_reader import SpoolBatchReader, SpoolReader
 from shmstore.consumer.spark.source.stream_reader import StreamReader
-from shmstore.consumer.spark.source.subscription_owner import attach, window
+from shmstore.consumer.spark.source.subscription_owner import attach
 
 
 class ShmStoreSource(DataSource):
@@ -61,7 +62,7 @@ class ShmStoreSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads the whole transactions that the store holds at this moment; moves nothing and holds nothing back.
 
-    The events are copied when the read is planned: later they could be gone, since no subscription keeps them.
+    The events are copied when the read is planned: later they could be overwritten, since no subscription keeps them.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -81,16 +82,18 @@ class BatchReader(DataSourceReader):
                 last = _located(store, Offset.of(end.value), end=True)
             if last < first:
                 return [InlinePartition([])]
-            events = window(store, first, last)
+            events = events_between(store, first, last)
             point = events.ack_point
             if point is None:
                 return [InlinePartition([])]
-            events = window(store, first, point)
+            events = events_between(store, first, point)
             after, until = (Offset.of(one.value) if one.kind == "offset" else None for one in (start, end))
             sources = Sources.of(store, after, until, first, point) if is_group(store) else None
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
-            return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in split(first, events.ends, parts)]
+            return [
+                InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in split(first, events.ends, parts)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""
@@ -98,7 +101,7 @@ class BatchReader(DataSourceReader):
 
 
 def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
-    """The last event of a read that ends at `offset`, or of what is before one that begins there. Raises `PositionNotFound`."""
+    """The last event of a read that ends at `offset`, or before a read that begins there. Raises `PositionNotFound`."""
     position = offset.position
     if offset.epoch == store.epoch or position is None:
         return offset.seq
@@ -106,7 +109,7 @@ def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
         return store.find(position) - 1
     found = reach_of(store, offset) if end else base_of(store, offset)
     if found is None:
-        raise PositionNotFound(f"store {store.name!r} has not come to {offset}: read again when its producer has")
+        raise PositionNotFound(f"store {store.name!r} has not reached {offset} yet: read again when its producer has")
     return found
 
 

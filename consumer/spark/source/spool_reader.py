@@ -1,7 +1,7 @@
 """SpoolReader: a spool (`shmstore.consumer.spool`) as a source of micro-batches, with the offsets of the store that it came from.
 
 An offset names the same event in the ring and in the spool, so a query may go from one to the other with its checkpoint: by epoch
-and sequence where the file of that life is there, else by the place in the binlog. Files never change, so planning and reading
+and sequence where the file of that life is there, else by the position in the binlog. Files never change, so planning and reading
 may be done again at any time; executors read the files themselves, and must see the folder.
 """
 
@@ -24,19 +24,20 @@ from shmstore import Position, PositionNotFound, SlotFlag, SubscriptionInUse
 from shmstore.atomic_file import replace
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import OptionError, Options
+from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.chunk import Chunk
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import record_batches
-from shmstore.consumer.spark.source.subscription_owner import Limit, awaited, handover
+from shmstore.consumer.spark.source.subscription_owner import awaited, handover
 from shmstore.consumer.spool import Ends, Piece, ends_of, is_after, locked, pieces, read_payloads, read_slots
 from shmstore.encoding.codec import decode_schema, decode_stored
 from shmstore.event import TableSchema
 
-BATCH_BYTES = 64 << 20  # of a micro-batch, where the options say nothing: a long outage is not caught up in one piece
+BATCH_BYTES = 64 << 20  # of a micro-batch without limits: so a long outage is caught up in many
 
 
-class Place(NamedTuple):
-    """Everything up to event `sequence` of file `number` is done."""
+class FilePosition(NamedTuple):
+    """Behind event `sequence` of file `number`."""
 
     number: int
     sequence: int
@@ -78,9 +79,9 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._folder = folder_of(self._options)
         self._record = self._folder / "readers" / f"{self._options.subscription}.json"
         self._frozen: int | None = None
-        self._held = ExitStack()
+        self._lock = ExitStack()
         self._owned = False
-        self._told: Offset | None = None
+        self._noted: Offset | None = None
 
     def __reduce__(self) -> tuple[type[SpoolReader], tuple[Decoder]]:
         return SpoolReader, (self._decoder,)
@@ -89,7 +90,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Hold the subscription's name. Raises `SubscriptionInUse`."""
         if not self._owned:
             path, what = self._record.with_suffix(".lock"), f"subscription {self._options.subscription!r}"
-            handover(lambda: self._held.enter_context(locked(path, what, SubscriptionInUse)))
+            handover(lambda: self._lock.enter_context(locked(path, what, SubscriptionInUse)))
             self._owned = True
 
     def _pieces(self) -> list[Piece]:
@@ -99,15 +100,15 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins: what its subscription is done with, else what startingOffsets says."""
+        """Return where a new query begins: after what its subscription has read, else at startingOffsets."""
         self._own()
         if self._record.exists():
             return Offset.of(json.loads(self._record.read_text())["offset"]).to_dict()
         there, start = self._wait_for_files(), self._options.start
         if start.kind in ("committed", "earliest"):
-            found = self._offset(Place(there[0].number, there[0].first - 1), there)
+            found = self._offset(FilePosition(there[0].number, there[0].first - 1), there)
         elif start.kind == "latest":
-            found = self._offset(Place(there[-1].number, there[-1].last), there)
+            found = self._offset(FilePosition(there[-1].number, there[-1].last), there)
         elif start.kind == "offset":
             found = Offset.of(start.value)
         elif start.kind == "position":
@@ -126,14 +127,14 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ),
         )
 
-    def locate(self, offset: Offset, there: list[Piece]) -> Place | None:
-        """Return the place of `offset` in the files; None while they have not come to it. Raises `PositionNotFound`, naming the gap."""
+    def locate(self, offset: Offset, there: list[Piece]) -> FilePosition | None:
+        """Return the position of `offset` in the files; None while they have not reached it. Raises `PositionNotFound`, naming the gap."""
         for piece in there:
             if piece.epoch == offset.epoch and piece.first - 1 <= offset.seq <= piece.last:
-                return Place(piece.number, offset.seq)
+                return FilePosition(piece.number, offset.seq)
         position = offset.position
         if position is None:  # before the first event of its store
-            return Place(there[0].number, there[0].first - 1) if there else None
+            return FilePosition(there[0].number, there[0].first - 1) if there else None
         place = None
         for piece in there:
             ends = _ends(piece)
@@ -141,12 +142,12 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if piece is there[0] and position.order < ends.start.order:
                 if not self._options.fail_on_data_loss:
-                    return Place(piece.number, piece.first - 1)
+                    return FilePosition(piece.number, piece.first - 1)
                 raise PositionNotFound(
                     f"spool {self._folder} no longer has the events after {offset}: it begins at {ends.start.file}:{ends.start.offset}. "
-                    "Take a snapshot of the query's tables, or set failOnDataLoss=false to go on without them"
+                    "Take a snapshot of the query's tables, or set failOnDataLoss=false to continue without them"
                 )
-            place = Place(piece.number, piece.first - 1 + self._count(piece, position))
+            place = FilePosition(piece.number, piece.first - 1 + self._count(piece, position))
             if place.sequence < piece.last:
                 return place
         return place  # the end of the last file, where that is the position
@@ -158,7 +159,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spans = enumerate(pairwise([0, *ends.tolist()]))
         return next((before for before, (start, end) in spans if is_after(raw[start:end], position)), len(ends))
 
-    def _offset(self, place: Place, there: list[Piece]) -> Offset:
+    def _offset(self, place: FilePosition, there: list[Piece]) -> Offset:
         piece = next(piece for piece in there if piece.number == place.number)
         ends = _ends(piece)
         if place.sequence == piece.last:
@@ -192,7 +193,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_rows)
         return ReadMaxBytes(self._options.max_bytes or BATCH_BYTES)
 
-    def _end_after(self, base: Place, there: list[Piece], limit: Limit) -> Place:
+    def _end_after(self, base: FilePosition, there: list[Piece], limit: Limit) -> FilePosition:
         """The last transaction end within the limits, at least one transaction; `base` where there is none."""
         end, rows, size = base, 0, 0
         for piece in there:
@@ -210,9 +211,9 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             points = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT)) + 1
             within = points[points <= fit]
             if len(within):
-                end = Place(piece.number, piece.first + skip + int(within[-1]) - 1)
+                end = FilePosition(piece.number, piece.first + skip + int(within[-1]) - 1)
             elif len(points) and end == base:
-                return Place(piece.number, piece.first + skip + int(points[0]) - 1)
+                return FilePosition(piece.number, piece.first + skip + int(points[0]) - 1)
             if fit < len(slots) and end != base:
                 return end
             if len(slots):
@@ -222,7 +223,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest event of the spool, for the query's progress report."""
         there = pieces(self._folder)
-        return self._offset(Place(there[-1].number, there[-1].last), there).to_dict() if there else None
+        return self._offset(FilePosition(there[-1].number, there[-1].last), there).to_dict() if there else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the end: what comes later is for the next run."""
@@ -244,7 +245,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return awaited(
             found,
             self._options.store_timeout,
-            lambda: f"spool {self._folder} has not come to {Offset.of(end)}: start `shmstore spool`",
+            lambda: f"spool {self._folder} has not reached {Offset.of(end)} yet: start `shmstore spool`",
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -260,21 +261,21 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place is not None:
             self._done(Offset.of(end), place, there)
 
-    def _done(self, offset: Offset, place: Place, there: list[Piece]) -> None:
-        """Say which files are done with: those before `place`, and its own where that is the file's end."""
+    def _done(self, offset: Offset, place: FilePosition, there: list[Piece]) -> None:
+        """Record which files were read to their end: those before `place`, and its own where that is the file's end."""
         last = next(piece.last for piece in there if piece.number == place.number)
         number = place.number if place.sequence == last else place.number - 1
-        if offset != self._told:
+        if offset != self._noted:
             self._note(offset, number)
 
     def _note(self, offset: Offset, number: int) -> None:
         text = json.dumps({"number": number, "offset": offset.to_dict()})
         replace(self._record, lambda at: at.write_text(text), "record of a spool's reader", "spool into another folder")
-        self._told = offset
+        self._noted = offset
 
     def stop(self) -> None:
-        """Give the subscription up."""
-        self._held.close()
+        """Release the subscription."""
+        self._lock.close()
         self._owned = False
 
 
@@ -290,7 +291,7 @@ class SpoolBatchReader(DataSourceReader):
         if not there:
             return []
         reader = SpoolReader(self._decoder)
-        base = Place(there[0].number, there[0].first - 1)
+        base = FilePosition(there[0].number, there[0].first - 1)
         start = self._decoder.options.start
         if start.kind == "offset":
             base = reader.locate(Offset.of(start.value), there) or base
@@ -302,7 +303,7 @@ class SpoolBatchReader(DataSourceReader):
         return record_batches(partition.chunks(), self._decoder)  # type: ignore[attr-defined]
 
 
-def _between(base: Place, last: Place, there: list[Piece]) -> Iterator[tuple[Piece, int, int]]:
+def _between(base: FilePosition, last: FilePosition, there: list[Piece]) -> Iterator[tuple[Piece, int, int]]:
     """Yield the files after `base` up to `last`, each with the first and the last sequence that is meant."""
     for piece in there:
         if base.number <= piece.number <= last.number:
@@ -317,7 +318,7 @@ def folder_of(options: Options) -> Path:
     folder = Path(options.spool or "")
     if not folder.is_dir():
         raise OptionError(
-            f"option spool={options.spool!r} is no folder: `shmstore spool {options.store} --directory {options.spool}` makes it"
+            f"option spool={options.spool!r} is not a folder: `shmstore spool {options.store} --directory {options.spool}` creates it"
         )
     return folder
 

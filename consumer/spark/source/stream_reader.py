@@ -1,8 +1,8 @@
 """StreamReader: the store as a source of micro-batches.
 
-Nothing here takes events away: `partitions` and `read` peek at sequences, as often as Spark asks, and only `commit` and
-`latestOffset(start)` ack. Spark makes one reader in a process of its own beside the driver (it plans and owns the
-subscription) and sends a pickled copy to the executors (they only read), so the lease opens on first use.
+Nothing here removes events: `partitions` and `read` peek at sequences, as often as Spark asks, and only `commit` and
+`latestOffset(start)` ack. Spark runs one reader in a process of its own next to the driver (it plans and owns the
+subscription) and sends a pickled copy to the executors (they only read), so the subscription is taken on first use.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.source.batch_planner import BatchPlanner, Limit, events_between
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import (
@@ -30,7 +31,7 @@ from shmstore.consumer.spark.source.partition import (
     split,
 )
 from shmstore.consumer.spark.source.schema_lookup import holdup_of
-from shmstore.consumer.spark.source.subscription_owner import Lease, Limit, window
+from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 
 LOOK_SECONDS = 10.0
 
@@ -41,7 +42,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._options = decoder.options
-        self._lease = Lease(self._options)
+        self._owner = SubscriptionOwner(self._options)
+        self._planner = BatchPlanner(self._owner)
         self._frozen: tuple[int, int] | None = None
         self._looked = 0.0
 
@@ -52,30 +54,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark asks twice, and again when batch 0 is run again: the answer stays."""
-        return self._lease.first().to_dict()
+        return self._owner.first_offset().to_dict()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what ends at `start`, and return the end of the next micro-batch: `start` itself when nothing is new."""
         done = Offset.of(start)
-        base = self._lease.locate(done)
+        base = self._owner.locate(done)
         if base is None:
-            self._lease.pass_over(done)
+            self._owner.ack_replayed(done)
             return start
-        base = self._lease.done(base)
-        end = self._lease.end_after(base, Limit.of(limit, self._options), self._end())
+        base = self._owner.ack(base)
+        end = self._planner.end_after(base, Limit.of(limit, self._options), self._end())
         if end == base:
-            self._tell_holdup()
+            self._report_holdup()
             return start
-        self._lease.note_start(base)
-        return self._lease.offset_at(end, done).to_dict()
+        self._owner.save_start(base)
+        return self._owner.offset_at(end, done).to_dict()
 
-    def _tell_holdup(self) -> None:
-        """Say now and then, where Spark's log is, that nothing comes because another reader stands still."""
+    def _report_holdup(self) -> None:
+        """Log now and then that nothing comes because another reader does not read on."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            if text := holdup_of(self._lease.store, but=self._options.subscription):
-                logging.getLogger(__name__).warning("query with subscription %r gets nothing%s", self._options.subscription, text)
+            if text := holdup_of(self._owner.store, but=self._options.subscription):
+                logging.getLogger(__name__).warning(
+                    "the query with subscription %r gets no events%s", self._options.subscription, text
+                )
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options ask for."""
@@ -87,16 +91,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest event of the store, for the query's progress report."""
-        store = self._lease.store
+        store = self._owner.store
         return Offset.at(store.name, store.epoch, store.newest, store.latest_position).to_dict()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the end: what comes later is for the next run."""
-        store = self._lease.store
+        store = self._owner.store
         self._frozen = (store.epoch, store.newest)
 
     def _end(self) -> int | None:
-        if self._frozen is None or self._frozen[0] != self._lease.store.epoch:
+        if self._frozen is None or self._frozen[0] != self._owner.store.epoch:
             return None
         return self._frozen[1]
 
@@ -105,12 +109,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the partitions of the events after `start` up to `end`; the same events each time it is asked."""
         after, until = Offset.of(start), Offset.of(end)
-        base = self._lease.wait_for(after)
-        last = self._lease.wait_for(until, end=True)
+        base = self._owner.wait_for(after)
+        last = self._owner.wait_for(until, end=True)
         if last <= base:
             return []
-        options, store = self._options, self._lease.store
-        ends = self._lease.ends(base + 1, last)
+        options, store = self._options, self._owner.store
+        ends = self._planner.ends(base + 1, last)
         size = int(ends[-1])
         parts = min(options.partitions, 1 + size // options.partition_bytes)
         sources = Sources.of(store, after, until, base + 1, last) if until.of_group else None
@@ -119,11 +123,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts = max(parts, -(-size // INLINE_BYTES))
         ranges = split(base + 1, ends, parts)
         if inline:
-            return [InlinePartition([chunk_of(window(store, a, b))], sources) for a, b in ranges]
+            return [InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in ranges]
         given = [Range(store.name, options.store_path, store.epoch, a, b) for a, b in ranges]
         if options.transport == "shm":
             return [SharedPartition(one, sources) for one in given]
-        address = self._lease.serve().address
+        address = self._owner.serve().address
         return [RemotePartition(one, address, sources, nearby=options.transport == "auto") for one in given]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -134,10 +138,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Ack up to `end`: Spark has logged its batch."""
-        sequence = self._lease.locate(Offset.of(end))
+        sequence = self._owner.locate(Offset.of(end))
         if sequence is not None:
-            self._lease.done(sequence)
+            self._owner.ack(sequence)
 
     def stop(self) -> None:
-        """Give the subscription up."""
-        self._lease.close()
+        """Release the subscription."""
+        self._owner.close()

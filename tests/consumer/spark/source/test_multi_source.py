@@ -56,7 +56,7 @@ def wanted(given: dict[str, list[Transaction]]) -> dict[str, list[int]]:
 
 @pytest.fixture
 def recreate(store_name: str) -> Iterator[Any]:
-    """Makes the store anew, empty but for where its sources begin."""
+    """Re-creates the store, empty but for where its sources begin."""
     made: list[EventStore] = []
 
     def create(capacity: int, at: dict[str, int] | None = None) -> tuple[EventStore, Group]:
@@ -110,7 +110,7 @@ def test_a_planned_batch_waits_for_all_its_sources(store_name: str, recreate: An
     put(store, group, [order[0], *(Transaction("a", number, ((1,),)) for number in range(2, 9))])
     made = reader(store_name, storeTimeout="0.1")
     with pytest.raises(
-        PositionNotFound, match=r"has not come back to a=.*raise storeTimeout, or make the store larger, if it is full"
+        PositionNotFound, match=r"has not reached a=.*raise storeTimeout, or make the store larger, if it is full"
     ):
         made.partitions(start, end)
     put(store, group, order[1:])
@@ -177,7 +177,7 @@ def _between(given: dict[str, list[Transaction]], first: dict[str, int], last: d
 
 
 def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any) -> None:
-    """It is cut where a part of it ends; after a kill there, and a store made anew, exactly the rest comes."""
+    """It is cut where a part of it ends; after a kill there, and in a re-created store, exactly the rest comes."""
     store, group = recreate(32)
     large = Transaction("b", 1, tuple((1,) * 9 for _ in range(8)))
     first = Transaction("a", 1, ((1,),))
@@ -275,7 +275,7 @@ def test_copies_are_kept_apart(store_name: str, recreate: Any, tmp_path: Path) -
     given = {name: [row["payload"] for row in raw if row["source"] == name] for name in "ab"}
     with pytest.raises(CannotFollow, match=r"the store has several sources.* give target a \{source\}"):
         Replication(options, f"{tmp_path}/{{database}}/{{table}}", "parquet").apply_each(given, "q", 0)
-    with pytest.raises(CannotFollow, match=r"the store has one source: leave it out"):
+    with pytest.raises(CannotFollow, match=r"the store has one source: leave \{source\} out"):
         Replication(options, f"{tmp_path}/{{source}}/{{table}}", "parquet").apply(given["a"], "q", 0)
     copies = Replication(options, f"{tmp_path}/{{source}}/{{database}}/{{table}}", "parquet", history=True)
     assert copies.apply_each(given, "q", 0) == 5
@@ -310,7 +310,7 @@ def test_a_loop_names_them_too(store_name: str, recreate: Any) -> None:
 
 
 def test_a_spool_refuses_it(tmp_path: Path, store_name: str, recreate: Any) -> None:
-    """After the store was made anew it could not tell what it has; so it writes nothing, and acks nothing."""
+    """After the store was re-created it cannot know what it has; so it writes nothing, and acks nothing."""
     store, group = recreate(16)
     spool = Spool(store, tmp_path / "spool")
     put(store, group, [Transaction("a", 1, ((1,),))])

@@ -36,7 +36,7 @@ def test_the_newest_columns_are_found_and_kept(store: EventStore, binlog: Binlog
 
 
 def test_an_unknown_table_says_what_there_is(store: EventStore, binlog: Binlog) -> None:
-    """A slip of the pen is told from a table that has not changed yet."""
+    """A misspelled name is distinguished from a table that has not changed yet."""
     store.put(binlog.insert(order_row(1)))
     with pytest.raises(SchemaUnknown, match=r"shmstore snapshot .*holds rows of shop\.orders; did you mean shop\.orders\?$"):
         find(store.name, "shop.order")
@@ -47,7 +47,7 @@ def test_an_unknown_table_says_what_there_is(store: EventStore, binlog: Binlog) 
 def test_who_holds_the_producer_up_is_said(
     store_name: str, binlog: Binlog, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A ring full of what another query's subscription has not acked: a new query says whose, and so does one that gets nothing."""
+    """A ring full of what another query's subscription has not acked: a new query says whose, and so does one that gets no events."""
     with EventStore.create(store_name, capacity=8) as store:
         store.claim()
         store.subscribe("left_behind").close()
@@ -65,7 +65,7 @@ def test_who_holds_the_producer_up_is_said(
             with caplog.at_level(logging.WARNING):
                 assert reader.latestOffset(start, ReadAllAvailable()) == start
             reader.stop()
-            assert "query with subscription 'spark' gets nothing. Its ring is full" in caplog.text
+            assert "query with subscription 'spark' gets no events. Its ring is full" in caplog.text
             other.unsubscribe("left_behind")
         putting.join(20)
 

@@ -1,4 +1,4 @@
-"""A query's hold on its subscription, in the ring and in a spool."""
+"""A query owns its subscription, in the ring and in a spool."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_reader_waits_for_the_one_before(readers: tuple[Any, Any]) -> None:
 
 
 def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: Binlog) -> None:
-    """One that comes back with its checkpoint is told why its events are gone: not by the server, but read by the other."""
+    """One that comes back with its checkpoint gets an error that says why its events are missing: not by the server, but read by the other."""
     source = ShmStoreSource({"store": store.name, "tables": "shop.orders"})
     for number in (1, 2):
         store.put(binlog.insert(order_row(number)))
@@ -70,7 +70,7 @@ def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: 
 
 
 def test_two_queries_on_one_subscription(readers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is told who has it and what to do, in one line; the first goes on."""
+    """The second gets an error that names the owner and what to do, in one line; the first goes on."""
     first, second = readers
     monkeypatch.setattr(subscription_owner, "_HANDOVER", 0.2)
     with pytest.raises(SubscriptionInUse, match="a subscription of its own: option subscription") as caught:

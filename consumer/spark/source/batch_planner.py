@@ -1,0 +1,129 @@
+"""BatchPlanner: which events the next micro-batch of a query has.
+
+A micro-batch ends at the end of a transaction, so that a query's tables show whole transactions; only a transaction that is too
+large for the ring is cut. It has at most half of the ring, so that the producer fills one half while Spark works on the other.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from shmstore import Batch, EventStore, PositionNotFound
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.source import multi_source
+from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
+from shmstore.memory.layout import SlotFlag
+
+_STALL = 3.0  # seconds without the end of a transaction after which its producer may be waiting for free space
+
+
+class Limit(NamedTuple):
+    """Most rows and most encoded bytes of a micro-batch; None is no limit but the ring's."""
+
+    rows: int | None = None
+    size: int | None = None
+
+    @classmethod
+    def of(cls, limit: ReadLimit, options: Options) -> Limit:
+        """Return the limits of Spark's `limit` and the options: Spark gives rows or bytes, or asks for everything."""
+        if isinstance(limit, ReadAllAvailable):
+            return cls()
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
+        return cls(rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes)
+
+
+class BatchPlanner:
+    """Plans the micro-batches of one query."""
+
+    def __init__(self, owner: SubscriptionOwner) -> None:
+        self._owner = owner
+        self._planned: tuple[int, int, np.ndarray[Any, Any]] | None = None  # epoch, first event, and where each event ends
+        self._stall = (-1, -1, 0.0)
+
+    def end_after(self, base: int, limit: Limit, frozen: int | None) -> int:
+        """Return the last sequence of the micro-batch that follows `base`; `base` itself if there is no whole transaction yet.
+
+        It is the last transaction end within `limit` and half the ring, after at least one transaction, and never beyond `frozen`.
+        """
+        store = self._owner.store
+        last = store.newest if frozen is None else min(frozen, store.newest)
+        if last <= base:
+            return base
+        if self._owner.has_several:
+            return base + self._end_of_several(base, limit, last)
+        events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
+        batch = self._look(base, min(events, last - base), size)
+        ends, fit = batch.ends, len(batch)
+        self._planned = (store.epoch, base + 1, ends)
+        if limit.size is not None:
+            fit = min(fit, int(np.searchsorted(ends, limit.size, "right")))
+        point = batch.ack_point
+        if limit.rows is not None or (point is not None and point > base + fit):
+            slots = batch.slots  # a copy: for a million events it takes longer than all the rest
+            if limit.rows is not None:
+                fit = min(fit, int(np.searchsorted(np.cumsum(slots["rows"], dtype=np.int64), limit.rows, "right")))
+            points = np.flatnonzero(slots["flags"] & SlotFlag.ACK_POINT) + 1
+            if len(points):
+                within = points[points <= fit]
+                return base + int(within[-1] if len(within) else points[0])
+        elif point is not None:
+            return point
+        if base + len(batch) < last or self._stalled(base, last):
+            return base + max(1, fit)
+        return base
+
+    def _end_of_several(self, base: int, limit: Limit, last: int) -> int:
+        """How many events after `base`, up to `last`, the limits allow in a store of several sources, to the end of a transaction or
+        of a part.
+
+        At most a quarter of the ring, so that the batch can be replayed if the store is lost: the re-created ring must hold its
+        events in another order, with others between them.
+        """
+        store, first, left = self._owner.store, base + 1, last - base
+        batch = store.peek(first, limit_events=min(left, max(1, store.capacity // 4)), limit_bytes=max(1, store.limit_bytes // 4))
+        quarter = fit = len(batch)
+        if not batch.ack_point and quarter < left:
+            batch = store.peek(first, limit_events=left)
+        if limit.size is not None:
+            fit = min(fit, int(np.searchsorted(batch.ends, limit.size, "right")))
+        if limit.rows is not None:
+            fit = min(fit, int(np.searchsorted(np.cumsum(batch.slots["rows"], dtype=np.int64), limit.rows, "right")))
+        points = np.flatnonzero(batch.slots["flags"] & SlotFlag.ACK_POINT) + 1
+        within = points[points <= fit]
+        if len(points):
+            return int(within[-1] if len(within) else points[0])
+        return multi_source.whole(batch, fit) if quarter < left or self._stalled(base, last) else 0
+
+    def _look(self, base: int, events: int, size: int) -> Batch:
+        """Return the events after `base`, without a copy of their payloads where possible."""
+        subscription = self._owner.subscription
+        if subscription is not None and subscription.ack_cursor.sequence == base and not self._owner.store.ddl_isolation:
+            subscription.rollback()  # this moves the get cursor, which only the owner uses
+            return subscription.get(limit_events=events, limit_bytes=size, timeout=0)
+        return self._owner.store.peek(base + 1, limit_events=events, limit_bytes=size)
+
+    def ends(self, first: int, last: int) -> np.ndarray[Any, Any]:
+        """Return where each of the events `first` to `last` ends, in bytes after the beginning of `first`."""
+        store = self._owner.store
+        if self._planned is not None and self._planned[:2] == (store.epoch, first) and len(self._planned[2]) > last - first:
+            return self._planned[2][: last - first + 1]
+        return events_between(store, first, last).ends
+
+    def _stalled(self, base: int, last: int) -> bool:
+        """True if a transaction's end has not come for a while: its producer may be waiting until this query acks something."""
+        now = time.monotonic()
+        if self._stall[:2] != (base, last):
+            self._stall = (base, last, now)
+        return now - self._stall[2] > _STALL
+
+
+def events_between(store: EventStore, first: int, last: int) -> Batch:
+    """Return the events `first` to `last`. Raises `PositionNotFound` if some are no longer in the store."""
+    batch = store.peek(first, limit_events=last - first + 1)
+    if batch.last < last and not batch.oversized:
+        raise PositionNotFound(f"store {store.name!r} has only events {first} to {batch.last} of {first} to {last}")
+    return batch
