@@ -1,4 +1,4 @@
-"""producer/pipeline/sink.py: puts that wait for room, and what the log says of it."""
+"""producer/pipeline/sink.py: what each sink promises; puts that wait for free space, and what the log says of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import pytest
 from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Position
 from shmstore.encoding.codec import encode_batch
 from shmstore.producer.pipeline import sink
-from shmstore.producer.pipeline.sink import PatientPut
+from shmstore.producer.pipeline.group import Group
+from shmstore.producer.pipeline.sink import PatientPut, Sink, StoreSink
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.resume import Resume, Start
+from shmstore.producer.transactions.buffer import Flush
 from tests.producer.running import remove, store_name
 
 
@@ -26,6 +30,34 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventStore]:
             yield made
     finally:
         remove(name)
+
+
+@pytest.fixture(params=["store", "member"])
+def of_one_source(request: pytest.FixtureRequest, store: EventStore) -> Sink:
+    """A sink of each kind, of a source that is new."""
+    if request.param == "store":
+        return StoreSink(Settings(store=store.name), store, logging.getLogger("producer"))
+    return Group([Settings(store=store.name, name="a")], store, lambda: False).seats[0]
+
+
+def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None:
+    """The store is claimed at once. A source goes on where it was first begun, however often that is said, until something was put;
+    then behind that, whatever becomes of the memory that it was put from."""
+    one = of_one_source
+    assert store.stat().producer_pid
+    assert one.resume is None
+    assert not one.checkpoints
+    one.claim(gtids=True, domain="")
+    for offset in (100, 200):
+        one.begin(Start(Position("binlog.000001", offset), None))
+        assert one.resume == Resume(Position("binlog.000001", 100), None)
+    there = Position("binlog.000001", 300, "0-1-5")
+    blob, slots = encode_batch([Event(EntryType.DDL, EventType.QUERY, there, 1000, sql="x", transaction="0-1-5")])
+    lent = bytearray(blob)
+    assert one.put(Flush(memoryview(lent), slots, 0, 1, True), lambda: False, lambda: None)
+    lent[:] = bytes(len(lent))
+    one.heard(drained=True)
+    assert one.resume == Resume(there, None)
 
 
 class Waiter:

@@ -390,6 +390,42 @@ def test_a_record_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: p
     assert synced == [False, True, False]
 
 
+def test_a_draft_is_not_on_the_disk_before_it_is_kept(tmp_path: Path) -> None:
+    """A draft answers as a history does, and writes nothing; kept, it takes the place of the files it was begun for, its own and
+    another server's, which are put aside. From then on it is written to at once."""
+    path, other = tmp_path / "state" / "schemas-own.jsonl", tmp_path / "state" / "schemas-other.jsonl"
+    path.parent.mkdir()
+    for file in (path, other):
+        SchemaHistory(file).snapshot(Server9(("old", "int")), at(50))
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    draft = SchemaHistory(path, draft=True, aside=[path, other])
+    assert draft.first is None
+    draft.snapshot(Server9(("a", "int")), at(100))
+    assert draft.follow(at(200), "d", "ALTER TABLE t ADD b int")
+    assert draft.find("d", "t").names == ("a", "b")
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    draft.keep()
+    assert {file.name for file in path.parent.iterdir()} == {"schemas-own.jsonl", "schemas-own.old", "schemas-other.old"}
+    assert SchemaHistory(path).find("d", "t").names == ("a", "b")
+    assert draft.follow(at(300), "d", "ALTER TABLE t DROP a")
+    assert SchemaHistory(path).find("d", "t").names == ("b",)
+
+
+def test_a_draft_makes_its_folder(tmp_path: Path) -> None:
+    """The folder is made when the draft is kept; one that is loaded and has nothing new leaves its file as it is."""
+    path = tmp_path / "state" / "a" / "schemas-own.jsonl"
+    draft = SchemaHistory(path, draft=True)
+    draft.snapshot(Server9(("a", "int")), at(100))
+    assert not path.parent.parent.exists()
+    draft.keep()
+    size = path.stat().st_size
+    again = SchemaHistory(path, draft=True)
+    again.seek(at(100))
+    again.keep()
+    assert path.stat().st_size == size
+    assert again.find("d", "t") == draft.find("d", "t")
+
+
 def test_the_file_is_lines_of_json(tmp_path: Path) -> None:
     """It can be read and repaired by hand; a DDL's text is in it."""
     path = tmp_path / "history"
