@@ -105,7 +105,7 @@ def _link(port: int, file: str, offset: int) -> Any:
     from shmstore.producer.settings import Settings
 
     settings = Settings(store="bench", host="127.0.0.1", port=port, user="root")
-    session = connect(settings, ("127.0.0.1", port))
+    session = connect(settings, settings.endpoints()[0])
     return BinlogReader(settings, session, file=file, offset=offset, gtids=None, server_id=_server_id()), settings
 
 
