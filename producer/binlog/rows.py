@@ -78,7 +78,7 @@ class Schemas(Protocol):
     """What the decoder asks of a schema history, and lets it see."""
 
     def find(self, database: str, table: str) -> TableSchema | None:
-        """Return the table as it is at the place in the binlog that was reached."""
+        """Return the table as it is at the position that was reached."""
 
     def follow(self, position: Position, database: str, sql: str, mode: SqlMode = ...) -> bool:
         """Take in a DDL that ends at `position`."""
@@ -123,26 +123,26 @@ class RowsDecoder:
             return False  # parsed again: the layout keeps the reason for who asks for the schema
 
     def _read(self, body: bytes) -> tuple[TableMap, TableSchema | None]:
-        told: list[TableSchema | None] = [None]
+        found: list[TableSchema | None] = [None]
 
         def ask(database: str, table: str) -> TableSchema | None:
-            told[0] = self._schemas.find(database, table) if self._schemas is not None else None
-            return told[0]
+            found[0] = self._schemas.find(database, table) if self._schemas is not None else None
+            return found[0]
 
         cached = self._layouts.get(body[8:])
         if cached is None or self._schemas is not None:
-            layout = self._told(body) or parse_layout(body, ask, self.mariadb)
-            if cached is not None and cached[1] == told[0]:
+            layout = self._without_history(body) or parse_layout(body, ask, self.mariadb)
+            if cached is not None and cached[1] == found[0]:
                 layout = cached[0]  # keeps its compiled decoders
             if len(self._layouts) >= _CACHED:
                 self._layouts.clear()
-            cached = self._layouts[body[8:]] = (layout, told[0])
+            cached = self._layouts[body[8:]] = (layout, found[0])
         if len(self._maps) >= _CACHED:
             self._maps.clear()
         entry = self._maps[body] = (TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1])
         return entry
 
-    def _told(self, body: bytes) -> Layout | None:
+    def _without_history(self, body: bytes) -> Layout | None:
         """The layout by the log alone; None where a schema history may know more of it."""
         if self.follows_schemas:
             return None

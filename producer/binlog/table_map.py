@@ -141,7 +141,7 @@ class Layout:
         self.table = table
         self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key)
         self.blob = encode_schema(self.schema) if error is None else b""
-        # (kind of event, columns present) -> the function that decodes them
+        # (kind of event, columns present) -> what decodes them
         self.decoders: dict[Any, Any] = {} if decoders is None else decoders
         self._fields = fields
         self._error = error

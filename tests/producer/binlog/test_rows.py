@@ -268,7 +268,7 @@ def test_a_bad_value_names_its_column() -> None:
 
 
 def test_a_table_without_names_is_an_error_only_when_it_is_wanted() -> None:
-    """Metadata MINIMAL without a history: the map is taken in, schema and rows raise SchemaUnknown with the mend."""
+    """Metadata MINIMAL without a history: the map is taken in, schema and rows raise SchemaUnknown with what to do."""
     decoder = reference()
     map_ = decoder.table_map(table_map(names=b""))
     assert (map_.database, map_.table) == ("d", "t")
