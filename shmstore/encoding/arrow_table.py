@@ -72,21 +72,21 @@ def read_table(
             events, run, source, _mapping(source, plan), image, zero_dates=options.zero_dates, partial=options.partial
         )
         places, count = rows.places, len(rows.places.row)
-        columns = {
-            "op": places.op,
-            "database": pa.repeat(source.database, count),
-            "table": pa.repeat(source.table, count),
-            "before": rows.before,
-            "after": rows.after,
-            "ts_ms": places.time,
-            "server_id": places.server,
-            "file": places.file,
-            "offset": places.offset,
-            "seq": pa.array(np.repeat(run + first, records["rows"][run])),
-            "row": places.row,
-            "transaction": places.transaction,
-        }
-        pieces.append(pa.RecordBatch.from_pydict(columns, schema=_schema(image)))
+        columns = [
+            places.op,
+            pa.repeat(source.database, count),
+            pa.repeat(source.table, count),
+            rows.before,
+            rows.after,
+            places.time,
+            places.server,
+            places.file,
+            places.offset,
+            pa.array(np.repeat(run + first, records["rows"][run])),
+            places.row,
+            places.transaction,
+        ]
+        pieces.append(pa.RecordBatch.from_arrays(columns, schema=_schema(image)))
     return pa.Table.from_batches(pieces, _schema(image))
 
 

@@ -135,20 +135,20 @@ class Decoder:
         """The rows at `places`; `images` are the columns before, after and pk."""
         before, after, key = images
         source = [places.server, places.file, places.offset, places.row, pa.nulls(len(places.row), pa.string())]
-        columns = {
-            "seq": places.seq,
-            "op": places.op,
-            "database": database,
-            "table": table,
-            "before": before,
-            "after": after,
-            "ts_ms": places.time,
-            "source": pa.StructArray.from_arrays(source, fields=_SOURCE),
-            "transaction": places.transaction,
-            "pk": key,
-            "ddl": ddl,
-        }
-        return pa.RecordBatch.from_arrays(list(columns.values()), schema=self.schema)
+        columns = [
+            places.seq,
+            places.op,
+            database,
+            table,
+            before,
+            after,
+            places.time,
+            pa.StructArray.from_arrays(source, fields=_SOURCE),
+            places.transaction,
+            key,
+            ddl,
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _typed(
         self, events: Events | StoredEvents, run: NDArray[np.int64], table: TableSchema, plan: TableSchema
