@@ -33,11 +33,11 @@ HISTORY_FIELDS = [
 
 
 class CannotFollow(ValueError):
-    """A table changed in a way that its copy cannot be brought to; the message says how to make a new copy."""
+    """A table changed in a way that its copy cannot follow; the message says how to make a new copy."""
 
 
 class Merge(NamedTuple):
-    """Last change of each key: rows to write whole, and keys to delete. `keys` are the names of the key columns of `schema`."""
+    """Last change of each key: whole rows to write, and keys to delete. `keys` are the names of the key columns of `schema`."""
 
     keys: tuple[str, ...]
     upserts: pa.Table
@@ -106,7 +106,7 @@ class TableChanges:
     steps: list[Step] = field(default_factory=list)
     rows: int = 0
     _schema: TableSchema | None = None
-    _places: tuple[int, ...] = ()
+    _key_columns: tuple[int, ...] = ()
     _last: dict[Any, Any] = field(default_factory=dict)
     _log: list[tuple[Any, Any, int, str]] = field(default_factory=list)
 
@@ -156,7 +156,7 @@ class TableChanges:
         names = self.keys or tuple(schema.columns[i].name for i in schema.primary_key)
         if not names:
             raise CannotFollow(
-                f"table {'.'.join(self.name)} has no primary key, so its rows cannot be told apart: "
+                f"table {'.'.join(self.name)} has no primary key, so its rows cannot be identified: "
                 f"give keys={{'{'.'.join(self.name)}': ['column', ...]}}, or leave the table out"
             )
         missing = set(names) - set(schema.names)
@@ -164,33 +164,33 @@ class TableChanges:
             raise CannotFollow(
                 f"table {'.'.join(self.name)} has no column {', '.join(sorted(missing))} to use as a key: it has {', '.join(schema.names)}"
             )
-        self._places = tuple(schema.names.index(name) for name in names)
+        self._key_columns = tuple(schema.names.index(name) for name in names)
 
     def _key(self) -> Callable[[Any], Any]:
-        places = self._places
-        if len(places) == 1:
-            place = places[0]
-            return lambda row: row[place]
-        return lambda row: tuple([row[i] for i in places])
+        columns = self._key_columns
+        if len(columns) == 1:
+            column = columns[0]
+            return lambda row: row[column]
+        return lambda row: tuple([row[i] for i in columns])
 
     def act(self, action: Action, header: Header) -> None:
         """Take one DDL. Raises `CannotFollow`."""
         self._flush()
-        place = f"{header.file}:{header.offset} ({header.sql})"
+        where = f"{header.file}:{header.offset} ({header.sql})"
         if action.kind in ("truncate", "drop"):
             self.steps.append(Empty(header.time_ms))
         elif action.kind == "alter" and action.clauses:
             unclear = [clause.name for clause in action.clauses if not clause.clear]
             if unclear:
                 raise CannotFollow(
-                    f"the DDL at {place} gives column {', '.join(unclear)} of {'.'.join(self.name)} values that only the server knows: "
+                    f"the DDL at {where} gives column {', '.join(unclear)} of {'.'.join(self.name)} values that only the server knows: "
                     "take a new snapshot of the table into a new target"
                 )
             self.steps.append(Alter(action.clauses))
             self._schema = None
         elif action.kind in ("rename", "unclear"):
             raise CannotFollow(
-                f"the DDL at {place} moves rows of {'.'.join(self.name)} out of sight: take a new snapshot of the table into a new target"
+                f"the DDL at {where} moves rows of {'.'.join(self.name)} to or from other tables: take a new snapshot of the table into a new target"
             )
 
     def finish(self) -> list[Step]:
@@ -202,7 +202,7 @@ class TableChanges:
         schema = self._schema
         if schema is None or not (self._last or self._log):
             return
-        names = tuple(schema.columns[i].name for i in self._places)
+        names = tuple(schema.columns[i].name for i in self._key_columns)
         if self.history:
             self.steps.append(self._versions(schema, names))
             self._log = []
@@ -213,8 +213,8 @@ class TableChanges:
         self._last = {}
 
     def _key_table(self, schema: TableSchema, keys: list[Any]) -> pa.Table:
-        rows = [(key,) for key in keys] if len(self._places) == 1 else keys
-        return columns_of(schema._replace(columns=tuple(schema.columns[i] for i in self._places)), rows, self.zero_dates)
+        rows = [(key,) for key in keys] if len(self._key_columns) == 1 else keys
+        return columns_of(schema._replace(columns=tuple(schema.columns[i] for i in self._key_columns)), rows, self.zero_dates)
 
     def _versions(self, schema: TableSchema, names: tuple[str, ...]) -> Versions:
         first: dict[Any, tuple[int, str]] = {}
