@@ -15,9 +15,9 @@ from shmstore import Batch, PositionNotFound, ShmStoreError, StoreView
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.formatter import Formatter
-from shmstore.consumer.table_patterns import Patterns
 from shmstore.event import EntryType, Event
 from shmstore.start_position import Start
+from shmstore.table_patterns import Patterns
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
 PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no trace in the store that could wake it
@@ -142,8 +142,8 @@ def _write(
 
 def tables(patterns: str) -> Callable[[Event], bool]:
     """Return what tells the rows and DDLs of the tables that `patterns` names, as `Patterns` reads them. Raises `ValueError`."""
-    fit = Patterns.parse(patterns).fit
-    return lambda event: any(map(fit, _tables_of(event)))
+    match = Patterns.of_tables(patterns).match
+    return lambda event: any(map(match, _tables_of(event)))
 
 
 def _tables_of(event: Event) -> list[str]:

@@ -1,72 +1,30 @@
 """What passes: tables by pattern, columns taken out, masked or hashed, operations.
 
-Patterns are separated by commas (not inside brackets), matched whole and without regard to case against
-``database.table`` (columns: ``database.table.column``). Each is a regular expression as in Canal (``shop\\..*``,
-``.*\\..*``) or a plain glob (``shop.*``, ``shop.order_?``): it is read as a regular expression where it holds one of
-``\\ ^ $ | ( ) [ ] { } +`` or ``..`` or begins with ``.``; ``regex:`` or ``glob:`` in front says it outright.
+Patterns are those of `shmstore.table_patterns`, on ``database.table`` and, of columns, on ``database.table.column``.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import hmac
-import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shmstore.encoding.codec import encode_schema, unpack_rows
 from shmstore.event import EventType, TableSchema
 from shmstore.producer.errors import PatternError
+from shmstore.table_patterns import Patterns
 
 OPERATIONS = ("insert", "update", "delete", "ddl", "query")
 MASK = "***"
 
 
-class Patterns:
-    """A list of patterns, or-ed. Empty matches nothing."""
-
-    def __init__(self, texts: str | Iterable[str]) -> None:
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        self._patterns = [_compile(part) for text in listed for part in split_patterns(text)]
-
-    def __bool__(self) -> bool:
-        return bool(self._patterns)
-
-    def match(self, name: str) -> bool:
-        """Whether any pattern matches the whole of `name`."""
-        return any(pattern.fullmatch(name) for pattern in self._patterns)
-
-
-def split_patterns(text: str) -> list[str]:
-    """Split at commas that stand outside of ``() [] {}`` and are not escaped."""
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        char = text[at]
-        if char == "\\":
-            at += 1
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-        elif char == "," and depth <= 0:
-            parts.append(text[start:at])
-            start = at + 1
-        at += 1
-    parts.append(text[start:])
-    return [part.strip() for part in parts if part.strip()]
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    kind, _, rest = pattern.partition(":")
-    if kind not in ("regex", "glob"):
-        kind, rest = ("regex" if re.search(r"[\\^$|(){}\[\]+]|\.\.|^\.", pattern) else "glob"), pattern
+def read_patterns(texts: str | Iterable[str]) -> Patterns:
+    """Return the patterns that `texts` list. Raises `PatternError`."""
     try:
-        return re.compile(rest if kind == "regex" else fnmatch.translate(rest), re.IGNORECASE | re.DOTALL)
-    except re.error as error:
-        raise PatternError(
-            f"filter pattern {pattern!r} is no regular expression: {error}; write glob:{pattern} to mean it literally"
-        ) from error
+        return Patterns.parse(texts)
+    except ValueError as error:
+        raise PatternError(str(error)) from error
 
 
 class TablePlan(NamedTuple):
@@ -92,9 +50,9 @@ class TableFilter:
         hash_key: str = "",
         operations: Iterable[str] = OPERATIONS,
     ) -> None:
-        self._include, self._exclude = Patterns(include), Patterns(exclude)
-        self._column_include, self._column_exclude = Patterns(column_include), Patterns(column_exclude)
-        self._column_mask, self._column_hash = Patterns(column_mask), Patterns(column_hash)
+        self._include, self._exclude = read_patterns(include), read_patterns(exclude)
+        self._column_include, self._column_exclude = read_patterns(column_include), read_patterns(column_exclude)
+        self._column_mask, self._column_hash = read_patterns(column_mask), read_patterns(column_hash)
         self._key = hash_key.encode()
         self.operations = frozenset(operations)
         if unknown := self.operations - {*OPERATIONS, "dcl"}:  # dcl was one once: statements about accounts now pass nobody

@@ -27,8 +27,9 @@ from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.filter import OPERATIONS, Patterns, TableFilter
+from shmstore.producer.filter import OPERATIONS, TableFilter
 from shmstore.start_position import parse_start
+from shmstore.table_patterns import FORMS
 
 PREFIX = "SHMSTORE_"
 
@@ -120,11 +121,11 @@ class Settings:
     )
     snapshot_chunk: int = _option(10_000, "rows of a snapshot that are read at a time", low=1)
     # ---- tables and columns
-    include: tuple[str, ...] = _option(
-        (), "tables to read: patterns on database.table, as globs (shop.*) or regular expressions as in Canal; none: all tables"
+    include: tuple[str, ...] = _option((), f"tables to read: {FORMS}; none: all tables")
+    exclude: tuple[str, ...] = _option((), "tables to leave out, by the same patterns; wins over include")
+    column_include: tuple[str, ...] = _option(
+        (), "columns to keep: the same patterns on DATABASE.TABLE.COLUMN; none: all columns"
     )
-    exclude: tuple[str, ...] = _option((), "tables to leave out; wins over include")
-    column_include: tuple[str, ...] = _option((), "columns to keep: patterns on database.table.column; none: all columns")
     column_exclude: tuple[str, ...] = _option((), "columns to leave out")
     column_mask: tuple[str, ...] = _option((), "columns whose values are replaced by ***")
     column_hash: tuple[str, ...] = _option((), "columns whose values are replaced by their SHA-256 in hex (HMAC with hash_key)")
@@ -239,7 +240,6 @@ class Settings:
     def table_filter(self) -> TableFilter:
         """Return a new filter for these options."""
         columns = {name: getattr(self, name) for name in ("column_include", "column_exclude", "column_mask", "column_hash")}
-        Patterns(self.include)
         return TableFilter(
             include=self.include, exclude=self.exclude, operations=self.operations, hash_key=self.hash_key, **columns
         )

@@ -27,7 +27,7 @@ MOST_MODULES = 15  # in one folder
 LAYERS = {
     "shmstore": (
         "native arguments errors event gtids",
-        "atomic_file sql_tokens start_position",
+        "atomic_file sql_tokens start_position table_patterns",
         "memory",
         "encoding",
         "ring",
@@ -37,7 +37,7 @@ LAYERS = {
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
-    "shmstore.consumer": ("consumer table_patterns", "formats", "tail spool metrics", "spark wire"),
+    "shmstore.consumer": ("consumer", "formats", "tail spool metrics", "spark wire"),
     "shmstore.consumer.spark": ("ddl options", "decode", "source", "replicate"),
     "shmstore.consumer.wire": ("protocol", "encoding", "session", "server"),
 }
@@ -58,6 +58,7 @@ PUBLIC_MODULES = tuple(
         "memory.layout",
         "sql_tokens",
         "start_position",
+        "table_patterns",
     ]
 )
 

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from shmstore import CheckpointFile, Position
-from shmstore.consumer.table_patterns import Patterns
 from shmstore.start_position import FORMS, parse_start
 from shmstore.start_position import Start as Place
+from shmstore.table_patterns import FORMS as TABLE_FORMS
+from shmstore.table_patterns import Patterns
 
 PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")
@@ -27,7 +28,7 @@ HELP = {
     "spool": "folder that `shmstore spool` fills: read the store's events there instead of in the ring (none)",
     "storePath": "folder of a store that is a file on disk; default: shared memory",
     "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
-    "tables": "comma-separated database.table patterns with * and ?; with ! before it, what is left out (*)",
+    "tables": f"{TABLE_FORMS} (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
@@ -105,8 +106,7 @@ class Options:
     store: str
     store_path: str | None
     subscription: str
-    tables: tuple[str, ...]
-    left_out: tuple[str, ...]
+    tables: Patterns
     payload: str
     start: Start
     end: Start
@@ -134,12 +134,11 @@ class Options:
         if not store:
             raise OptionError(f"option store is missing: name the store to read. {_listing()}")
         try:
-            tables, left_out = Patterns.parse(given.get("tables", "*"))
+            tables = Patterns.of_tables(given.get("tables", "*"))
         except ValueError as error:
             raise OptionError(f"option tables: {error}") from error
-        one = len(tables) == 1 and not set(tables[0]) & set("*?[")
-        payload = _choice(given, "payload", PAYLOADS, "typed" if one else "json")
-        if payload == "typed" and not one:
+        payload = _choice(given, "payload", PAYLOADS, "typed" if tables.one else "json")
+        if payload == "typed" and not tables.one:
             raise OptionError(
                 f"payload=typed needs exactly one table, as tables=shop.orders; got {given.get('tables', '*')!r}. Use payload=json"
             )
@@ -152,7 +151,6 @@ class Options:
             store_path=given.get("storepath"),
             subscription=_subscription(given, store),
             tables=tables,
-            left_out=left_out,
             payload=payload,
             start=Start.parse(given.get("startingoffsets", "committed")),
             end=end,
@@ -175,11 +173,11 @@ class Options:
     @property
     def all_tables(self) -> bool:
         """True when no table is filtered out."""
-        return "*" in self.tables and not self.left_out
+        return self.tables.everything
 
     def wants(self, database: str, table: str) -> bool:
         """True when rows of this table are asked for."""
-        return Patterns(self.tables, self.left_out).fit(f"{database}.{table}")
+        return self.tables.match(f"{database}.{table}")
 
 
 def _subscription(given: Mapping[str, str], store: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from shmstore.arguments import Parser
 from shmstore.start_position import Start, parse_start
+from shmstore.table_patterns import FORMS as TABLE_FORMS
 
 STATE = "(default: $SHMSTORE_STATE, or ~/.local/state/shmstore)"
 FORMATS = ("json", "canal", "debezium", "maxwell")
@@ -186,7 +187,7 @@ def _snapshot(sub: Parser) -> None:
         "--tables",
         action="append",
         metavar="PATTERNS",
-        help="tables to read, comma separated, of those that the producer's filters let through",
+        help=f"tables to read, of those that the producer's filters let through: {TABLE_FORMS}",
     )
     sub.add_argument("--status", action="store_true", help="show the progress (the default without --tables)")
     sub.add_argument(
@@ -213,7 +214,7 @@ def _tail(sub: Parser) -> None:
     what.add_argument(
         "--tables",
         metavar="PATTERNS",
-        help="only these tables, comma separated: shop.orders, shop.*, *.orders; ! in front leaves tables out: !shop.log",
+        help=f"only these tables: {TABLE_FORMS}",
     )
     what.add_argument("--count", type=whole, metavar="N", help="stop after N printed events")
     what.add_argument(

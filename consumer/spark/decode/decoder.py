@@ -122,9 +122,7 @@ class Decoder:
         if not database:
             return True
         if table == "*":
-            return any(
-                pattern.split(".")[0] in ("*", database) or "*" in pattern.split(".")[0] for pattern in self.options.tables
-            )
+            return self.options.tables.match_some_of(database)
         return self.options.wants(database, table)
 
     # ---------------------------------------------------------------- columns
