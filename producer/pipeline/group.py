@@ -1,7 +1,7 @@
 """Several sources into one store: Canal's group sink.
 
-Each source is read and decoded in a thread of its own; what it would put it gives to its `Seat`, and the one thread that puts
-takes from the seats in the order of `merge`. There each position is made the place of all sources (`places`), so that
+Each source is read and decoded in a thread of its own; what it would put it gives to its `Member`, and the one thread that puts
+takes from the members in the order of `merge`. There each position is made the place of all sources (`places`), so that
 after a crash the ring's last event, or else the checkpoints, say where each of them goes on; a transaction that stands half
 in the store is finished first, whatever the others bring meanwhile.
 
@@ -24,8 +24,8 @@ from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.merge import Lane, Merge, Piece
 from shmstore.producer.pipeline.replicator import Replicator
-from shmstore.producer.pipeline.sink import PatientPut, Stop
-from shmstore.producer.pipeline.statistics import Summary, Vitals, together
+from shmstore.producer.pipeline.sink import BlockingPut, Stop
+from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.places import Places, join_places, lowest_places, place_text, split_places
 from shmstore.producer.start.resume import Resume, Start, resume_point
@@ -35,7 +35,7 @@ from shmstore.producer.transactions.writer import Tail
 SECOND = 1.0
 
 
-class Seat:
+class Member:
     """One source's end of the group: where it goes on, and what it brings."""
 
     def __init__(self, group: Group, settings: Settings, resume: Resume | None) -> None:
@@ -111,11 +111,11 @@ class Group:
     def __init__(self, settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> None:
         self._settings, self._store, self._stop = settings, store, stop
         self._log = log or logging.getLogger("producer")
-        self._patient = PatientPut(store, self._log)
+        self._blocking = BlockingPut(store, self._log)
         self.changed = threading.Condition()
         self._errors: list[BaseException] = []
         self._beat = 0.0
-        self._vitals = Vitals()
+        self._statistics = Statistics()
         self._replicators: list[Replicator] = []
         self._domains: dict[str, str] = {}  # MariaDB's gtid_domain_id -> source
         self._brought: dict[str, str] = {}  # server UUID or domain -> the source that brings its transactions
@@ -132,8 +132,8 @@ class Group:
                 f"store {store.name!r} ends inside transaction {tail.transaction} of source {tail.source!r}, which only that source "
                 f"can finish: add it to {', '.join(names)}, or start anew with a new store"
             )
-        self.seats = [
-            Seat(
+        self.members = [
+            Member(
                 self,
                 one,
                 Resume(self._places[one.name], tail if tail is not None and tail.source == one.name else None)
@@ -142,8 +142,8 @@ class Group:
             )
             for one in settings
         ]
-        owner = next((seat.lane for seat in self.seats if tail is not None and seat.source == tail.source), None)
-        self._merge = Merge([seat.lane for seat in self.seats], settings[0].merge_wait, owner)
+        owner = next((member.lane for member in self.members if tail is not None and member.source == tail.source), None)
+        self._merge = Merge([member.lane for member in self.members], settings[0].merge_wait, owner)
 
     def _read_store(self) -> tuple[Places, Tail | None]:
         resume = resume_point(self._store)
@@ -187,21 +187,21 @@ class Group:
         if self._places and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
             self._put(*encode_batch(self._start_event()))
 
-        def work(seat: Seat, settings: Settings) -> None:
+        def work(member: Member, settings: Settings) -> None:
             try:
                 quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
                 one = dataclasses.replace(settings, heartbeat=quick)
-                replicator = Replicator(one, self._store, self._is_over, sink=seat, log=self._log.getChild(seat.source))
+                replicator = Replicator(one, self._store, self._is_over, sink=member, log=self._log.getChild(member.source))
                 self._replicators.append(replicator)
-                results[seat.source] = replicator.run()
+                results[member.source] = replicator.run()
             except BaseException as error:  # handed to the thread that puts, whatever it is
                 self._errors.append(error)
             finally:
-                seat.end()
+                member.end()
 
         threads = [
             threading.Thread(target=work, args=pair, name=f"producer-{self._store.name}-{pair[0].source}")
-            for pair in zip(self.seats, self._settings, strict=True)
+            for pair in zip(self.members, self._settings, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -215,7 +215,7 @@ class Group:
             thread.join()
         if self._errors:
             raise self._errors[0]
-        return [results[seat.source] for seat in self.seats]
+        return [results[member.source] for member in self.members]
 
     def _put_all(self) -> None:
         while not self._is_over():
@@ -225,29 +225,29 @@ class Group:
                 start = self._start_event() if self._joined and whole else None
                 self._joined = self._joined and start is None
                 if not pieces and start is None:
-                    if all(seat.lane.ended and not seat.lane.pieces for seat in self.seats):
+                    if all(member.lane.ended and not member.lane.pieces for member in self.members):
                         return
                     self.changed.wait(min(0.5, self._merge.until(time.monotonic())))
             if start:
                 self._put(*encode_batch(start))
             if pieces:
-                self._put(*self._placed(pieces))
+                self._put(*self._with_all_positions(pieces))
             self._heartbeat()
 
     @property
     def _all_known(self) -> bool:
-        return all(seat.resume is not None for seat in self.seats)
+        return all(member.resume is not None for member in self.members)
 
     # ------------------------------------------------------------ the order
 
-    def _take(self) -> list[tuple[Seat, Piece]]:
+    def _take(self) -> list[tuple[Member, Piece]]:
         """Take what goes into the next put. The caller holds `changed`."""
-        pieces: list[tuple[Seat, Piece]] = []
+        pieces: list[tuple[Member, Piece]] = []
         if (self._joined and self._merge.owner is None) or not self._all_known:
             return pieces  # first of all, where each source begins
         now, size, events = time.monotonic(), 0, 0
-        by_lane = {id(seat.lane): seat for seat in self.seats}
-        added = 100 + sum(map(len, self._texts.values()))  # bytes that `_with_places` adds, about
+        by_lane = {id(member.lane): member for member in self.members}
+        added = 100 + sum(map(len, self._texts.values()))  # bytes that `_with_positions` adds, about
         while (lane := self._merge.next(now)) is not None:
             head = lane.pieces[0]
             if pieces and (size + head.size + added > self._most_bytes or events + head.events > self._most_events):
@@ -268,18 +268,18 @@ class Group:
         end = begin._replace(entry=EntryType.END, position=Position("", 0, join_places(self._places)), order=1)
         return [begin, end._replace(props={"sources": ",".join(sorted(self._places))})]
 
-    def _placed(self, pieces: list[tuple[Seat, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
+    def _with_all_positions(self, pieces: list[tuple[Member, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
         """Return the payloads and slots of `pieces`, with the place of every source in the last event of each."""
         payloads: list[bytes | memoryview] = []
         slots: list[bytes] = []
-        for seat, piece in pieces:
+        for member, piece in pieces:
             before = piece.size - piece.last
-            payload = self._with_places(seat.source, piece.payloads[before:], ends=piece.ends)
+            payload = self._with_positions(member.source, piece.payloads[before:], ends=piece.ends)
             payloads += [piece.payloads[:before], payload]
             slots += [piece.slots[: -SLOT.itemsize], resized(piece.slots[-SLOT.itemsize :], len(payload))]
         return b"".join(payloads), np.frombuffer(b"".join(slots), SLOT)
 
-    def _with_places(self, name: str, payload: memoryview, *, ends: bool) -> bytes:
+    def _with_positions(self, name: str, payload: memoryview, *, ends: bool) -> bytes:
         header, schema, body = decode_stored(payload)
         texts, props = self._texts, {**header.props, "source": name}
         if ends:
@@ -310,11 +310,11 @@ class Group:
         if self._is_over():
             return
         newest = int(slots["time"][-1])
-        self._vitals.begin(newest)
-        done = self._patient.put(blob, slots, self._is_over, self._heartbeat)
-        self._vitals.waited()
+        self._statistics.begin(newest)
+        done = self._blocking.put(blob, slots, self._is_over, self._heartbeat)
+        self._statistics.waited()
         if done:
-            self._vitals.put(transactions=0, events=len(slots), rows=0, size=len(blob), newest_ms=newest)
+            self._statistics.put(transactions=0, events=len(slots), rows=0, size=len(blob), newest_ms=newest)
 
     def _is_over(self) -> bool:
         return self.failed or self._stop()
@@ -323,13 +323,14 @@ class Group:
         now = time.monotonic()
         if self._all_known and now - self._beat >= SECOND:
             self._beat = now
-            away = {seat.source for seat in self.seats if now - seat.lane.heard > SECOND + self._settings[0].merge_wait}
+            away = {member.source for member in self.members if now - member.lane.heard > SECOND + self._settings[0].merge_wait}
             names = [
-                f"{seat.source} (no link)" if seat.source in away and not seat.lane.ended else seat.source for seat in self.seats
+                f"{member.source} (no link)" if member.source in away and not member.lane.ended else member.source
+                for member in self.members
             ]
-            if all(not seat.lane.pieces for seat in self.seats):
-                self._vitals.calm()  # then the sources know how far behind they are
-            stream = together((one.stream for one in self._replicators), self._vitals.stat())
+            if all(not member.lane.pieces for member in self.members):
+                self._statistics.calm()  # then the sources know how far behind they are
+            stream = combined((one.stream for one in self._replicators), self._statistics.stat())
             self._store.heartbeat(", ".join(names), stream=stream)
 
 

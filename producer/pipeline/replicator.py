@@ -26,7 +26,7 @@ from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, opened
-from shmstore.producer.pipeline.statistics import Summary, Vitals
+from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.runner import Snapshot
@@ -95,18 +95,18 @@ class Replicator:
         self._source = settings.name
         self._linked = False  # whether any link was opened yet
         self._beat = 0.0
-        self._vitals = Vitals()
+        self._statistics = Statistics()
         self._retention = Retention(settings, self._log)
 
     def summary(self) -> Summary:
         """Return the counts so far."""
-        return self._vitals.summary(self._decoder.skipped, self._position, self._decoder.account_statements)
+        return self._statistics.summary(self._decoder.skipped, self._position, self._decoder.account_statements)
 
     @property
     def stream(self) -> StreamStat:
         """How the stream goes."""
-        stat = self._vitals.stat(self._decoder.skipped)._replace(purge_ms=self._retention.purge_ms)
-        return stat if self._snapshot is None else self._snapshot.progress.told(stat)
+        stat = self._statistics.stat(self._decoder.skipped)._replace(purge_ms=self._retention.purge_ms)
+        return stat if self._snapshot is None else self._snapshot.progress.added_to(stat)
 
     @property
     def _position(self) -> Position | None:
@@ -132,8 +132,8 @@ class Replicator:
                 self._pause(backoff, error)
                 continue
             linked = time.monotonic()  # not before: what was slow to come has not stood yet
-            self._vitals.connected = True
-            self._vitals.hear()
+            self._statistics.connected = True
+            self._statistics.hear()
             try:
                 self._heartbeat(at_once=True)
                 self._stream(link)
@@ -152,7 +152,7 @@ class Replicator:
                     raise UnsupportedEvent(
                         f"{lost}, time and again; the server's binlog is damaged: take a snapshot and start after it"
                     ) from lost
-            self._vitals.reconnects += 1
+            self._statistics.reconnects += 1
             if time.monotonic() - linked > SETTLED:
                 backoff.reset()
             self._pause(backoff, lost)
@@ -161,7 +161,7 @@ class Replicator:
     def _pause(self, backoff: Backoff, error: Exception) -> None:
         wait = backoff.failed()
         self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, backoff.failures)
-        self._vitals.connected = False
+        self._statistics.connected = False
         self._heartbeat(at_once=True)
         until = time.monotonic() + wait
         while not self._stop() and (left := until - time.monotonic()) > 0:
@@ -278,7 +278,7 @@ class Replicator:
                 self._put_ready(link)
                 return
             if events:
-                self._vitals.hear()
+                self._statistics.hear()
             for raw in events:
                 if snapshot is None or not snapshot.waits or isinstance(raw, RawEvent):
                     feed(raw)
@@ -289,17 +289,17 @@ class Replicator:
             buffer.tick()
             if not self._put_ready(link):
                 return
-            if snapshot is not None and not self._beside(link, snapshot, heard=bool(events)):
+            if snapshot is not None and not self._step_snapshot(link, snapshot, heard=bool(events)):
                 return
             drained = self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction
             heartbeats = self._decoder.heartbeats
             if drained:
-                self._vitals.calm()
+                self._statistics.calm()
             if events:
                 self._sink.heard(drained=drained)
             self._heartbeat()
 
-    def _beside(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
+    def _step_snapshot(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
         """Let the snapshot do a little, or much where it holds the stream; False when told to stop meanwhile."""
         link.hurry(snapshot.active)
         while snapshot.active:
@@ -317,7 +317,7 @@ class Replicator:
         """Feed a run event by event, and let the snapshot see each end of a transaction."""
         for raw in run.raw(RawEvent):
             self._decoder.feed(raw)
-            if not (self._decoder.in_transaction or (self._put_ready(link) and self._beside(link, snapshot, heard=True))):
+            if not (self._decoder.in_transaction or (self._put_ready(link) and self._step_snapshot(link, snapshot, heard=True))):
                 return False
         self._decoder.forget_tables()  # the compiled side has not seen them
         return True
@@ -345,14 +345,14 @@ class Replicator:
                 events = keep_resume(changed, last)
                 blob, slots = encode_batch(events)
                 flush = flush._replace(blob=memoryview(blob), slots=slots)
-        vitals, newest = self._vitals, int(flush.slots["time"][-1])
-        vitals.begin(newest)
+        statistics, newest = self._statistics, int(flush.slots["time"][-1])
+        statistics.begin(newest)
         done = self._sink.put(flush, self._stop, self._while_full)
-        if vitals.waited():
+        if statistics.waited():
             link.rest()
         if not done:
             return False
-        vitals.put(transactions=flush.ends, events=len(flush.slots), rows=flush.rows, size=len(flush.blob), newest_ms=newest)
+        statistics.put(transactions=flush.ends, events=len(flush.slots), rows=flush.rows, size=len(flush.blob), newest_ms=newest)
         if self._after is not None:
             self._after(events)
         return True

@@ -63,7 +63,7 @@ class Sink(Protocol):
         """The source is read from `start` on: say so before anything is put."""
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Put, as soon as there is room, and call `meanwhile` now and then until that; False when told to stop before."""
+        """Put, as soon as there is room, and call `meanwhile` now and then until that; False when asked to stop before."""
 
     def heard(self, *, drained: bool) -> None:
         """The source sent something; `drained`: that nothing more is there."""
@@ -80,7 +80,7 @@ class StoreSink:
     def __init__(self, settings: Settings, store: EventStore, log: logging.Logger) -> None:
         store.claim()
         self._settings, self._store = settings, store
-        self._patient = PatientPut(store, log)
+        self._blocking = BlockingPut(store, log)
         self._begun: Position | None = None  # where the source was first read: while nothing was put, it goes on there
 
     @property
@@ -107,7 +107,7 @@ class StoreSink:
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
         """Put, as soon as there is room."""
-        return self._patient.put(flush.blob, flush.slots, stop, meanwhile)
+        return self._blocking.put(flush.blob, flush.slots, stop, meanwhile)
 
     def heard(self, *, drained: bool) -> None:
         """Nobody else waits for this source."""
@@ -117,12 +117,12 @@ class StoreSink:
         self._store.heartbeat(source, position, stream)
 
 
-class PatientPut:
+class BlockingPut:
     """The puts of one producer."""
 
     def __init__(self, store: EventStore, log: logging.Logger) -> None:
         self._store, self._log = store, log
-        self._told = float("-inf")
+        self._warned = float("-inf")
 
     def put(
         self,
@@ -131,25 +131,25 @@ class PatientPut:
         stop: Callable[[], bool],
         meanwhile: Callable[[], object],
     ) -> bool:
-        """Put, as soon as there is room, and call `meanwhile` twice a second until then; False when told to stop before."""
-        began, told = time.monotonic(), False
+        """Put, as soon as there is room, and call `meanwhile` twice a second until then; False when asked to stop before."""
+        began, warned = time.monotonic(), False
         while True:
             try:
                 self._store.put_encoded(blob, slots, timeout=TRY)
                 break
             except StoreFull:
                 now = time.monotonic()
-                if now - began >= PATIENCE and now - self._told >= AGAIN:
-                    self._tell(len(slots), len(blob), now - began)
-                    self._told, told = now, True
+                if now - began >= PATIENCE and now - self._warned >= AGAIN:
+                    self._warn(len(slots), len(blob), now - began)
+                    self._warned, warned = now, True
                 meanwhile()
                 if stop():
                     return False
-        if told:
+        if warned:
             self._log.info("store %r has room again, after %.1f s", self._store.name, time.monotonic() - began)
         return True
 
-    def _tell(self, events: int, size: int, seconds: float) -> None:
+    def _warn(self, events: int, size: int, seconds: float) -> None:
         limit = self._store.limit_bytes
         larger = f" (more than the whole ring's {limit:,}: all before must be acked)" if size > limit else ""
         stat = self._store.stat()

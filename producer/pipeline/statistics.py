@@ -25,7 +25,7 @@ class Summary(NamedTuple):
     account_statements: int = 0  # left out: they carry secrets
 
 
-class Vitals:
+class Statistics:
     """The figures of one stream."""
 
     def __init__(self) -> None:
@@ -88,16 +88,16 @@ class Vitals:
         )
 
 
-def together(streams: Iterable[StreamStat], putting: StreamStat) -> StreamStat:
-    """Return how several streams go that one producer puts, whose own figures are `putting`."""
+def combined(streams: Iterable[StreamStat], own: StreamStat) -> StreamStat:
+    """Return how several streams go that one producer puts, whose own figures are `own`."""
     if not (all_ := list(streams)):
-        return putting
+        return own
     return StreamStat(
         connected=all(one.connected for one in all_),
         heard_ms=min(one.heard_ms for one in all_),
-        put_ms=putting.put_ms,
-        behind_ms=max(putting.behind_ms, *(one.behind_ms for one in all_)),
-        blocked_ms=putting.blocked_ms,
+        put_ms=own.put_ms,
+        behind_ms=max(own.behind_ms, *(one.behind_ms for one in all_)),
+        blocked_ms=own.blocked_ms,
         reconnects=sum(one.reconnects for one in all_),
         transactions=sum(one.transactions for one in all_),
         skipped=sum(one.skipped for one in all_),

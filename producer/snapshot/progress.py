@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from shmstore import StoreError, StreamStat, checkpoints, state_directory
 from shmstore.atomic_file import replace
 from shmstore.producer.errors import PatternError
-from shmstore.producer.filter import read_patterns
+from shmstore.producer.filter import Patterns
 
 __all__ = [
     "Mark",
@@ -132,7 +132,7 @@ class Progress:
         rows = sum(task.place.rows for task in self.tasks)
         return "\n".join([*lines, f"{done} of {len(self.tasks)} tables, {rows:,} rows"])
 
-    def told(self, stat: StreamStat) -> StreamStat:
+    def added_to(self, stat: StreamStat) -> StreamStat:
         """Return `stat` with what it says of snapshots."""
         left = sum(task.open for task in self.tasks)
         rows = sum(task.place.rows for task in self.tasks)
@@ -216,7 +216,7 @@ class ProgressFile:
         for path in sorted(self.folder.glob("snapshot-*.request")):
             try:
                 request = _request(_read(path))
-                read_patterns(request.tables)
+                Patterns(request.tables)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -243,7 +243,7 @@ def request_snapshot(
     pattern: that is no wish for everything.
     """
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
-    if not read_patterns(patterns):
+    if not Patterns(patterns):
         raise PatternError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
     request = Request(new_id(), patterns, reason, now_ms())
     ProgressFile(store, state).ask(request)

@@ -13,7 +13,7 @@ from shmstore.producer.transactions.writer import EventWriter
 EVENT_BYTES = 64 << 10  # of rows, as the server sent them, in one event
 
 
-class Placing:
+class ReadEvents:
     """Writes rows into the transaction buffer, which must hold no open transaction.
 
     Each transaction is put all or nothing, but for an event that has to go alone: one larger than half of the store. A

@@ -32,12 +32,12 @@ from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
-from shmstore.producer.filter import TablePlan, read_patterns
+from shmstore.producer.filter import Patterns, TablePlan, split_patterns
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.progress import Place, Progress, ProgressFile, Request, Task, new_id, now_ms
-from shmstore.producer.snapshot.read_events import Placing
+from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import Selection, literals, selection
 from shmstore.producer.snapshot.tables import list_tables, may_select, read_table
 from shmstore.producer.snapshot.watermarks import begin, prepare
@@ -89,7 +89,7 @@ class Snapshot:
         self.progress = self._file.load() or Progress(store.epoch)
         self._session: Session | None = None
         self._server: Server | None = None
-        self._placing = Placing(decoder.writer, store.limit_bytes)
+        self._read_events = ReadEvents(decoder.writer, store.limit_bytes)
         self._shape: tuple[Task, _Shape] | None = None
         self._chunk: _Chunk | None = None
         self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
@@ -119,10 +119,10 @@ class Snapshot:
         self._drop()
         self._server, self._heard, self._disturbed, self._pause = server, False, 0, 0.0
         self._backoff.reset()
-        self._placing = Placing(self._decoder.writer, self._store.limit_bytes, int(server.variables.get("server_id") or 0))
+        self._read_events = ReadEvents(self._decoder.writer, self._store.limit_bytes, int(server.variables.get("server_id") or 0))
         last = self._store.latest_event
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
-            self._placing.close(last)  # a former producer died there; its rows are read again
+            self._read_events.close(last)  # a former producer died there; its rows are read again
         self._decoder.altered = self._altered
         for task in self.progress.tasks:
             if task.open and not task.place.chunks:
@@ -174,10 +174,11 @@ class Snapshot:
 
     def _choose(self, session: Session, request: Request) -> tuple[list[tuple[str, str]], str]:
         """The tables that a request means, and what of it means none."""
-        patterns = read_patterns(request.tables)
-        seen = list_tables(session, self._decoder.filter.passes)
-        tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
-        missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
+        wanted, passes = [Patterns(one) for one in request.tables], self._decoder.filter.passes
+        seen = list_tables(session, passes)
+        tables = [(db, name) for db, name in seen if not wanted or any(one.match(f"{db}.{name}") for one in wanted)]
+        parts = [part for one in request.tables for part in split_patterns(one)]
+        missing = [part for part in parts if not any(Patterns(part).match(f"{db}.{name}") for db, name in tables)]
         if tables:
             return tables, f"no table matches {', '.join(missing)}" if missing else ""
         what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
@@ -392,7 +393,7 @@ class Snapshot:
             request = next(request for request in self.progress.requests if request.id == task.request)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
             name = task.database, task.table
-            self._placing.put(self._store.latest_event, name, shape.schema, rows, size, props)
+            self._read_events.put(self._store.latest_event, name, shape.schema, rows, size, props)
         return len(rows)
 
     def settle(self) -> None:

@@ -43,7 +43,7 @@ class Retention:
         limits = {name: min(PATIENCE, getattr(settings, name)) for name in ("connect_timeout", "read_timeout")}
         self._settings, self._log = dataclasses.replace(settings, **limits), log
         self._server: Server | None = None
-        self._next, self._told = 0.0, float("-inf")
+        self._next, self._warned = 0.0, float("-inf")
         self._closed = False
         self._thread: threading.Thread | None = None
         self._begins: tuple[Endpoint | None, str, float] = (None, "", 0.0)  # of which server's file, and when
@@ -77,13 +77,13 @@ class Retention:
             needed = {"producer": position} | {who: place for who, place in needed.items() if not place.of_group}
             session = connect(self._settings, server.endpoint, lambda: self._closed)
             try:
-                self._tell(server, needed, session)
+                self._update(server, needed, session)
             finally:
                 session.close()
         except ShmStoreError as error:
             self._log.debug("how long the binlog is kept cannot be told: %s", error)
 
-    def _tell(self, server: Server, needed: dict[str, Position], session: Session) -> None:
+    def _update(self, server: Server, needed: dict[str, Position], session: Session) -> None:
         kept = kept_seconds(server._replace(variables=session.variables(["binlog_expire_logs_seconds", "expire_logs_days"])))
         names = [name for name, _ in binlog_files(session)]
         place = lowest(one for one in needed.values() if one.file in names)
@@ -96,8 +96,8 @@ class Retention:
         purge = self._begins[2] + kept
         self.purge_ms = int(purge * 1000)
         left = purge - time.time()
-        if left < min(SHORT_HOURS * 1800, kept / 2) and time.monotonic() - self._told >= AGAIN:
-            self._told = time.monotonic()
+        if left < min(SHORT_HOURS * 1800, kept / 2) and time.monotonic() - self._warned >= AGAIN:
+            self._warned = time.monotonic()
             who = ", ".join(sorted(name for name, one in needed.items() if one == place))
             self._log.warning(
                 "%s may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",

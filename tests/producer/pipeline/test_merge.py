@@ -279,7 +279,7 @@ def test_half_a_transaction_of_a_source_that_is_gone() -> None:
             ):
                 Group([Settings(store=name, name=one) for one in "ac"], store, lambda: True)
             group = Group([Settings(store=name, name=one) for one in "ab"], store, lambda: True)
-            assert [seat.resume for seat in group.seats] == [
+            assert [member.resume for member in group.members] == [
                 Resume(Position("x.000001", 9, "0-1-5"), None),
                 Resume(Position("y.000001", 4, f"{UUID}2:1-7"), Tail(f"{UUID}2:8", 1, 0, "b")),
             ]

@@ -12,7 +12,7 @@ from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Positio
 from shmstore.encoding.codec import encode_batch
 from shmstore.producer.pipeline import sink
 from shmstore.producer.pipeline.group import Group
-from shmstore.producer.pipeline.sink import PatientPut, Sink, StoreSink
+from shmstore.producer.pipeline.sink import BlockingPut, Sink, StoreSink
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, Start
 from shmstore.producer.transactions.buffer import Flush
@@ -37,7 +37,7 @@ def of_one_source(request: pytest.FixtureRequest, store: EventStore) -> Sink:
     """A sink of each kind, of a source that is new."""
     if request.param == "store":
         return StoreSink(Settings(store=store.name), store, logging.getLogger("producer"))
-    return Group([Settings(store=store.name, name="a")], store, lambda: False).seats[0]
+    return Group([Settings(store=store.name, name="a")], store, lambda: False).members[0]
 
 
 def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None:
@@ -65,7 +65,7 @@ class Waiter:
 
     def __init__(self, store: EventStore) -> None:
         self.reader = store.subscribe("slow")
-        self.puts = PatientPut(store, logging.getLogger("producer"))
+        self.puts = BlockingPut(store, logging.getLogger("producer"))
         self._left = 0
 
     def put(self, size: int, events: int, looks: int = 0) -> bool:
