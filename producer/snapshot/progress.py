@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from shmstore import StoreError, StreamStat, checkpoints, state_directory
 from shmstore.atomic_file import replace
 from shmstore.producer.errors import PatternError
-from shmstore.producer.filter import Patterns
+from shmstore.producer.filter import read_patterns
 
 __all__ = [
     "Mark",
@@ -216,7 +216,7 @@ class ProgressFile:
         for path in sorted(self.folder.glob("snapshot-*.request")):
             try:
                 request = _request(_read(path))
-                Patterns(request.tables)
+                read_patterns(request.tables)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -243,7 +243,7 @@ def request_snapshot(
     pattern: that is no wish for everything.
     """
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
-    if not Patterns(patterns):
+    if not read_patterns(patterns):
         raise PatternError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
     request = Request(new_id(), patterns, reason, now_ms())
     ProgressFile(store, state).ask(request)

@@ -32,7 +32,7 @@ from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
-from shmstore.producer.filter import Patterns, TablePlan, split_patterns
+from shmstore.producer.filter import TablePlan, read_patterns
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
@@ -174,11 +174,10 @@ class Snapshot:
 
     def _choose(self, session: Session, request: Request) -> tuple[list[tuple[str, str]], str]:
         """The tables that a request means, and what of it means none."""
-        wanted, passes = [Patterns(one) for one in request.tables], self._decoder.filter.passes
-        seen = list_tables(session, passes)
-        tables = [(db, name) for db, name in seen if not wanted or any(one.match(f"{db}.{name}") for one in wanted)]
-        parts = [part for one in request.tables for part in split_patterns(one)]
-        missing = [part for part in parts if not any(Patterns(part).match(f"{db}.{name}") for db, name in tables)]
+        patterns = read_patterns(request.tables)
+        seen = list_tables(session, self._decoder.filter.passes)
+        tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
+        missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
         if tables:
             return tables, f"no table matches {', '.join(missing)}" if missing else ""
         what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
