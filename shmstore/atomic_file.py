@@ -10,10 +10,10 @@ from pathlib import Path
 from shmstore import errors
 
 
-def replace(path: Path, write: Callable[[Path], object], what: str, mend: str) -> None:
+def replace(path: Path, write: Callable[[Path], object], what: str, fix: str) -> None:
     """Put what `write` writes at the path that it is given in place of the file at `path`; its folder is made.
 
-    Raises `StoreError` where the disk refuses, with `what` the file is and how to `mend` that; the file is the old one then.
+    Raises `StoreError` where the disk refuses, with `what` the file is and how to `fix` that; the file is the old one then.
     """
     # A name that no other writer has: not another thread, nor a process of this number in another container.
     temporary = path.with_name(f"_{path.name}.{os.urandom(6).hex()}.tmp")
@@ -26,12 +26,12 @@ def replace(path: Path, write: Callable[[Path], object], what: str, mend: str) -
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise refused(path, error, what, mend) from error
+        raise refused(path, error, what, fix) from error
 
 
-def refused(path: Path, error: OSError, what: str, mend: str) -> errors.StoreError:
+def refused(path: Path, error: OSError, what: str, fix: str) -> errors.StoreError:
     """Return the error that says which file the disk refused, why, and what to do."""
-    return errors.refused(f"{what} {path} cannot be written", error, f"make room there, or {mend}")
+    return errors.refused(f"{what} {path} cannot be written", error, f"make room there, or {fix}")
 
 
 def sync(path: Path) -> None:

@@ -10,7 +10,6 @@ suit it, and a table format (delta) suits large tables. The file system must hav
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from shmstore.atomic_file import replace
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
@@ -90,20 +90,13 @@ class ParquetTarget:
                 flow = self._step(flow, step)
             if flow is None:
                 return  # dropped before it was ever filled
-            self._path.mkdir(parents=True, exist_ok=True)
             for left in self._path.glob(f"_{FILE}.*"):
-                left.unlink()  # of a driver that was killed while it wrote
-            temporary = self._path / f"_{FILE}.{os.getpid()}"  # Spark does not see names with an underscore
-            _write(temporary, flow, {_QUERY: query.encode(), _BATCH: str(batch).encode()})
+                left.unlink()  # of a driver that was killed while it wrote; Spark does not see names with an underscore
+            rows, mark = flow, {_QUERY: query.encode(), _BATCH: str(batch).encode()}
+            replace(file, lambda path: _write(path, rows, mark), f"copy of {self._name},", "choose another target")
         finally:
             if source is not None:
                 source.close()
-        os.replace(temporary, file)
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the rename, before Spark logs the batch
-        finally:
-            os.close(folder)
         self._mark = (query, batch)
 
     def _step(self, flow: Flow | None, step: Step) -> Flow | None:
@@ -168,27 +161,24 @@ def _write(path: Path, flow: Flow, mark: dict[bytes, bytes]) -> None:
     """Write the rows as row groups of some `GROUP_BYTES`: parts that shrank are put together, large ones are cut."""
     waiting: list[pa.Table] = []
     size = 0
-    with open(path, "wb") as file:
-        with pq.ParquetWriter(file, flow.schema.with_metadata(mark)) as writer:
+    with pq.ParquetWriter(path, flow.schema.with_metadata(mark)) as writer:
 
-            def flush() -> None:
-                nonlocal size
-                table = pa.concat_tables(waiting)
-                rows = max(1, len(table) * GROUP_BYTES // max(1, size))
-                writer.write_table(table.replace_schema_metadata(mark), row_group_size=min(rows, 1 << 20))
-                waiting.clear()
-                size = 0
+        def flush() -> None:
+            nonlocal size
+            table = pa.concat_tables(waiting)
+            rows = max(1, len(table) * GROUP_BYTES // max(1, size))
+            writer.write_table(table.replace_schema_metadata(mark), row_group_size=min(rows, 1 << 20))
+            waiting.clear()
+            size = 0
 
-            for part in flow.rows:
-                if len(part):
-                    waiting.append(part)
-                    size += part.nbytes
-                if size >= GROUP_BYTES:
-                    flush()
-            if waiting:
+        for part in flow.rows:
+            if len(part):
+                waiting.append(part)
+                size += part.nbytes
+            if size >= GROUP_BYTES:
                 flush()
-        file.flush()
-        os.fsync(file.fileno())
+        if waiting:
+            flush()
 
 
 def _end_versions(part: pa.Table, step: Versions) -> pa.Table:
