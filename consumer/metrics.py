@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from shmstore import StoreStat, SubscriptionStat
@@ -160,20 +161,52 @@ def _since(then_ms: int, now_ms: int) -> str:
     return f"{(now_ms - then_ms) / 1000:,.0f} s" if then_ms else "ever"
 
 
-class Endpoint(ThreadingHTTPServer):
-    """An HTTP server that answers ``GET /metrics`` with what `stats` returns at that moment, and ``GET /healthz`` with 200 or, where
-    something keeps a store from making progress, 503 and what that is. Port 0 takes a free one.
+Answer = Callable[[str], tuple[int, str] | None]  # a path -> status and text; None where there is no such page
 
-    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too;
-    `server_close` waits a moment for answers under way, which hold stores.
+
+def pages(stats: Callable[[], Sequence[StoreStat]]) -> Answer:
+    """Return the pages of stores: ``/metrics`` is what `stats` returns at that moment, ``/healthz`` is 200 or, where something keeps a
+    store from making progress, 503 and what that is.
     """
 
-    def __init__(self, address: tuple[str, int], stats: Callable[[], Sequence[StoreStat]]) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        self.stats = stats
+    def answer(path: str) -> tuple[int, str] | None:
+        if path == "/metrics":
+            return 200, prometheus(stats())
+        if path == "/healthz":
+            found = problems(stats())
+            return 503 if found else 200, "".join(f"{line}\n" for line in found or ["ok"])
+        return None
+
+    return answer
+
+
+class Endpoint(ThreadingHTTPServer):
+    """An HTTP server that answers each GET with the page that `answer` returns for its path, in a thread of its own. Port 0 takes a
+    free one.
+
+    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too;
+    `server_close` waits a moment for answers under way, which hold stores. `start` serves in a thread; then `close` does all that.
+    """
+
+    def __init__(self, address: tuple[str, int], answer: Answer) -> None:
+        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        self.answer = answer
         self._answers: list[threading.Thread] = []
         super().__init__(address, _Page)
+
+    def server_bind(self) -> None:
+        """Take the address, and ask no name server for its name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def start(self) -> None:
+        """Serve in a thread of its own."""
+        threading.Thread(target=self.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """End what `start` began."""
+        self.shutdown()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own."""
@@ -199,25 +232,17 @@ class _Page(BaseHTTPRequestHandler):
     timeout = PATIENCE
 
     def do_GET(self) -> None:
-        """Answer with the metrics or the health, or with 404 for any other path."""
-        path = self.path.partition("?")[0]
-        if path not in ("/metrics", "/healthz"):
-            self.send_error(404, explain="there are /metrics and /healthz")
-            return
+        """Answer with the page, or with 404 where there is none."""
         try:
-            stats = self.server.stats()
+            found = self.server.answer(self.path.partition("?")[0])
         except Exception as error:
             self.send_error(503, explain=str(error))
             return
-        if path == "/metrics":
-            self._send(200, prometheus(stats))
-        else:
-            found = problems(stats)
-            self._send(503 if found else 200, "".join(f"{line}\n" for line in found or ["ok"]))
-
-    def _send(self, status: int, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
+        if found is None:
+            self.send_error(404, explain="there are /metrics and /healthz")
+            return
+        body = found[1].encode()
+        self.send_response(found[0])
         self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -375,7 +375,7 @@ def stat(options: argparse.Namespace) -> int:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`."""
     from shmstore import StoreStat, StoreView
-    from shmstore.consumer.metrics import Endpoint, prometheus
+    from shmstore.consumer.metrics import Endpoint, pages, prometheus
 
     def stats() -> list[StoreStat]:
         found = []
@@ -392,7 +392,7 @@ def metrics(options: argparse.Namespace) -> int:
         sys.stdout.write(prometheus(stats()))
         return 0
     try:
-        server = Endpoint(options.listen, stats)
+        server = Endpoint(options.listen, pages(stats))
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     say(f"listening on {options.listen[0]}:{server.server_port}")

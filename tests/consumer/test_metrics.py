@@ -12,7 +12,7 @@ import pytest
 
 from shmstore import Cursor, Position, StoreStat, StreamStat, SubscriptionStat
 from shmstore.consumer import metrics
-from shmstore.consumer.metrics import SILENCE_MS, Endpoint, problems, prometheus
+from shmstore.consumer.metrics import SILENCE_MS, Endpoint, pages, problems, prometheus
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
 
@@ -168,7 +168,7 @@ def test_an_endpoint_that_ends_lets_its_answers_end() -> None:
         stores.remove("held")
         return []
 
-    server = Endpoint(("127.0.0.1", 0), stats)
+    server = Endpoint(("127.0.0.1", 0), pages(stats))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     got: list[int] = []
@@ -194,7 +194,7 @@ def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(metrics, "PATIENCE", 0.2)
     monkeypatch.setattr(metrics._Page, "timeout", 0.2)
     before = threading.active_count()
-    server = Endpoint(("127.0.0.1", 0), list)
+    server = Endpoint(("127.0.0.1", 0), pages(list))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     with socket.create_connection(("127.0.0.1", server.server_port)) as silent:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from shmstore import ShmStoreError
+from shmstore.consumer.metrics import PATIENCE, Endpoint
 from shmstore.consumer.wire.server.server import Server
 from shmstore.consumer.wire.server.settings import Settings
 
@@ -34,7 +35,7 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int
     metrics = None
     try:
         if settings.metrics_port:
-            metrics = await _metrics(settings, server.metrics.exposition)
+            metrics = _metrics(settings, server.metrics.exposition)
         if not settings.credentials.password_hash and not ipaddress.ip_address(server.address[0]).is_loopback:
             _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.ready is not None:
@@ -42,28 +43,24 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int
         await stop.wait()
     finally:
         if metrics is not None:
-            metrics.close()
+            await asyncio.to_thread(metrics.close)
         await server.close()
     return came
 
 
-async def _metrics(settings: Settings, exposition: Callable[[], str]) -> asyncio.Server:
-    """Answer every HTTP request on the metrics port with the counters."""
+def _metrics(settings: Settings, exposition: Callable[[], str]) -> Endpoint:
+    """Answer every GET on the metrics port with the counters, read where they are written: in the server's event loop."""
+    loop = asyncio.get_running_loop()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(5):
-                await reader.readuntil(b"\r\n\r\n")
-                body = exposition().encode()
-                head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-                writer.write(head.encode() + body)
-                await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
+    async def read() -> str:
+        return exposition()
+
+    def answer(path: str) -> tuple[int, str]:
+        return 200, asyncio.run_coroutine_threadsafe(read(), loop).result(PATIENCE)
 
     try:
-        return await asyncio.start_server(answer, settings.host, settings.metrics_port)
+        endpoint = Endpoint((settings.host, settings.metrics_port), answer)
     except OSError as error:
         raise ShmStoreError(f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}") from error
+    endpoint.start()
+    return endpoint

@@ -274,6 +274,7 @@ def test_metrics_port(store: EventStore, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert b"# TYPE shmstore_serve_connections gauge" in answer.read()
     process.terminate()
     assert process.wait(20) == 0
