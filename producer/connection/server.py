@@ -72,25 +72,25 @@ def read_server(session: Session) -> Server:
 
 
 def require_binlog(server: Server, settings: Settings) -> None:
-    """Raise `BinlogDisabled`, with the SQL that mends it, unless exact rows can be read from this server."""
+    """Raise `BinlogDisabled`, with the SQL that fixes it, unless exact rows can be read from this server."""
     where, have = server.endpoint.where, server.variables
     if have.get("log_bin", "OFF") != "ON":
         raise BinlogDisabled(f"{where} writes no binlog: set log_bin = binlog and server_id = 1 in [mysqld], and restart it")
     format_ = have.get("binlog_format", "ROW")
     if format_ != "ROW" and settings.statements != "pass":
-        mend = "SET GLOBAL binlog_format = ROW (and binlog_format = ROW in [mysqld]), then let old sessions reconnect"
-        raise BinlogDisabled(f"{where} has binlog_format = {format_}, which logs statements, not rows: {mend}")
+        fix = "SET GLOBAL binlog_format = ROW (and binlog_format = ROW in [mysqld]), then let old sessions reconnect"
+        raise BinlogDisabled(f"{where} has binlog_format = {format_}, which logs statements, not rows: {fix}")
     image = have.get("binlog_row_image", "FULL")
     if image != "FULL" and settings.row_image == "full":
-        mend = "SET GLOBAL binlog_row_image = FULL; or take partial rows with row_image = any"
-        raise BinlogDisabled(f"{where} has binlog_row_image = {image}, which leaves columns out: {mend}")
+        fix = "SET GLOBAL binlog_row_image = FULL; or take partial rows with row_image = any"
+        raise BinlogDisabled(f"{where} has binlog_row_image = {image}, which leaves columns out: {fix}")
     metadata = have.get("binlog_row_metadata", "missing")
     if metadata != "FULL" and settings.schema_history == "off":
-        mend = "follow DDLs with schema_history = auto"
+        fix = "follow DDLs with schema_history = auto"
         if metadata == "missing":  # before MySQL 8.0.1 and MariaDB 10.5
-            raise BinlogDisabled(f"{where} ({server.version}) cannot log column names (it has no binlog_row_metadata): {mend}")
+            raise BinlogDisabled(f"{where} ({server.version}) cannot log column names (it has no binlog_row_metadata): {fix}")
         raise BinlogDisabled(
-            f"{where} has binlog_row_metadata = {metadata}, which leaves out column names: SET GLOBAL binlog_row_metadata = FULL; or {mend}"
+            f"{where} has binlog_row_metadata = {metadata}, which leaves out column names: SET GLOBAL binlog_row_metadata = FULL; or {fix}"
         )
 
 

@@ -28,7 +28,7 @@ _PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'di
 
 
 def translate(error: Exception, endpoint: Endpoint, *, user: str = "") -> SourceError:
-    """Return the `SourceError` that says what `error` means and what mends it."""
+    """Return the `SourceError` that says what `error` means and what fixes it."""
     where = endpoint.where
     coded = error.args and isinstance(error.args[0], int) and not isinstance(error, OSError)  # whose number is the system's
     code = error.args[0] if coded else 0
@@ -57,7 +57,7 @@ def translate(error: Exception, endpoint: Endpoint, *, user: str = "") -> Source
 
 
 def _wants_plugin(code: int, text: str) -> str:
-    """Return which authentication plugin the login failed for want of, and what mends it; empty where that was not the reason."""
+    """Return which authentication plugin the login failed for want of, and what fixes it; empty where that was not the reason."""
     other = (
         "ALTER USER ... IDENTIFIED VIA mysql_native_password USING PASSWORD('...') (MySQL: WITH caching_sha2_password BY '...')"
     )
@@ -81,7 +81,7 @@ def _dump_error(text: str, where: str) -> SourceError:
             f"{where}: {text}; gtid_mode became ON before this producer had read what was logged without GTIDs: "
             "SET GLOBAL gtid_mode = ON_PERMISSIVE until it has"
         )
-    choices = "start anew with start = latest (or earliest) and a new store, or set on_purged"
+    choices = "start again with start = latest (or earliest) and a new store, or set on_purged"
     if "purged" in low or "could not find first log file" in low:
         return BinlogPurged(f"{where} no longer has the binlog of the start position: {text}; {choices}")
     if any(

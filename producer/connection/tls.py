@@ -1,4 +1,4 @@
-"""TLS beside the socket: received are large pieces, however small the records in them are.
+"""TLS apart from the socket: received are large pieces, however small the records in them are.
 
 `ssl.SSLSocket` lets OpenSSL read the socket itself, and it does so twice for a record of 16 kB at most: its head, then the rest.
 Here OpenSSL works in memory, and the socket is read and written by its own calls, with its own timeouts.

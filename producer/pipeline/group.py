@@ -54,7 +54,7 @@ class Member:
         return {}
 
     def claim(self, *, gtids: bool, domain: str) -> None:
-        """The group has the store. Raises `SettingsError` where the source's transactions could not be told from another's."""
+        """The group has the store. Raises `SettingsError` where the source's transactions could not be distinguished from another's."""
         self._group.require_apart(self.source, gtids, domain)
 
     def begin(self, start: Start) -> None:
@@ -79,7 +79,7 @@ class Member:
         """The group tells the store, of all sources."""
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Hand over what one put takes, once there is room; False when told to stop before."""
+        """Hand over what one put takes, once there is free space; False when asked to stop before."""
         flush = flush._replace(blob=memoryview(bytes(flush.blob)))  # it is kept here
         last = len(flush.blob) - int(flush.slots["size"][-1])
         header = decode_stored(memoryview(flush.blob)[last:])[0]
@@ -130,7 +130,7 @@ class Group:
         if tail is not None and tail.source not in names:
             raise SettingsError(
                 f"store {store.name!r} ends inside transaction {tail.transaction} of source {tail.source!r}, which only that source "
-                f"can finish: add it to {', '.join(names)}, or start anew with a new store"
+                f"can finish: add it to {', '.join(names)}, or start again with a new store"
             )
         self.members = [
             Member(
@@ -175,14 +175,14 @@ class Group:
         other = self._domains.setdefault(domain, name) if domain else name
         if other != name:
             raise SettingsError(
-                f"sources {other!r} and {name!r} both have gtid_domain_id = {domain}, so their GTIDs cannot be told apart: give "
+                f"sources {other!r} and {name!r} both have gtid_domain_id = {domain}, so their GTIDs cannot be distinguished: give "
                 f"each of these MariaDB servers one of its own (SET GLOBAL gtid_domain_id = N, and in [mysqld]), or each a store"
             )
 
     # ------------------------------------------------------------ threads
 
     def run(self) -> list[Summary]:
-        """Replicate all until told to stop, or until the last source ends. Raises the first error of any."""
+        """Replicate all until asked to stop, or until the last source ends. Raises the first error of any."""
         results: dict[str, Summary] = {}
         if self._places and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
             self._put(*encode_batch(self._start_event()))

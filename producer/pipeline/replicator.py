@@ -1,7 +1,7 @@
 """The loop: read, decode, filter, buffer, put. Owns reconnecting and stopping.
 
 What was put is the truth: after every lost link, as after a restart, the stream goes on behind the last transaction end
-in the ring, and what is already there of a transaction that stands half in it is passed over. Nothing is put twice,
+in the ring, and what is already there of a transaction that stands half in it is left out. Nothing is put twice,
 nothing is left out. Between links the replicator waits, longer each time, with jitter.
 """
 
@@ -113,7 +113,7 @@ class Replicator:
         return self._decoder.position if self._decoder.position.file else None
 
     def run(self) -> Summary:
-        """Replicate until told to stop. Raises `ShmStoreError` for what trying again would not mend."""
+        """Replicate until asked to stop. Raises `ShmStoreError` for what trying again would not fix."""
         with closing(self._retention):
             return self._run()
 
@@ -268,7 +268,7 @@ class Replicator:
         return BinlogFiles(files, position.offset, self._log)
 
     def _stream(self, link: Link) -> None:
-        """Read until told to stop, or until the source ends."""
+        """Read until asked to stop, or until the source ends."""
         feed, buffer, snapshot = self._decoder.feed, self._buffer, self._snapshot
         heartbeats = self._decoder.heartbeats
         self._decoder.drain = lambda: self._put_ready(link)
@@ -300,7 +300,7 @@ class Replicator:
             self._heartbeat()
 
     def _step_snapshot(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
-        """Let the snapshot do a little, or much where it holds the stream; False when told to stop meanwhile."""
+        """Let the snapshot do a little, or much where it holds the stream; False when asked to stop meanwhile."""
         link.hurry(snapshot.active)
         while snapshot.active:
             snapshot.step(heard)
@@ -325,7 +325,7 @@ class Replicator:
     # ------------------------------------------------------------ the store
 
     def _put_ready(self, link: Link) -> bool:
-        """Put what is whole; False when told to stop while the ring was full."""
+        """Put what is whole; False when asked to stop while the ring was full."""
         while (flush := self._buffer.take()) is not None:
             if not self._put(flush, link):
                 return False

@@ -30,7 +30,7 @@ from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush
 
 TRY = 0.5  # seconds after which a waiting put looks up
-PATIENCE = 5.0  # seconds without room before that is worth a line in the log ...
+PATIENCE = 5.0  # seconds without free space before that is worth a line in the log ...
 AGAIN = 60.0  # ... and between two such lines
 
 
@@ -55,7 +55,7 @@ class Sink(Protocol):
     def claim(self, *, gtids: bool, domain: str) -> None:
         """Be the only one to put this source: whatever is written to the disk for it is written after this.
 
-        Raises `ProducerInUse`; `SettingsError` where the source's transactions could not be told from another's: without
+        Raises `ProducerInUse`; `SettingsError` where the source's transactions could not be distinguished from another's: without
         `gtids`, or where another MariaDB of the group has its `domain`.
         """
 
@@ -63,7 +63,7 @@ class Sink(Protocol):
         """The source is read from `start` on: say so before anything is put."""
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Put, as soon as there is room, and call `meanwhile` now and then until that; False when asked to stop before."""
+        """Put, as soon as there is free space, and call `meanwhile` now and then until that; False when asked to stop before."""
 
     def heard(self, *, drained: bool) -> None:
         """The source sent something; `drained`: that nothing more is there."""
@@ -106,7 +106,7 @@ class StoreSink:
             self._begun = start.position
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Put, as soon as there is room."""
+        """Put, as soon as there is free space."""
         return self._blocking.put(flush.blob, flush.slots, stop, meanwhile)
 
     def heard(self, *, drained: bool) -> None:
@@ -131,7 +131,7 @@ class BlockingPut:
         stop: Callable[[], bool],
         meanwhile: Callable[[], object],
     ) -> bool:
-        """Put, as soon as there is room, and call `meanwhile` twice a second until then; False when asked to stop before."""
+        """Put, as soon as there is free space, and call `meanwhile` twice a second until then; False when asked to stop before."""
         began, warned = time.monotonic(), False
         while True:
             try:
@@ -146,7 +146,7 @@ class BlockingPut:
                 if stop():
                     return False
         if warned:
-            self._log.info("store %r has room again, after %.1f s", self._store.name, time.monotonic() - began)
+            self._log.info("store %r has free space again, after %.1f s", self._store.name, time.monotonic() - began)
         return True
 
     def _warn(self, events: int, size: int, seconds: float) -> None:
@@ -154,7 +154,7 @@ class BlockingPut:
         larger = f" (more than the whole ring's {limit:,}: all before must be acked)" if size > limit else ""
         stat = self._store.stat()
         self._log.warning(
-            "store %r has had no room for %d events of %d bytes%s for %.0f s: %s",
+            "store %r has had no free space for %d events of %d bytes%s for %.0f s: %s",
             self._store.name,
             events,
             size,

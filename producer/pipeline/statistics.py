@@ -20,7 +20,7 @@ class Summary(NamedTuple):
     bytes: int = 0
     reconnects: int = 0
     skipped: int = 0  # events that could not be decoded, with on_error = skip
-    blocked_seconds: float = 0.0  # waiting for room in the ring
+    blocked_seconds: float = 0.0  # waiting for free space in the ring
     position: Position | None = None  # how far the source was read
     account_statements: int = 0  # left out: they carry secrets
 

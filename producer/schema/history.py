@@ -87,7 +87,7 @@ class SchemaHistory:
 
     @property
     def first(self) -> Position | None:
-        """Position of the oldest snapshot: nothing before it can be told."""
+        """Position of the oldest snapshot: nothing before it is known."""
         return self._records[0].position if self._records else None
 
     @property

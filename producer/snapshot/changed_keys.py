@@ -1,6 +1,6 @@
 """What the stream changes in a table between the moment when a chunk of it is begun and the one when it is put.
 
-A row of the chunk whose key is noted here is left out: the stream has brought a newer one, or that it is gone. That takes full
+A row of the chunk whose key is noted here is left out: the stream has brought a newer one, or has deleted it. That takes full
 row images; after a partial one, or a DDL of the table, the chunk is read again.
 """
 

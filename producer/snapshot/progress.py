@@ -1,11 +1,11 @@
-"""What snapshots were asked for and how far they are: durable, beside the checkpoints of the store's readers.
+"""What snapshots were asked for and how far they are: durable, in the folder of the checkpoints of the store's readers.
 
     STATE/STORE/snapshot.progress        written by the producer: which tables, the last key read of each, rows so far
     STATE/STORE/snapshot-ID.request      written by whoever asks; the producer takes it in and removes it
 
 Each file is replaced whole. A chunk is put first and written down after: after a crash between the two it is read and put
 again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the store's memory; so each
-table also remembers the place that every reader's checkpoint has passed, and `Progress.rewind` goes back there.
+table also remembers how far every reader's checkpoint has come, and `Progress.rewind` goes back there.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class ProgressFile:
         return sorted(found, key=lambda one: one[1].asked_ms)
 
     def acked(self, epoch: int) -> int | None:
-        """The lowest sequence of `epoch` that every reader's checkpoint has passed; None where there is no reader."""
+        """The lowest sequence of `epoch` that every reader's checkpoint has reached; None where there is no reader."""
         found = checkpoints(self.store, self.state)
         return min((c.sequence if c.epoch == epoch else -1 for c in found.values()), default=None)
 

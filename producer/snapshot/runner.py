@@ -1,7 +1,7 @@
 """Snapshots: the rows of chosen tables, put between the stream's transactions while the stream goes on.
 
 Plan. A table is read chunk by chunk in the order of its key (`chunks`); no lock is taken and nothing is written to the server.
-Between two reads of the stream `step` does a little, and begins a chunk anew where something came between:
+Between two reads of the stream `step` does a little, and begins a chunk again where something came between:
 
     open    at a transaction end of the stream, low: note from here on the keys of this table that are put (`window`), and begin
             a consistent read of the next rows, which must show all that the stream has read. high: where the log ends then
@@ -12,7 +12,7 @@ Between two reads of the stream `step` does a little, and begins a chunk anew wh
 What is put is one or more whole transactions, BEGIN, READ events, END. They stand at the transaction end that was put before
 them (same file, offset, GTIDs), `order` goes on counting, and a checkpoint may stand at their END.
 
-A table without a key cannot be read in parts, nor its rows told apart: it is read whole, at a place behind which nothing
+A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a place behind which nothing
 of it was put, and the stream waits meanwhile.
 """
 
@@ -195,10 +195,10 @@ class Snapshot:
             )
         image = server.variables.get("binlog_row_image", "FULL")
         if image != "FULL":
-            return f"{where} has binlog_row_image = {image}: a snapshot needs whole rows beside it; SET GLOBAL binlog_row_image = FULL"
+            return f"{where} has binlog_row_image = {image}: a snapshot needs whole rows in the stream; SET GLOBAL binlog_row_image = FULL"
         return ""
 
-    # ------------------------------------------------------------ beside the stream
+    # ------------------------------------------------------------ between reads of the stream
 
     @property
     def window(self) -> Window | None:
@@ -411,7 +411,7 @@ class Snapshot:
     # ------------------------------------------------------------ what goes wrong
 
     def _stumble(self, problem: str, *, final: bool = False) -> None:
-        """Begin the chunk anew; after many times, or where that is no use, give the table up."""
+        """Begin the chunk again; after many times, or where that is no use, give the table up."""
         task = next(task for task in self.progress.tasks if task.open)
         self._disturbed += 1
         self._shape = None

@@ -43,7 +43,7 @@ class Beginning(NamedTuple):
 def choose_beginning(settings: Settings, found: Found, source: str, log: logging.Logger) -> Beginning:
     """Return where to begin on the server that was found. `source`: its name among several of one store. Raises `ShmStoreError`."""
     session, server, fresh = found.session, found.server, found.fresh
-    schemas = open_history(settings, session, server, anew=fresh and settings.beginning == "latest", source=source)
+    schemas = open_history(settings, session, server, empty=fresh and settings.beginning == "latest", source=source)
     latest = None
     if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
         latest = take_snapshot(schemas, session, server)

@@ -54,14 +54,14 @@ def choose_start(
             try:
                 return _at(settings, session, server, position)
             except (PositionNotFound, ServerBehind) as error:
-                mend = f"it is where readers ({names}) of an earlier store of this name were: shmstore rm {settings.store} --forget forgets them"
-                raise type(error)(f"{error}; {mend}") from error
+                hint = f"it is where readers ({names}) of an earlier store of this name were: shmstore rm {settings.store} --forget forgets them"
+                raise type(error)(f"{error}; {hint}") from error
         return configured(settings, session, server, latest)
     except BinlogPurged as error:
         if settings.on_purged == "fail" or (resume is not None and resume.tail is not None):
             raise  # half a transaction in the store would stay half
         if settings.on_purged == "snapshot":
-            log.error("%s; all tables are read anew: what was deleted meanwhile stays in readers' copies", error)
+            log.error("%s; all tables are read again: what was deleted meanwhile stays in readers' copies", error)
             start = _latest(session, server, settings)
             return start._replace(lost=position or start.position)
         log.error("%s; going on at %s: changes between are lost", error, settings.on_purged)
@@ -148,11 +148,11 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
         if ahead := executed - now:
             raise ServerBehind(
                 f"{server.endpoint.where} has not executed {ahead}, which the start position has: it is another server, lags behind, or was reset; "
-                "wait for it, or start anew with a new store"
+                "wait for it, or start again with a new store"
             )
         if lost := purged - executed:
             raise BinlogPurged(
-                f"{server.endpoint.where} no longer has the binlog of transactions {lost}; start anew with start = latest or earliest and a new "
+                f"{server.endpoint.where} no longer has the binlog of transactions {lost}; start again with start = latest or earliest and a new "
                 "store, or set on_purged"
             )
         return
@@ -160,7 +160,7 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
     if not state.covers(executed):
         raise ServerBehind(
             f"{server.endpoint.where} is at GTID {str(state) or 'nothing'}, the start position is {executed}: it is another server, lags behind, or was "
-            "reset; wait for it, or start anew with a new store"
+            "reset; wait for it, or start again with a new store"
         )
     try:
         oldest = binlog_files(session)[0][0]
@@ -170,7 +170,7 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
     if not executed.covers(begin):
         raise BinlogPurged(
             f"{server.endpoint.where} no longer has the binlog of transactions between {executed} and {begin}, where its oldest file {oldest} begins; "
-            "start anew with start = latest or earliest and a new store, or set on_purged"
+            "start again with start = latest or earliest and a new store, or set on_purged"
         )
 
 
@@ -184,13 +184,13 @@ def _check_file(session: Session, server: Server, position: Position) -> None:
         if position.offset > sizes[position.file]:
             raise PositionNotFound(
                 f"{server.endpoint.where}: {position.file} has {sizes[position.file]} bytes, the start position is {position.offset}: the server was reset or "
-                "is another; start anew with a new store"
+                "is another; start again with a new store"
             )
         return
     kept = f"it has {oldest} to {newest}"
     if position.file.rpartition(".")[0] == oldest.rpartition(".")[0] and position.order < Position(oldest, 0).order:
         raise BinlogPurged(
-            f"{server.endpoint.where} no longer has {position.file} of the start position: {kept}; start anew with start = latest or earliest and a "
+            f"{server.endpoint.where} no longer has {position.file} of the start position: {kept}; start again with start = latest or earliest and a "
             "new store, or set on_purged"
         )
     raise PositionNotFound(f"{server.endpoint.where} has no file {position.file}: {kept}; is it another server, or was it reset?")

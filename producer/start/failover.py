@@ -33,8 +33,8 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
     if not start.by_gtid or start.executed is None:
         if history.first is None:
             raise SchemaUnknown(
-                f"{server.endpoint.where} is not the server whose schema history is kept, and without GTIDs nobody can tell "
-                "what of that holds here: start anew with start = latest and a new store"
+                f"{server.endpoint.where} is not the server whose schema history is kept, and without GTIDs it is unknown "
+                "what of that holds here: start again with start = latest and a new store"
             )
         history.seek(start.position)
     else:
@@ -56,7 +56,7 @@ def after_loss(
     start: Start, settings: Settings, session: Session, server: Server
 ) -> tuple[SchemaHistory | CurrentTables | None, Start]:
     """Begin a new history at the present place, which replaces `start`: the old one has not seen the DDLs that were lost."""
-    schemas = open_history(settings, session, server, anew=True)
+    schemas = open_history(settings, session, server, empty=True)
     assert isinstance(schemas, SchemaHistory)
     now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
     return schemas, now._replace(lost=start.lost)
@@ -79,7 +79,7 @@ def _carry(history: SchemaHistory, start: Start, session: Session, server: Serve
     found = histories(history.path.parent)
     if len(found) != 1:
         raise SchemaUnknown(
-            f"which of the schema histories {', '.join(path.name for path in found)} was in use last cannot be told: move the others away"
+            f"which of the schema histories {', '.join(path.name for path in found)} was in use last is unknown: move the others away"
         )
     place, executed = scan_to_set(session, server, start.executed)
     there = Position(place.file, place.offset, str(executed or ""))

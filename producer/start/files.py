@@ -20,7 +20,7 @@ def find_place(
     names = [file.name for file in files]
     if wanted.file not in names:
         raise PositionNotFound(
-            f"there is no file {wanted.file or 'for a GTID set'} among {names[0]} to {names[-1]}: add it, or start anew"
+            f"there is no file {wanted.file or 'for a GTID set'} among {names[0]} to {names[-1]}: add it, or start again with a new store"
         )
     rest = files[names.index(wanted.file) :]
     if wanted.offset <= 4:

@@ -24,7 +24,7 @@ class Start(NamedTuple):
     executed: ExecutedSet | None
     by_gtid: bool = False
     tail: Tail | None = None
-    lost: Position | None = None  # where it should have been; what came between is gone
+    lost: Position | None = None  # where it should have been; what came between is lost
 
 
 class Resume(NamedTuple):
@@ -35,7 +35,7 @@ class Resume(NamedTuple):
 
 
 def resume_point(store: EventStore) -> Resume | None:
-    """Return where `store` ends; None when it is empty. Raises `PositionNotFound` where that cannot be told any more."""
+    """Return where `store` ends; None when it is empty. Raises `PositionNotFound` where that cannot be known any more."""
     position = store.last_ack_point()
     if position is not None and position == store.latest_position:
         return Resume(position, None)
@@ -44,7 +44,7 @@ def resume_point(store: EventStore) -> Resume | None:
     event = store.latest_event
     if event is None:
         raise PositionNotFound(
-            f"store {store.name!r} ends inside a transaction that cannot be read any more: remove it and start anew"
+            f"store {store.name!r} ends inside a transaction that cannot be read any more: remove it and start again"
         )
     if "resume" in event.props:
         return _inside(event)

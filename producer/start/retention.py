@@ -1,4 +1,4 @@
-"""How long a server keeps what is to be read next: a lost position is told before it is lost."""
+"""How long a server keeps what is to be read next: a position is reported before it is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shmstore.producer.start.resume import lowest
 from shmstore.producer.start.scan import file_begins
 
 EVERY = 60.0  # seconds between two looks
-SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to mend anything
+SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to fix anything
 AGAIN = 3600.0  # seconds between two warnings
 PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to wait for it, too
 
@@ -81,7 +81,7 @@ class Retention:
             finally:
                 session.close()
         except ShmStoreError as error:
-            self._log.debug("how long the binlog is kept cannot be told: %s", error)
+            self._log.debug("how long the binlog is kept is unknown: %s", error)
 
     def _update(self, server: Server, needed: dict[str, Position], session: Session) -> None:
         kept = kept_seconds(server._replace(variables=session.variables(["binlog_expire_logs_seconds", "expire_logs_days"])))

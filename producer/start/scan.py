@@ -74,7 +74,7 @@ def scan_to_time(session: Session, server: Server, when: float) -> Place:
 
 
 def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Place:
-    """Return the place before the first transaction that is not in `wanted`. Raises `PositionNotFound` where that is gone."""
+    """Return the place before the first transaction that is not in `wanted`. Raises `PositionNotFound` where that is missing."""
     end = log_end(session, server)
     for name, _ in reversed(binlog_files(session)):
         found: Place | None = None

@@ -22,9 +22,9 @@ ATTEMPTS = 20
 
 
 def open_history(
-    settings: Settings, session: Session, server: Server, *, anew: bool, source: str = ""
+    settings: Settings, session: Session, server: Server, *, empty: bool, source: str = ""
 ) -> SchemaHistory | CurrentTables | None:
-    """Return the history that the options and the server ask for, as a draft; `anew`: an empty one, which takes the old files' place.
+    """Return the history that the options and the server ask for, as a draft; `empty`: one without tables, which takes the old files' place.
 
     `source`: whose it is, of several in one store.
     Raises `SchemaUnknown` where the file is another server's.
@@ -36,7 +36,7 @@ def open_history(
     wanted = server.variables.get("binlog_row_metadata") != "FULL" or bool(histories(folder))
     if settings.schema_history == "on" or (settings.schema_history == "auto" and wanted):
         with _kept(path):
-            old = histories(folder) if anew else []  # DDLs since then were seen by nobody
+            old = histories(folder) if empty else []  # DDLs since then were seen by nobody
             history = SchemaHistory(path, draft=True, aside=old)
         if history.first is not None:
             _require_same_server(session, server, history.first, path)
@@ -121,4 +121,4 @@ def _require_same_server(session: Session, server: Server, first: Position, path
         files = {str(row[0]) for row in session.query("SHOW BINARY LOGS")}
         if first.file not in files:
             return  # purged
-    raise SchemaUnknown(f"{path} is the schema history of another server: move it away, and start anew with start = latest")
+    raise SchemaUnknown(f"{path} is the schema history of another server: move it away, and start again with start = latest")

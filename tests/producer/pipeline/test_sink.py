@@ -85,7 +85,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_wait_is_told(store: EventStore, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
-    """A put that waits says once which store, for how much room, which subscription is slowest and who reads it; then, that it goes on."""
+    """A put that waits says once which store, for how much free space, which subscription is slowest and who reads it; then, that it goes on."""
     caplog.set_level(logging.INFO)
     waiter = Waiter(store)
     quick = store.subscribe("quick")
@@ -104,18 +104,18 @@ def test_a_wait_is_told(store: EventStore, caplog: pytest.LogCaptureFixture, clo
     else:
         assert waiter.put(9, 2, looks=20)
     (warning,) = said(caplog, logging.WARNING)
-    assert re.search(rf"store '{store.name}' has had no room for 2 events of \d+ bytes for", warning)
+    assert re.search(rf"store '{store.name}' has had no free space for 2 events of \d+ bytes for", warning)
     reader = "nobody reads it" if closed else r"read by pid \d+"
     assert re.search(
         rf"subscription 'slow' \({reader}\) has acked nothing of 7: .*`shmstore unsubscribe {store.name} slow`$", warning
     )
     went_on = said(caplog, logging.INFO)
     assert len(went_on) == (0 if closed else 1)
-    assert all(f"store '{store.name}' has room again" in line for line in went_on)
+    assert all(f"store '{store.name}' has free space again" in line for line in went_on)
 
 
 def test_a_short_wait_is_not_told(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Room that comes within the patience, as it does all the time, is not worth a line."""
+    """Free space that comes within the patience, as it does all the time, is not worth a line."""
     caplog.set_level(logging.INFO)
     waiter = Waiter(store)
     for _ in range(4):
