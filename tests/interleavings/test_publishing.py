@@ -323,6 +323,7 @@ class NoFiles:
 
     class path:
         split = staticmethod(lambda path: ("", path))
+        isdir = staticmethod(lambda path: True)
 
     unlink = staticmethod(lambda path: None)
     listdir = staticmethod(lambda path: [])
