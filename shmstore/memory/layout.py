@@ -3,7 +3,7 @@
     +----------------------+ 0
     | header               |  what never changes, then one cache line for each word that some process writes
     +----------------------+ HEADER.itemsize
-    | subscription table   |  SUBSCRIPTIONS places of one record; place 0 keeps the events while nobody subscribes
+    | subscription table   |  SUBSCRIPTIONS entries of one record; entry 0 keeps the events while nobody subscribes
     +----------------------+ page boundary (FIXED_SIZE)
     | ends   int64[P]      |  bytes put so far, this event included: where its payload ends in the arena
     | rows   int64[P]      |  rows put so far, this event included
@@ -75,7 +75,7 @@ class StoreState(IntEnum):
 
 
 class SubscriptionState(IntEnum):
-    """Life of a place in the subscription table; written last when a place is filled, first when it is freed.
+    """Life of an entry in the subscription table; written last when an entry is filled, first when it is freed.
 
     The odd ones hold events back. JOINING lasts only while somebody in `SubscriptionTable.take` holds the lock: whoever
     finds it with the lock held has found what a killed process left, and frees it.
@@ -141,15 +141,15 @@ HEADER: Final = _record(
     ],
     [("state", "<i8")],  # StoreState; written by whoever removes the store
     [
-        ("places", "<i8"),
+        ("entries", "<i8"),
         ("evictions", "<i8"),
-    ],  # places of the subscription table in use so far; readers let go; written under the lock
+    ],  # entries of the subscription table in use so far; readers let go; written under the lock
     [("put", "<i8")],  # last sequence put; written by the producer, last of all
     [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
     [("oversized", "<i8")],  # sequence of the last event put into a segment of its own; written by the producer before `put`
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
     # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and what it sleeps on: see sync.Condition
-    [("room_wanted", "<i8"), ("room", "<i8")],
+    [("ack_wanted", "<i8"), ("freed", "<i8")],
     [("producer_pid", "<i8"), ("producer_start", "<i8"), ("heartbeat_ms", "<i8"), ("source_offset", "<i8")],
     [(f"stream_{field}", "<i8") for field in STREAM_FIELDS],  # written by the producer with its heartbeat, for people to read
     [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
@@ -183,7 +183,7 @@ FIXED_SIZE: Final = pages(HEADER.itemsize + SUBSCRIPTIONS * SUBSCRIPTION.itemsiz
 class Sizes(NamedTuple):
     """Where each ring of a segment starts and how long it is, in bytes."""
 
-    places: int
+    slot_count: int
     ends: int
     rows: int
     slots: int
@@ -194,13 +194,13 @@ class Sizes(NamedTuple):
 
 def sizes(capacity: int, limit: int) -> Sizes:
     """Return the layout of a store of `capacity` events and `limit` bytes in flight."""
-    places = max(2 * capacity, PAGE // 8)
+    slot_count = max(2 * capacity, PAGE // 8)
     ends = FIXED_SIZE
-    rows = ends + places * 8
-    slots = rows + places * 8
-    arena = slots + pages(places * SLOT.itemsize)
+    rows = ends + slot_count * 8
+    slots = rows + slot_count * 8
+    arena = slots + pages(slot_count * SLOT.itemsize)
     arena_size = pages(limit)
-    return Sizes(places, ends, rows, slots, arena, arena_size, arena + arena_size)
+    return Sizes(slot_count, ends, rows, slots, arena, arena_size, arena + arena_size)
 
 
 # ---------------------------------------------------------------- words: index of an int64 field in the fixed part
@@ -211,13 +211,13 @@ def header_word(field: str) -> int:
     return int(HEADER.fields[field][1]) // 8  # type: ignore[index]
 
 
-def subscription_word(place: int, field: str) -> int:
-    """Index of a field of a subscription place in the fixed part, seen as int64 words."""
-    return (HEADER.itemsize + place * SUBSCRIPTION.itemsize + int(SUBSCRIPTION.fields[field][1])) // 8  # type: ignore[index]
+def subscription_word(entry: int, field: str) -> int:
+    """Index of a field of a subscription entry in the fixed part, seen as int64 words."""
+    return (HEADER.itemsize + entry * SUBSCRIPTION.itemsize + int(SUBSCRIPTION.fields[field][1])) // 8  # type: ignore[index]
 
 
 # ---------------------------------------------------------------- bytes of the segment that stand for a role, for kernel locks
 
 LOCK_TABLE: Final = 0
 LOCK_PRODUCER: Final = 1
-LOCK_SUBSCRIPTION: Final = 2  # + place
+LOCK_SUBSCRIPTION: Final = 2  # + entry

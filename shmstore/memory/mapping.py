@@ -39,7 +39,7 @@ class Views(NamedTuple):
     ends_array: NDArray[np.int64]
     rows_array: NDArray[np.int64]
     slot_bytes: memoryview
-    places: int
+    slot_count: int
     capacity: int
     limit: int
     arena_size: int
@@ -86,7 +86,7 @@ def mapped(fd: int, sizes: Sizes, header: np.void, *, read_only: bool = False) -
     fixed, capacity, native = whole[: layout.FIXED_SIZE], int(header["capacity"]), None
     words: Words = fixed.cast("q")
     if COMPILED and not read_only:
-        native = hot.Mapped(fixed, ends, rows, slots, arena, sizes.places, capacity, sizes.arena_size, ASYMMETRIC)
+        native = hot.Mapped(fixed, ends, rows, slots, arena, sizes.slot_count, capacity, sizes.arena_size, ASYMMETRIC)
         words = hot.Words(native)
     elif WEAK_ORDER:
         words = OrderedWords(fixed.cast("q"))
@@ -100,7 +100,7 @@ def mapped(fd: int, sizes: Sizes, header: np.void, *, read_only: bool = False) -
         ends_array=np.frombuffer(ends, dtype=np.int64),
         rows_array=np.frombuffer(rows, dtype=np.int64),
         slot_bytes=slots,
-        places=sizes.places,
+        slot_count=sizes.slot_count,
         capacity=capacity,
         limit=int(header["limit"]),
         arena_size=sizes.arena_size,

@@ -68,7 +68,7 @@ class Segment:
             self.epoch = int(header["epoch"])
             #: Overflow segments are called this, a dot and a sequence. With the epoch, so that a store that is removed and its
             #: successor never share one.
-            self.beside = f"{where}@{self.epoch:x}"
+            self.overflow_prefix = f"{where}@{self.epoch:x}"
             self.evict_after = float(header["evict_after"])
             self.memory_unit = int(header["memory_unit"])
             self.batch_mode = BatchMode(int(header["batch_mode"]))
@@ -97,14 +97,14 @@ class Segment:
         """True when somebody unlinked this store."""
         return self.words[header_word("state")] != StoreState.LIVE
 
-    def read_text(self, field: str, place: int | None = None) -> str:
-        """Text of a header field, or of a field of subscription place `place`."""
-        start, size = _text_place(field, place)
+    def read_text(self, field: str, entry: int | None = None) -> str:
+        """Text of a header field, or of a field of subscription entry `entry`."""
+        start, size = _text_at(field, entry)
         return bytes(self._fixed[start : start + size]).rstrip(b"\0").decode("utf-8", "replace")
 
-    def write_text(self, field: str, text: str, place: int | None = None) -> None:
+    def write_text(self, field: str, text: str, entry: int | None = None) -> None:
         """Write a text field; what does not fit is cut off."""
-        start, size = _text_place(field, place)
+        start, size = _text_at(field, entry)
         self._fixed[start : start + size] = text.encode()[:size].ljust(size, b"\0")
 
     @property
@@ -118,9 +118,9 @@ class Segment:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
-def _text_place(field: str, place: int | None) -> tuple[int, int]:
-    record = layout.HEADER if place is None else layout.SUBSCRIPTION
-    start = 0 if place is None else layout.HEADER.itemsize + place * layout.SUBSCRIPTION.itemsize
+def _text_at(field: str, entry: int | None) -> tuple[int, int]:
+    record = layout.HEADER if entry is None else layout.SUBSCRIPTION
+    start = 0 if entry is None else layout.HEADER.itemsize + entry * layout.SUBSCRIPTION.itemsize
     assert record.fields is not None
     dtype, offset = record.fields[field][:2]
     return start + offset, dtype.itemsize
@@ -163,7 +163,7 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
                 f"store {name!r} needs {sizes.total} bytes in {directory}; {error.strerror}: choose a smaller capacity or memory unit"
             ) from error
         os.pwrite(fd, _first_header(options, sizes), 0)
-        os.pwrite(fd, _first_places(options), layout.HEADER.itemsize)
+        os.pwrite(fd, _first_entries(options), layout.HEADER.itemsize)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store
         try:
             remains = _remains(name, path)  # listed while the name is free: nobody's that lives
@@ -340,17 +340,17 @@ def _first_header(options: Options, sizes: Sizes) -> bytes:
     header["creator_pid"] = pid
     header["creator_start"] = start_time(pid)
     header["state"] = StoreState.LIVE
-    header["places"] = 1
+    header["entries"] = 1
     header["put"] = header["floor"] = header["oversized"] = options.first - 1
-    header["room_wanted"] = layout.DISARMED
+    header["ack_wanted"] = layout.DISARMED
     return header.tobytes()
 
 
-def _first_places(options: Options) -> bytes:
+def _first_entries(options: Options) -> bytes:
     table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
     table["wanted"] = layout.DISARMED
     table["get"] = table["ack"] = options.first - 1
-    table["state"][0] = SubscriptionState.ACTIVE  # place 0 holds everything until somebody subscribes
+    table["state"][0] = SubscriptionState.ACTIVE  # entry 0 holds everything until somebody subscribes
     return table.tobytes()
 
 
@@ -378,7 +378,7 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
         and 0 <= int(header["flags"]) < 2 * max(StoreFlag)
         and 0 <= first <= layout.MAX_SEQUENCE
         and float(header["evict_after"]) >= 0
-        and 1 <= int(header["places"]) <= layout.SUBSCRIPTIONS
+        and 1 <= int(header["entries"]) <= layout.SUBSCRIPTIONS
     )
     if not sane:
         raise LayoutMismatch(f"{where} has a header that contradicts itself: remove it with `shmstore rm` and create it anew")

@@ -11,7 +11,7 @@ class Mapped:
         rows: Any,
         slots: Any,
         arena: Any,
-        places: int,
+        slot_count: int,
         capacity: int,
         arena_size: int,
         asymmetric: bool,
@@ -50,7 +50,7 @@ class Takes:
     gets_now: bool
     acks_now: bool
     interrupted: bool
-    def __init__(self, views: Any, place: int, *, ddl_isolation: bool) -> None: ...
+    def __init__(self, views: Any, entry: int, *, ddl_isolation: bool) -> None: ...
     def tune(self, segment: Any, batch: type, gets_now: bool, acks_now: bool, short: float, looks: float) -> None: ...
     def take_now(self, limit_events: int | None) -> Any: ...
     def wait_now(self, limit_events: int | None, seconds: float, slice: float) -> Any: ...

@@ -9,7 +9,7 @@ Order. Other processes see the segment's words without a lock. A word is stored 
 written before a cursor, are seen by whoever sees it; and what was read of payloads was read before an ack gives their room away.
 It is loaded with acquire: what lies behind a cursor is read after it. On x86-64 both keep the compiler from moving anything across,
 and cost nothing else; on ARM they are the instructions stlr and ldar. `Words` does the same for Python. "Store mine, look at
-yours" (publish, then ARMED; ack, then ROOM_WANTED) needs store and load in order, which neither gives. Where the one that waits
+yours" (publish, then ARMED; ack, then ACK_WANTED) needs store and load in order, which neither gives. Where the one that waits
 has a heavy fence (`shmstore.memory.locks`), keeping the compiler from moving them is enough, because that fence acts on this processor;
 else `settle` is a full fence.
 The rare sides have theirs between the same lines as the Python: a wait (wanted, armed, heavy fence, put), a wake-up (armed cleared,
@@ -19,8 +19,8 @@ tests/interleavings/test_compiled_order.py holds both to the same steps.
 A process killed between two lines here leaves what one killed between the same lines of the Python leaves: payload, ends, rows
 and slots come before the cursor, behind which nobody looks.
 
-Bounds. Whatever comes from the segment may be forged. An index into ends, rows and slots is taken modulo the places, and
-each of them is mapped twice; a place in the arena is taken modulo its size, and no length above that size is used.
+Bounds. Whatever comes from the segment may be forged. An index into ends, rows and slots is taken modulo the number of slots, and
+each of them is mapped twice; an offset in the arena is taken modulo its size, and no length above that size is used.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -135,9 +135,9 @@ if SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size",
     raise ImportError("layout is not what this was compiled for")
 
 cdef int64_t PUT = header_word("put"), ARMED = header_word("armed"), OVERSIZED = header_word("oversized")
-cdef int64_t ROOM_WANTED = header_word("room_wanted"), PLACES = header_word("places"), STATE = header_word("state")
+cdef int64_t ACK_WANTED = header_word("ack_wanted"), ENTRIES = header_word("entries"), STATE = header_word("state")
 cdef int64_t FLOOR = header_word("floor"), LAST_SEQUENCE = MAX_SEQUENCE, FAR = ABSURD
-cdef int64_t FIRST_WANTED = subscription_word(0, "wanted"), NEXT_PLACE = subscription_word(1, "wanted") - FIRST_WANTED
+cdef int64_t FIRST_WANTED = subscription_word(0, "wanted"), NEXT_ENTRY = subscription_word(1, "wanted") - FIRST_WANTED
 cdef int64_t FIRST_WOKEN = subscription_word(0, "woken")
 cdef int64_t FIRST_STATE = subscription_word(0, "state"), FIRST_ACK = subscription_word(0, "ack")
 cdef int64_t DISARM = DISARMED, LIVE = StoreState.LIVE, ACTIVE = SubscriptionState.ACTIVE, MOST = SUBSCRIPTIONS
@@ -153,14 +153,14 @@ cdef class Mapped:
     cdef int64_t* rows
     cdef Slot* slots
     cdef uint8_t* arena
-    cdef int64_t places, mask, capacity, arena_size
+    cdef int64_t slot_count, mask, capacity, arena_size
     cdef object window  # the arena, for views of parts of it
     cdef Py_buffer views[5]
     cdef int held
     cdef bint asymmetric
 
     def __cinit__(
-        self, words, ends, rows, slots, arena, int64_t places, int64_t capacity, int64_t arena_size, bint asymmetric
+        self, words, ends, rows, slots, arena, int64_t slot_count, int64_t capacity, int64_t arena_size, bint asymmetric
     ):
         self.asymmetric = asymmetric
         for part in (words, ends, rows, slots, arena):
@@ -168,12 +168,12 @@ cdef class Mapped:
             self.held += 1
         self.words, self.ends, self.rows = <int64_t*>self.views[0].buf, <int64_t*>self.views[1].buf, <int64_t*>self.views[2].buf
         self.slots, self.arena = <Slot*>self.views[3].buf, <uint8_t*>self.views[4].buf
-        self.places, self.mask, self.capacity, self.arena_size = places, places - 1, capacity, arena_size
+        self.slot_count, self.mask, self.capacity, self.arena_size = slot_count, slot_count - 1, capacity, arena_size
         self.window = arena
         whole = (
-            places > 0 and places & (places - 1) == 0 and 0 < 2 * capacity <= places and arena_size > 0
-            and self.views[0].len == FIXED_SIZE and self.views[1].len == self.views[2].len == 2 * places * 8
-            and self.views[3].len >= 2 * places * <int64_t>sizeof(Slot)
+            slot_count > 0 and slot_count & (slot_count - 1) == 0 and 0 < 2 * capacity <= slot_count and arena_size > 0
+            and self.views[0].len == FIXED_SIZE and self.views[1].len == self.views[2].len == 2 * slot_count * 8
+            and self.views[3].len >= 2 * slot_count * <int64_t>sizeof(Slot)
             and self.views[4].len == 2 * arena_size
         )
         if not whole:

@@ -1,7 +1,7 @@
 # The producer's end: what `shmstore.ring.writer.Writer` does.
 
 cdef inline void write(Mapped at, int64_t i, bytes payload, int64_t size, int64_t end, int64_t rows) noexcept:
-    """Write payload, end, rows and slot of an event of one row, at place `i`, where nobody looks yet; it ends at `end`."""
+    """Write payload, end, rows and slot of an event of one row, at slot `i`, where nobody looks yet; it ends at `end`."""
     cdef Slot* slot = at.slots + i
     memcpy(at.arena + (end - size) % at.arena_size, PyBytes_AS_STRING(payload), size)
     at.ends[i] = end
@@ -118,7 +118,7 @@ cdef class Puts:
             return True
         if not self.refresh_now() or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
             return False
-        publish(self.mapped.words + ROOM_WANTED, DISARM)
+        publish(self.mapped.words + ACK_WANTED, DISARM)
         return True
 
     cdef bint refresh_now(self) noexcept:
@@ -146,13 +146,13 @@ cdef class Puts:
     cdef bint slowest_now(self, int64_t* slowest) noexcept:
         """As ring.slowest_ack; False where an ack is absurd."""
         cdef int64_t* words = self.mapped.words
-        cdef int64_t places = look(words + PLACES), place, found = 0
-        if not 0 <= places <= MOST:
+        cdef int64_t entries = look(words + ENTRIES), entry, found = 0
+        if not 0 <= entries <= MOST:
             return False
         slowest[0] = DISARM
-        for place in range(places):
-            if look(words + FIRST_STATE + place * NEXT_PLACE) & 1:
-                slowest[0] = min(slowest[0], look(words + FIRST_ACK + place * NEXT_PLACE))
+        for entry in range(entries):
+            if look(words + FIRST_STATE + entry * NEXT_ENTRY) & 1:
+                slowest[0] = min(slowest[0], look(words + FIRST_ACK + entry * NEXT_ENTRY))
                 found = 1
         if not found:
             slowest[0] = look(words + FLOOR)
@@ -173,12 +173,12 @@ cdef class Puts:
         """As ring.armed_readers, in its order: wake the readers that have what they wait for."""
         cdef int64_t* words = self.mapped.words
         cdef int64_t* wanted
-        cdef int64_t places, place, wish
+        cdef int64_t entries, entry, wish
         publish(words + ARMED, 0)
         settle(False)  # a full fence: or a reader that arms itself now could have its flag cleared, and its wish not seen
-        places = min(look(words + PLACES), MOST)  # after the fence, as the wishes: or a reader that came since would not be seen
-        for place in range(1, places):
-            wanted = words + FIRST_WANTED + place * NEXT_PLACE
+        entries = min(look(words + ENTRIES), MOST)  # after the fence, as the wishes: or a reader that came since would not be seen
+        for entry in range(1, entries):
+            wanted = words + FIRST_WANTED + entry * NEXT_ENTRY
             wish = look(wanted)
             if wish == DISARM:
                 continue
@@ -186,4 +186,4 @@ cdef class Puts:
                 publish(words + ARMED, 1)
             else:
                 publish(wanted, DISARM)
-                wake_up(words + FIRST_WOKEN + place * NEXT_PLACE)
+                wake_up(words + FIRST_WOKEN + entry * NEXT_ENTRY)

@@ -14,14 +14,14 @@ cdef class Takes:
     cdef bint hurried  # the last sleep was that short
     cdef object segment, batch
 
-    def __cinit__(self, views, int place, *, ddl_isolation):
+    def __cinit__(self, views, int entry, *, ddl_isolation):
         self.mapped = views.native
-        if not 0 <= place < SUBSCRIPTIONS:
-            raise ValueError(f"place {place}")
-        self.get_word, self.ack_word = subscription_word(place, "get"), subscription_word(place, "ack")
-        self.wanted_word, self.state_word = subscription_word(place, "wanted"), subscription_word(place, "state")
-        self.heartbeat_word = subscription_word(place, "heartbeat_ms")
-        self.woken = <uint32_t*>(self.mapped.words + <int64_t>subscription_word(place, "woken"))
+        if not 0 <= entry < SUBSCRIPTIONS:
+            raise ValueError(f"entry {entry}")
+        self.get_word, self.ack_word = subscription_word(entry, "get"), subscription_word(entry, "ack")
+        self.wanted_word, self.state_word = subscription_word(entry, "wanted"), subscription_word(entry, "state")
+        self.heartbeat_word = subscription_word(entry, "heartbeat_ms")
+        self.woken = <uint32_t*>(self.mapped.words + <int64_t>subscription_word(entry, "woken"))
 
     def tune(self, segment, batch, bint gets_now, bint acks_now, double short, double looks):
         """Say what the batches are, a kind of Run of `segment`, and which of the two have nothing unusual about them.
@@ -139,7 +139,7 @@ cdef class Takes:
         publish(at.words + self.ack_word, last)
         self.ack = last
         settle(at.asymmetric)
-        return 2 if look(at.words + ROOM_WANTED) <= last else 1
+        return 2 if look(at.words + ACK_WANTED) <= last else 1
 
 
 def sleep(size_t flag, double seconds):

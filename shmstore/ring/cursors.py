@@ -23,19 +23,19 @@ from shmstore.memory.ordering import fence
 PUT: Final = header_word("put")
 FLOOR: Final = header_word("floor")
 OVERSIZED: Final = header_word("oversized")
-PLACES: Final = header_word("places")
+ENTRIES: Final = header_word("entries")
 ARMED: Final = header_word("armed")
-ROOM_WANTED: Final = header_word("room_wanted")
-STATE_OF: Final = tuple(subscription_word(place, "state") for place in range(SUBSCRIPTIONS))
-GET_OF: Final = tuple(subscription_word(place, "get") for place in range(SUBSCRIPTIONS))
-ACK_OF: Final = tuple(subscription_word(place, "ack") for place in range(SUBSCRIPTIONS))
-WANTED_OF: Final = tuple(subscription_word(place, "wanted") for place in range(SUBSCRIPTIONS))
+ACK_WANTED: Final = header_word("ack_wanted")
+STATE_OF: Final = tuple(subscription_word(entry, "state") for entry in range(SUBSCRIPTIONS))
+GET_OF: Final = tuple(subscription_word(entry, "get") for entry in range(SUBSCRIPTIONS))
+ACK_OF: Final = tuple(subscription_word(entry, "ack") for entry in range(SUBSCRIPTIONS))
+WANTED_OF: Final = tuple(subscription_word(entry, "wanted") for entry in range(SUBSCRIPTIONS))
 ACTIVE: Final = int(SubscriptionState.ACTIVE)
 ABSURD_BYTES: Final = 2**62
 
 
 class Cursor(NamedTuple):
-    """A place in a store: its sequence, and the bytes, rows (both cumulative) and event time up to there."""
+    """Where put, a get or an ack stands: its sequence, and the bytes, rows (both cumulative) and event time up to there."""
 
     sequence: int
     bytes: int
@@ -45,18 +45,18 @@ class Cursor(NamedTuple):
 
 def cursor_at(views: Views, sequence: int) -> Cursor:
     """Return the cursor at `sequence`, which must be within the capacity of the put cursor."""
-    at = sequence & (views.places - 1)
+    at = sequence & (views.slot_count - 1)
     return Cursor(sequence, views.ends[at], views.rows[at], int(views.slots["time"][at]))
 
 
 def slowest_ack(views: Views) -> int:
     """Return the lowest ack of the subscriptions, joining ones included.
 
-    There is always one: place 0 stands in while nobody is subscribed. A look that falls between two changes of the table
+    There is always one: entry 0 stands in while nobody is subscribed. A look that falls between two changes of the table
     may find none; it then learns nothing new.
     """
     words = views.words
-    acks = [words[ACK_OF[place]] for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
+    acks = [words[ACK_OF[entry]] for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] & 1]
     slowest = min(acks, default=words[FLOOR])
     if abs(words[PUT] - slowest) > ABSURD:
         raise StoreCorrupt(f"an ack cursor stands at {slowest}, put at {words[PUT]}: `shmstore check` tells more")
@@ -77,9 +77,9 @@ def with_core(core: type, reference: type) -> Any:
 
 
 def armed_readers(views: Views, *, everyone: bool) -> list[int]:
-    """Return the places whose readers have what they wait for, disarmed; with `everyone`, those that have anything at all.
+    """Return the entries whose readers have what they wait for, disarmed; with `everyone`, those that have anything at all.
 
-    Called by the producer after it published and fenced. The flag is cleared before the places are looked at: a reader
+    Called by the producer after it published and fenced. The flag is cleared before the entries are looked at: a reader
     that arms itself later sets it again, and it looks at put after that, so it sees what was published.
     """
     words = views.words
@@ -87,30 +87,30 @@ def armed_readers(views: Views, *, everyone: bool) -> list[int]:
     fence()  # or a reader that arms itself now could have its flag cleared, and its wish not seen
     put = words[PUT]
     ready = []
-    for place in range(1, min(words[PLACES], SUBSCRIPTIONS)):  # were it damaged: what was put is put
-        wanted = words[WANTED_OF[place]]
+    for entry in range(1, min(words[ENTRIES], SUBSCRIPTIONS)):  # were it damaged: what was put is put
+        wanted = words[WANTED_OF[entry]]
         if wanted == DISARMED:
             continue
-        if wanted <= put or (everyone and words[GET_OF[place]] < put):
-            words[WANTED_OF[place]] = DISARMED
-            ready.append(place)
+        if wanted <= put or (everyone and words[GET_OF[entry]] < put):
+            words[WANTED_OF[entry]] = DISARMED
+            ready.append(entry)
         else:
             words[ARMED] = 1
     return ready
 
 
-def room_is_wanted(views: Views, ack: int) -> bool:
+def ack_is_wanted(views: Views, ack: int) -> bool:
     """True, and the wish is taken back, where the producer waits for room and every subscription has given it.
 
     Called by a reader after its ack. Of two readers that ack at once, each after its own store, at least one
     sees both acks.
     """
     words = views.words
-    wanted = words[ROOM_WANTED]
+    wanted = words[ACK_WANTED]
     if wanted > ack:
         return False
     fence()  # our ack, before the look at the others'
     if slowest_ack(views) < wanted:
         return False
-    words[ROOM_WANTED] = DISARMED
+    words[ACK_WANTED] = DISARMED
     return True

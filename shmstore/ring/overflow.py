@@ -21,7 +21,7 @@ from shmstore.ring.cursors import PUT, slowest_ack
 
 def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
     """Write the event's segment. Raises `StoreError` where that cannot be."""
-    path = f"{segment.beside}.{sequence}"
+    path = f"{segment.overflow_prefix}.{sequence}"
     try:
         fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -101,10 +101,10 @@ def free(segment: Segment, after: int) -> None:
     acked = slowest_ack(views)
     if acked <= after or acked - after > views.capacity:
         return
-    i = (after + 1) & (views.places - 1)
+    i = (after + 1) & (views.slot_count - 1)
     flags = views.slots["flags"][i : i + acked - after]
     for offset in np.flatnonzero(flags & int(SlotFlag.OVERSIZED)).tolist():
-        _remove(f"{segment.beside}.{after + 1 + offset}")
+        _remove(f"{segment.overflow_prefix}.{after + 1 + offset}")
 
 
 def remove_orphans(segment: Segment) -> None:
@@ -117,9 +117,9 @@ def remove_orphans(segment: Segment) -> None:
 
 def overflows(segment: Segment) -> list[tuple[str, int]]:
     """Return (path, sequence) of every overflow segment of this life of the store."""
-    directory, base = os.path.split(segment.beside)
+    directory, base = os.path.split(segment.overflow_prefix)
     numbers = [entry[len(base) + 1 :] for entry in entries(directory) if entry.startswith(f"{base}.")]
-    return sorted((f"{segment.beside}.{number}", int(number)) for number in numbers if number.isdecimal())
+    return sorted((f"{segment.overflow_prefix}.{number}", int(number)) for number in numbers if number.isdecimal())
 
 
 def _remove(path: str) -> None:

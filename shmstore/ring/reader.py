@@ -16,7 +16,7 @@ from shmstore.ring.cursors import ACK_OF, GET_OF, PUT, with_core
 
 
 class Reader:
-    """The get and ack side of a ring, for the subscription at `place`. Make one only while owning it."""
+    """The get and ack side of a ring, for the subscription at `entry`. Make one only while owning it."""
 
     __slots__ = (
         "_ack",
@@ -33,13 +33,13 @@ class Reader:
         "interrupted",
     )
 
-    def __init__(self, views: Views, place: int, *, ddl_isolation: bool) -> None:
+    def __init__(self, views: Views, entry: int, *, ddl_isolation: bool) -> None:
         self._views = views
         self._words = views.words
         self._ends = views.ends
-        self._mask = views.places - 1
-        self._get = GET_OF[place]
-        self._ack = ACK_OF[place]
+        self._mask = views.slot_count - 1
+        self._get = GET_OF[entry]
+        self._ack = ACK_OF[entry]
         self._ddl_isolation = ddl_isolation
         self.ack: int = views.words[self._ack]
         self.get: int = self.ack
@@ -101,6 +101,6 @@ class Reader:
 _HotReader = with_core(hot.Takes, Reader) if hot is not None else Reader
 
 
-def reader_of(views: Views, place: int, *, ddl_isolation: bool) -> Reader:
+def reader_of(views: Views, entry: int, *, ddl_isolation: bool) -> Reader:
     """Return the get and ack side of a ring; as `Reader`."""
-    return (Reader if views.native is None else _HotReader)(views, place, ddl_isolation=ddl_isolation)
+    return (Reader if views.native is None else _HotReader)(views, entry, ddl_isolation=ddl_isolation)

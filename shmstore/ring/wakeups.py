@@ -13,16 +13,16 @@ class Wakeups:
     def __init__(self, segment: Segment) -> None:
         self._fixed = segment.views.fixed
         self._readers: dict[int, Condition] = {}
-        self.room = Condition(self._fixed, header_word("room"))
+        self.freed = Condition(self._fixed, header_word("freed"))
 
-    def condition(self, place: int) -> Condition:
-        """Return the condition that the reader at `place` waits on."""
-        return Condition(self._fixed, subscription_word(place, "woken"))
+    def condition(self, entry: int) -> Condition:
+        """Return the condition that the reader at `entry` waits on."""
+        return Condition(self._fixed, subscription_word(entry, "woken"))
 
-    def notify(self, places: list[int]) -> None:
-        """Wake the readers of `places`."""
-        for place in places:
-            condition = self._readers.get(place)
+    def notify(self, entries: list[int]) -> None:
+        """Wake the readers of `entries`."""
+        for entry in entries:
+            condition = self._readers.get(entry)
             if condition is None:
-                condition = self._readers[place] = self.condition(place)
+                condition = self._readers[entry] = self.condition(entry)
             condition.notify()

@@ -76,7 +76,7 @@ class Writer:
         self._arena = views.arena
         self._arena_size = views.arena_size
         self._slot_bytes = views.slot_bytes
-        self._mask = views.places - 1
+        self._mask = views.slot_count - 1
         self._sizes = views.slots["size"]
         self._templates: dict[int, bytes] = {}  # slot records for put_one, by size
         self._plain, self._counts = b"", np.arange(0)  # slot records for put_many, and 1, 2, 3 ...
@@ -182,7 +182,7 @@ class Writer:
         return self.put + n <= self._limit_sequence and self.end + size <= self._limit_end
 
     def _publish(self, i: int, blob: bytes | memoryview, sizes: NDArray[np.int64], rows: int) -> None:
-        """Write the payloads and ends of the slots from place `i` on, and move the cursor over them; `rows` is the new total."""
+        """Write the payloads and ends of the slots from index `i` on, and move the cursor over them; `rows` is the new total."""
         at = self.end % self._arena_size
         self._arena[at : at + len(blob)] = blob
         n = len(sizes)

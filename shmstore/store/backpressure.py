@@ -14,7 +14,7 @@ from shmstore.memory.locks import WAIT_SLICE
 from shmstore.memory.ordering import heavy_fence
 from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
-from shmstore.ring.cursors import ACK_OF, ROOM_WANTED, armed_readers
+from shmstore.ring.cursors import ACK_OF, ACK_WANTED, armed_readers
 from shmstore.ring.overflow import remove_orphans
 from shmstore.ring.writer import Writer
 from shmstore.store.stats import forgetting, subscriptions_of
@@ -26,7 +26,7 @@ FLOW: Final = 0.005  # seconds; acks that come sooner than that after one anothe
 SHARE: Final = 8  # ... of which only every eighth of the ring needs to wake the producer
 
 
-class Room:
+class Backpressure:
     """The condition that acks bring about: as many events and bytes free as the next put needs."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Room:
             wanted = writer.wanted_ack(n, size)
             more = self._segment.views.capacity // SHARE if self._flowing else 0
             wish = max(wanted, min(wanted + more, writer.put))
-            words[ROOM_WANTED] = wish
+            words[ACK_WANTED] = wish
             heavy_fence()
             writer.refresh()
             if writer.fits(n, size):
@@ -66,7 +66,7 @@ class Room:
             self._wake(
                 armed_readers(self._segment.views, everyone=True)
             )  # a reader that waits for more than can come before its ack takes what is there
-            if self._table.mend():
+            if self._table.repair():
                 writer.refresh()
                 continue
             left = deadline.left(WAIT_SLICE)
@@ -88,12 +88,12 @@ class Room:
             self._condition.wait(min(left, FLOW) if more else left)
             self._flowing = time.monotonic() - began < FLOW
             writer.refresh()
-        words[ROOM_WANTED] = DISARMED
+        words[ACK_WANTED] = DISARMED
 
     def _tell(self, late: list[int], put: int) -> None:
         name, words = self._segment.name, self._segment.words
-        for place in late:
-            reader, ack = self._segment.read_text("name", place), words[ACK_OF[place]]
+        for entry in late:
+            reader, ack = self._segment.read_text("name", entry), words[ACK_OF[entry]]
             _log.warning(
                 "store %r: subscription %r was evicted after sequence %d, %d events behind: for %g s it had held the producer up. Its reader is "
                 "told; to read again, forget it with `shmstore unsubscribe %s %s`, and subscribe anew or take a snapshot",

@@ -89,7 +89,7 @@ class Batch(_Run):
         views = self._segment.views
         if views.words[LAST_OVERSIZED] >= self.first and self.oversized:
             return self._overflow()
-        ends, mask = views.ends, views.places - 1
+        ends, mask = views.ends, views.slot_count - 1
         start = ends[(self.first - 1) & mask]
         span = ends[self.last & mask] - start
         if not 0 <= span <= views.arena_size:
@@ -102,7 +102,7 @@ class Batch(_Run):
     @property
     def slots(self) -> NDArray[np.void]:
         """A copy of the slot records, dtype `layout.SLOT`, shape (len(batch),)."""
-        i = self.first & (self._segment.views.places - 1)
+        i = self.first & (self._segment.views.slot_count - 1)
         records = self._segment.views.slots[i : i + len(self)]
         return records.view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
 
@@ -111,7 +111,7 @@ class Batch(_Run):
         """Where each payload ends in `raw`, shape (len(batch),)."""
         if self.oversized:
             return np.array([len(self.raw)], np.int64)
-        views, mask = self._segment.views, self._segment.views.places - 1
+        views, mask = self._segment.views, self._segment.views.slot_count - 1
         i = self.first & mask
         ends: NDArray[np.int64] = views.ends_array[i : i + len(self)] - views.ends[(self.first - 1) & mask]
         return ends
@@ -119,7 +119,7 @@ class Batch(_Run):
     @property
     def rows(self) -> int:
         """Rows in the batch."""
-        views, mask = self._segment.views, self._segment.views.places - 1
+        views, mask = self._segment.views, self._segment.views.slot_count - 1
         return views.rows[self.last & mask] - views.rows[(self.first - 1) & mask]
 
     def _each(self) -> Iterator[memoryview]:
@@ -142,7 +142,7 @@ class Batch(_Run):
         views, first = self._segment.views, self.first
         if views.words[LAST_OVERSIZED] < first or first != self.last:  # the usual case costs one look
             return False
-        return bool(views.slots["flags"][first & (views.places - 1)] & OVERSIZED)
+        return bool(views.slots["flags"][first & (views.slot_count - 1)] & OVERSIZED)
 
     @property
     def ack_point(self) -> int | None:
@@ -158,7 +158,7 @@ class Batch(_Run):
 
     @property
     def _flags(self) -> NDArray[np.uint8]:
-        i = self.first & (self._segment.views.places - 1)
+        i = self.first & (self._segment.views.slot_count - 1)
         flags: NDArray[np.uint8] = self._segment.views.slots["flags"][i : i + len(self)]
         return flags
 
@@ -211,8 +211,8 @@ class Batch(_Run):
         checksum.verify(self.first, self.payloads(), self.slots)
 
     def _overflow(self) -> memoryview:
-        path = f"{self._segment.beside}.{self.first}"
-        size = int(self._segment.views.slots["size"][self.first & (self._segment.views.places - 1)])
+        path = f"{self._segment.overflow_prefix}.{self.first}"
+        size = int(self._segment.views.slots["size"][self.first & (self._segment.views.slot_count - 1)])
         try:
             with open(path, "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -17,7 +17,7 @@ from shmstore.memory.layout import (
 from shmstore.memory.locks import Ownership, is_alive
 from shmstore.memory.segment import Segment
 from shmstore.ring import overflow
-from shmstore.ring.cursors import ACK_OF, GET_OF, PLACES, PUT, STATE_OF, slowest_ack
+from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT, STATE_OF, slowest_ack
 from shmstore.store.batch import Batch
 from shmstore.store.stats import forgetting
 
@@ -33,12 +33,12 @@ def findings(segment: Segment) -> list[str]:
 def _cursors(segment: Segment) -> list[str]:
     views, words = segment.views, segment.words
     found = []
-    for place in range(words[PLACES]):
-        if words[STATE_OF[place]] != SubscriptionState.ACTIVE:
+    for entry in range(words[ENTRIES]):
+        if words[STATE_OF[entry]] != SubscriptionState.ACTIVE:
             continue
         # Read against the way they move: ack, then get, then put; each may only have grown since.
-        ack, get, put = words[ACK_OF[place]], words[GET_OF[place]], words[PUT]
-        name = segment.read_text("name", place) or "(nobody)"
+        ack, get, put = words[ACK_OF[entry]], words[GET_OF[entry]], words[PUT]
+        name = segment.read_text("name", entry) or "(nobody)"
         if not views.first - 1 <= ack <= get <= put:
             found.append(
                 f"subscription {name}: cursors out of order: ack {ack}, get {get}, put {put}; "
@@ -56,7 +56,7 @@ def _events(segment: Segment) -> list[str]:
     if n == 0:
         return []
     found = []
-    i = acked & (views.places - 1)
+    i = acked & (views.slot_count - 1)
     ends, rows, slots = (
         views.ends_array[i : i + n + 1].copy(),
         views.rows_array[i : i + n + 1].copy(),
@@ -86,10 +86,10 @@ def _events(segment: Segment) -> list[str]:
 def _owners(segment: Segment) -> list[str]:
     words, found = segment.words, []
     roles = [("the producer", LOCK_PRODUCER, words[header_word("producer_pid")], words[header_word("producer_start")])]
-    for place in range(1, words[PLACES]):
-        if words[STATE_OF[place]] != SubscriptionState.FREE:
-            pid, start = words[subscription_word(place, "owner_pid")], words[subscription_word(place, "owner_start")]
-            roles.append((f"the reader of {segment.read_text('name', place)}", LOCK_SUBSCRIPTION + place, pid, start))
+    for entry in range(1, words[ENTRIES]):
+        if words[STATE_OF[entry]] != SubscriptionState.FREE:
+            pid, start = words[subscription_word(entry, "owner_pid")], words[subscription_word(entry, "owner_start")]
+            roles.append((f"the reader of {segment.read_text('name', entry)}", LOCK_SUBSCRIPTION + entry, pid, start))
     for who, byte, pid, start in roles:
         if pid and not is_alive(pid, start) and not Ownership(segment.fd, byte).taken():
             found.append(f"{who} (pid {pid}) died without closing; its successor goes on from its last ack, nothing is lost")

@@ -26,7 +26,7 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
         raise absent(segment, first, oldest, newest)
     last = newest if limit_events is None else min(newest, first + limit_events - 1)
     if limit_bytes is not None and last >= first:
-        mask = views.places - 1
+        mask = views.slot_count - 1
         ends = views.ends_array[first & mask : (first & mask) + last - first + 1]
         last = first - 1 + max(1, int(np.searchsorted(ends, views.ends[(first - 1) & mask] + limit_bytes, side="right")))
     batch = Batch(segment, first, last, -1)
@@ -90,7 +90,7 @@ def first_behind(segment: Segment, start: Start, ack: int, name: str) -> int:
 def _stands_at(segment: Segment, sequence: int, position: Position) -> bool:
     """True where an event is at `position`: also one of a snapshot's, of which many stand behind the transaction that ends there."""
     if position.file and not position.of_group:
-        slot = segment.views.slots[sequence & (segment.views.places - 1)]
+        slot = segment.views.slots[sequence & (segment.views.slot_count - 1)]
         return (int(slot["file"]), int(slot["offset"])) == position.order[:2]
     here = position_if_readable(segment, sequence)
     return here is not None and here.gtids == position.gtids
@@ -100,7 +100,7 @@ def find_time(segment: Segment, moment: datetime) -> int:
     """Return the sequence of the first event of the first transaction that ends at `moment` or later; UTC without a zone."""
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     oldest, put = slowest_ack(segment.views) + 1, segment.words[PUT]
-    i = oldest & (segment.views.places - 1)
+    i = oldest & (segment.views.slot_count - 1)
     slots = segment.views.slots[i : i + put - oldest + 1]
     later = np.flatnonzero(slots["time"] >= round(moment.timestamp() * 1000))
     if not len(later):
@@ -126,7 +126,7 @@ def find(segment: Segment, position: Position) -> int:
         )
     # One slot back: an event that is gone still says where it ended, and that is enough to know that nothing is missing.
     known = max(oldest - 1, views.first)
-    i = known & (views.places - 1)
+    i = known & (views.slot_count - 1)
     slots = views.slots[i : i + put - known + 1]
     file, offset = position.order[:2]
     here = (slots["offset"] == offset) & (slots["type"] == int(EventType.READ))  # a snapshot's rows, put at that place: behind it
@@ -140,7 +140,7 @@ def find(segment: Segment, position: Position) -> int:
         raise PositionNotFound(
             f"store {segment.name!r} is empty, so {position.file}:{position.offset} cannot be found in it: wait for the producer"
         )
-    raise gone(segment, position)
+    raise too_old(segment, position)
 
 
 def begins_at(segment: Segment, position: Position) -> bool:
@@ -149,7 +149,7 @@ def begins_at(segment: Segment, position: Position) -> bool:
     return start is not None and start.order <= position.order
 
 
-def gone(segment: Segment, position: Position) -> PositionNotFound:
+def too_old(segment: Segment, position: Position) -> PositionNotFound:
     """The error that says so."""
     return PositionNotFound(
         f"{position.file}:{position.offset} is older than what store {segment.name!r} keeps: events after it are gone; "
@@ -177,14 +177,14 @@ def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> 
 
 def is_read(segment: Segment, sequence: int) -> bool:
     """True where the event belongs to a snapshot, whose rows stand at the place that the stream had reached: none was passed."""
-    return bool(segment.views.slots["type"][sequence & (segment.views.places - 1)] == int(EventType.READ))
+    return bool(segment.views.slots["type"][sequence & (segment.views.slot_count - 1)] == int(EventType.READ))
 
 
 def readable(segment: Segment, sequence: int) -> bool:
     """True where the payload of `sequence` is still in the arena, acked or not."""
     views, put = segment.views, segment.words[PUT]
-    mask = views.places - 1
-    if not views.first <= sequence <= put or put - sequence >= views.places - 1:
+    mask = views.slot_count - 1
+    if not views.first <= sequence <= put or put - sequence >= views.slot_count - 1:
         return False
     if views.slots["flags"][sequence & mask] & int(SlotFlag.OVERSIZED):
         return sequence > slowest_ack(views)
@@ -219,14 +219,14 @@ def last_ack_point(segment: Segment) -> Position | None:
     Where its payload is gone, its slot and the file name that the producer gave still say file and offset, without GTIDs.
     """
     views, put = segment.views, segment.words[PUT]
-    for sequence in ack_points(segment, max(views.first, put - views.places + 2), put):
+    for sequence in ack_points(segment, max(views.first, put - views.slot_count + 2), put):
         return position_at(segment, sequence) if readable(segment, sequence) else _position_of_slot(segment, sequence)
     return None
 
 
 def _position_of_slot(segment: Segment, sequence: int) -> Position | None:
     """What the slot of an event and the file name that the producer gave say of its position, without GTIDs: its payload is gone."""
-    slot = segment.views.slots[sequence & (segment.views.places - 1)]
+    slot = segment.views.slots[sequence & (segment.views.slot_count - 1)]
     base, dot, digits = (segment.read_text("source_file") or segment.read_text("start_file")).rpartition(".")
     return Position(f"{base}{dot}{int(slot['file']):0{len(digits)}d}", int(slot["offset"])) if dot else None
 
@@ -258,8 +258,8 @@ def position_if_readable(segment: Segment, sequence: int) -> Position | None:
             return position_at(segment, sequence)
     except StoreCorrupt:
         return None
-    there = views.first <= sequence <= put and put - sequence < views.places - 1
-    return _position_of_slot(segment, sequence) if there and views.slots["file"][sequence & (views.places - 1)] else None
+    there = views.first <= sequence <= put and put - sequence < views.slot_count - 1
+    return _position_of_slot(segment, sequence) if there and views.slots["file"][sequence & (views.slot_count - 1)] else None
 
 
 def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
@@ -267,7 +267,7 @@ def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
     if put < oldest:
         return []
     views = segment.views
-    i = oldest & (views.places - 1)
+    i = oldest & (views.slot_count - 1)
     found = np.flatnonzero(views.slots["flags"][i : i + put - oldest + 1] & int(SlotFlag.ACK_POINT))
     return [oldest + int(offset) for offset in found[::-1]]
 
@@ -275,5 +275,5 @@ def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
 def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
     """Sequence of the last ack point at or before `sequence`, as far back as the slots reach."""
     put = segment.words[PUT]
-    points = ack_points(segment, max(segment.views.first, put - segment.views.places + 2), sequence)
+    points = ack_points(segment, max(segment.views.first, put - segment.views.slot_count + 2), sequence)
     return points[0] if points else None

@@ -15,7 +15,7 @@ from shmstore.errors import StoreCorrupt
 from shmstore.memory.layout import LOCK_PRODUCER, LOCK_SUBSCRIPTION, MAX_SEQUENCE, header_word
 from shmstore.memory.locks import Ownership
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, STATE_OF, slowest_ack
+from shmstore.ring.cursors import ACK_OF, ENTRIES, FLOOR, GET_OF, OVERSIZED, PUT, STATE_OF, slowest_ack
 from shmstore.store.batch import Batch
 
 
@@ -25,18 +25,18 @@ def recover(segment: Segment, lock: AbstractContextManager[object]) -> int:
     words = segment.words
     with lock:
         roles = [Ownership(segment.fd, LOCK_PRODUCER)]
-        roles += [Ownership(segment.fd, LOCK_SUBSCRIPTION + place) for place in range(1, words[PLACES])]
+        roles += [Ownership(segment.fd, LOCK_SUBSCRIPTION + entry) for entry in range(1, words[ENTRIES])]
         if any(role.taken() for role in roles):
             return 0
         put, floor, first = words[PUT], words[FLOOR], segment.views.first
-        counted = [place for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
-        for place in counted:  # an ack that is on disk later than the floor it made possible
-            words[ACK_OF[place]] = min(max(words[ACK_OF[place]], floor), put)
+        counted = [entry for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] & 1]
+        for entry in counted:  # an ack that is on disk later than the floor it made possible
+            words[ACK_OF[entry]] = min(max(words[ACK_OF[entry]], floor), put)
         whole = max(_last_whole(segment), first - 1)
-        for place in counted:
-            words[ACK_OF[place]] = min(words[ACK_OF[place]], whole)
-            if not words[ACK_OF[place]] <= words[GET_OF[place]] <= whole:
-                words[GET_OF[place]] = words[ACK_OF[place]]
+        for entry in counted:
+            words[ACK_OF[entry]] = min(words[ACK_OF[entry]], whole)
+            if not words[ACK_OF[entry]] <= words[GET_OF[entry]] <= whole:
+                words[GET_OF[entry]] = words[ACK_OF[entry]]
         if whole == put:
             return 0
         words[FLOOR] = min(floor, whole)

@@ -20,7 +20,7 @@ from shmstore.store import lookup
 from shmstore.store.batch import Batch
 
 
-class Passed:
+class ReplayFilter:
     """Everything up to `position`, which was acked."""
 
     def __init__(self, position: Position) -> None:
@@ -48,7 +48,7 @@ class Passed:
             if oldest > segment.views.first:
                 lookup.find(segment, self.position)  # for what it raises: of another server's files it can say no more
             elif not covers(joined(self._gtids, alone), first[1]) and not lookup.begins_at(segment, self.position):
-                raise lookup.gone(segment, self.position)
+                raise lookup.too_old(segment, self.position)
             return oldest
         return lookup.find(segment, self.position)
 

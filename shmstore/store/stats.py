@@ -19,7 +19,7 @@ from shmstore.memory.layout import (
 )
 from shmstore.memory.locks import Ownership, start_time
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import ACK_OF, GET_OF, PLACES, PUT, ROOM_WANTED, STATE_OF, Cursor, cursor_at, slowest_ack
+from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ENTRIES, GET_OF, PUT, STATE_OF, Cursor, cursor_at, slowest_ack
 from shmstore.store.lookup import last_ack_point_until
 
 LOOK_BACK: Final = 1 << 16  # events
@@ -133,7 +133,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
     floor = cursor_at(views, min(slowest_ack(views), put.sequence))  # looked at after put, or the room could be negative
     file = segment.read_text("source_file")
     alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
-    wanted = words[ROOM_WANTED]  # a wish outlives the producer that died with it
+    wanted = words[ACK_WANTED]  # a wish outlives the producer that died with it
     stream = StreamStat._make(words[word] for word in STREAM_WORDS)
     waits = alive and wanted != DISARMED and slowest_ack(views) < wanted
     return StoreStat(
@@ -170,24 +170,24 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
 def subscriptions_of(segment: Segment) -> tuple[SubscriptionStat, ...]:
     """Describe every subscription at this moment."""
     words = segment.words
-    places = range(1, words[PLACES])
-    return tuple(_subscription(segment, place) for place in places if words[STATE_OF[place]] != SubscriptionState.FREE)
+    entries = range(1, words[ENTRIES])
+    return tuple(_subscription(segment, entry) for entry in entries if words[STATE_OF[entry]] != SubscriptionState.FREE)
 
 
-def _subscription(segment: Segment, place: int) -> SubscriptionStat:
+def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
     views, words = segment.views, segment.words
-    ack = cursor_at(views, words[ACK_OF[place]])
-    get = cursor_at(views, words[GET_OF[place]])
+    ack = cursor_at(views, words[ACK_OF[entry]])
+    get = cursor_at(views, words[GET_OF[entry]])
     put = cursor_at(views, words[PUT])
     since = _time_at(segment, max(ack.sequence, views.first), put.sequence)  # who never acked has waited since the first event
     return SubscriptionStat(
-        name=segment.read_text("name", place),
-        state="lost" if words[STATE_OF[place]] == SubscriptionState.LOST else "active",
+        name=segment.read_text("name", entry),
+        state="lost" if words[STATE_OF[entry]] == SubscriptionState.LOST else "active",
         get=get,
         ack=ack,
-        owner_pid=words[subscription_word(place, "owner_pid")],
-        alive=Ownership(segment.fd, LOCK_SUBSCRIPTION + place).taken(),
-        heartbeat_ms=words[subscription_word(place, "heartbeat_ms")],
+        owner_pid=words[subscription_word(entry, "owner_pid")],
+        alive=Ownership(segment.fd, LOCK_SUBSCRIPTION + entry).taken(),
+        heartbeat_ms=words[subscription_word(entry, "heartbeat_ms")],
         lag_events=put.sequence - ack.sequence,
         lag_bytes=put.bytes - ack.bytes,
         lag_rows=put.rows - ack.rows,
@@ -203,8 +203,8 @@ def _time_at(segment: Segment, sequence: int, put: int) -> int:
     What came before it counts as far as the slots reach, `LOOK_BACK` at most, but nothing that is still to come.
     """
     views = segment.views
-    first = max(views.first, put - views.places + 2, sequence - LOOK_BACK)
-    i = first & (views.places - 1)
+    first = max(views.first, put - views.slot_count + 2, sequence - LOOK_BACK)
+    i = first & (views.slot_count - 1)
     times = views.slots["time"][i : i + max(0, sequence - first + 1)]
     return int(max(cursor_at(views, sequence).time_ms, times[times <= time.time_ns() // 1_000_000].max(initial=0)))
 

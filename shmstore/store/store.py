@@ -24,16 +24,16 @@ from shmstore.memory.ordering import ASYMMETRIC, fence
 from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring import overflow
-from shmstore.ring.cursors import ARMED, PUT, ROOM_WANTED, armed_readers, slowest_ack
+from shmstore.ring.cursors import ACK_WANTED, ARMED, PUT, armed_readers, slowest_ack
 from shmstore.ring.put_request import Events, Unclaimed, admit, listed
 from shmstore.ring.wakeups import Wakeups
 from shmstore.ring.writer import Writer, plain_slots, writer_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
-from shmstore.store.backpressure import Room
+from shmstore.store.backpressure import Backpressure
 from shmstore.store.checkpoint import CheckpointFile
 from shmstore.store.recovery import recover
-from shmstore.store.replay_filter import Passed
+from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription
 from shmstore.store.subscription_table import SubscriptionTable
@@ -57,7 +57,7 @@ class EventStore(StoreView):
         self.lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
         self._table = SubscriptionTable(mapped, self.lock)
         self._wakeups = Wakeups(mapped)
-        self._room = Room(mapped, self._table, self._wakeups.room, self._wakeups.notify)
+        self._backpressure = Backpressure(mapped, self._table, self._wakeups.freed, self._wakeups.notify)
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
         self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self._put_now: Callable[[object], int] | None = None  # the compiled way of a put about which nothing is unusual
@@ -165,7 +165,7 @@ class EventStore(StoreView):
         if not isinstance(self._writer, Unclaimed):
             return
         note_producer(self.segment)
-        self._words[ROOM_WANTED] = DISARMED
+        self._words[ACK_WANTED] = DISARMED
         overflow.remove_orphans(self.segment)
         with self._table.locked():
             self._writer = writer_of(self._views)
@@ -223,14 +223,14 @@ class EventStore(StoreView):
             slots = with_checks(blob, slots, writer.put + 1)
         try:
             if oversized:
-                self._room.wait(writer, n, total, Deadline(timeout))
+                self._backpressure.wait(writer, n, total, Deadline(timeout))
                 overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
                 overflow.write(self.segment, writer.put + 1, blob)
                 lookup.note_oversized(self.segment, blob)
                 writer.announce_oversized()
                 writer.put_encoded(b"", slots, sizes)
             elif not writer.put_encoded(blob, slots, sizes):
-                self._room.wait(writer, n, total, Deadline(timeout))
+                self._backpressure.wait(writer, n, total, Deadline(timeout))
                 writer.put_encoded(blob, slots, sizes)
         except BaseException:
             self._resync()
@@ -260,7 +260,7 @@ class EventStore(StoreView):
 
     def wake_producer(self) -> None:
         """Wake the producer that waits for room."""
-        self._wakeups.room.notify()
+        self._wakeups.freed.notify()
 
     def free_oversized(self, after: int) -> None:
         """Free the segments of oversized events after `after` that everybody has acked."""
@@ -281,15 +281,15 @@ class EventStore(StoreView):
         """
         self._check_open()
         saved = checkpoint.load() if checkpoint is not None else None
-        passed = Passed(saved.position) if saved is not None and saved.epoch != self.epoch else None
+        passed = ReplayFilter(saved.position) if saved is not None and saved.epoch != self.epoch else None
         begin = start if saved is None else passed or saved.sequence + 1
         before = slowest_ack(self._views)
-        place, owner = self._table.take(name, begin)
-        woken = self._wakeups.condition(place)
-        subscription = Subscription(self, name, place, owner, woken, checkpoint, checkpoint_interval, passed)
+        entry, owner = self._table.take(name, begin)
+        woken = self._wakeups.condition(entry)
+        subscription = Subscription(self, name, entry, owner, woken, checkpoint, checkpoint_interval, passed)
         self._subscriptions.add(subscription)
-        self.free_oversized(before)  # place 0 may have been what held them, and the producer, up
-        if self._words[ROOM_WANTED] != DISARMED:
+        self.free_oversized(before)  # entry 0 may have been what held them, and the producer, up
+        if self._words[ACK_WANTED] != DISARMED:
             self.wake_producer()
         return subscription
 

@@ -15,23 +15,23 @@ from shmstore.memory.ordering import ASYMMETRIC, fence, heavy_fence
 from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import (
+    ACK_WANTED,
     ACTIVE,
     ARMED,
     OVERSIZED,
     PUT,
-    ROOM_WANTED,
     STATE_OF,
     WANTED_OF,
     Cursor,
+    ack_is_wanted,
     cursor_at,
-    room_is_wanted,
 )
 from shmstore.ring.reader import reader_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
 from shmstore.store.checkpoint import Checkpoint, CheckpointFile
-from shmstore.store.replay_filter import Passed
+from shmstore.store.replay_filter import ReplayFilter
 
 NO_LIMIT: Final = 2**62
 FOR_EVER: Final = 1e9  # seconds
@@ -79,25 +79,25 @@ class Subscription:
         self,
         store: Store,
         name: str,
-        place: int,
+        entry: int,
         owner: Ownership,
         condition: Condition,
         checkpoint: CheckpointFile | None,
         checkpoint_interval: float,
-        passed: Passed | None = None,
+        passed: ReplayFilter | None = None,
     ) -> None:
         self.store = store
         self.name = name
-        self.place = place
+        self.entry = entry
         self._owner = owner
         self._views = store.segment.views
         self._segment = store.segment
         self._words = self._views.words
         self._condition = condition
         flags = store.segment.flags
-        self._reader = reader_of(self._views, place, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
+        self._reader = reader_of(self._views, entry, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
         # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
-        # before the place it went back to.
+        # before the sequence it went back to.
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
         self._kept: list[tuple[int, int]] = []
         self._passed = passed  # until it is over
@@ -200,7 +200,7 @@ class Subscription:
         Lost wake-ups are ruled out by order: wanted, armed, heavy fence, look. The producer publishes, looks at armed.
         """
         words, get = self._words, self._reader.get
-        wanted_word = WANTED_OF[self.place]
+        wanted_word = WANTED_OF[self.entry]
         if (self._spins or self.spin) and self._spun(n, deadline):
             return self._reader.available() >= n
         try:
@@ -209,14 +209,14 @@ class Subscription:
                 words[ARMED] = 1
                 heavy_fence()
                 there = self._reader.available()
-                if there >= n or (there and words[ROOM_WANTED] != DISARMED):
+                if there >= n or (there and words[ACK_WANTED] != DISARMED):
                     return True
                 self._check_state()
                 left = 0.0 if self._reader.interrupted else deadline.left(WAIT_SLICE)
                 if left <= 0:
                     self._reader.interrupted = False
                     return there > 0
-                words[subscription_word(self.place, "heartbeat_ms")] = time.time_ns() // 1_000_000
+                words[subscription_word(self.entry, "heartbeat_ms")] = time.time_ns() // 1_000_000
                 began = time.perf_counter()
                 self._condition.wait(left)
                 if time.perf_counter() - began < BUSY:
@@ -248,7 +248,7 @@ class Subscription:
         self._condition.notify()
 
     def _check_state(self) -> None:
-        state = self._words[STATE_OF[self.place]]
+        state = self._words[STATE_OF[self.entry]]
         if state == SubscriptionState.LOST:
             raise SubscriptionLost(
                 f"subscription {self.name!r} of store {self.store.name!r} held the producer up for too long and was evicted after sequence "
@@ -274,7 +274,7 @@ class Subscription:
             raise
         return batch
 
-    def _pass_over(self, passed: Passed, batch: Batch) -> Batch:
+    def _pass_over(self, passed: ReplayFilter, batch: Batch) -> Batch:
         """The first events of the batch that were not acked in an earlier life of the store; those before them are acked again."""
         lead, fresh = passed.split(batch)
         first = batch.first + lead
@@ -306,7 +306,7 @@ class Subscription:
             return
         reader = self._reader
         if done:
-            if room_is_wanted(self._views, reader.ack):
+            if ack_is_wanted(self._views, reader.ack):
                 self.store.wake_producer()
             return
         if isinstance(what, Batch):
@@ -337,8 +337,8 @@ class Subscription:
         if reached is not None:
             self._unsaved = reached  # after the ack: what close() saves is never ahead of it
         if not ASYMMETRIC:
-            fence()  # the ack, before the look at who waits for room: see Room.wait
-        if self._words[ROOM_WANTED] <= sequence and room_is_wanted(self._views, sequence):
+            fence()  # the ack, before the look at who waits for room: see Backpressure.wait
+        if self._words[ACK_WANTED] <= sequence and ack_is_wanted(self._views, sequence):
             self.store.wake_producer()
         if oversized:
             fence()  # our ack, before the look at the others': of two at once, one must see both
@@ -400,7 +400,7 @@ class Subscription:
     def _sequence_of(self, position: Position) -> int:
         slots = self._views.slots
         for sequence in range(self._reader.get, self._reader.ack, -1):
-            slot = slots[sequence & (self._views.places - 1)]
+            slot = slots[sequence & (self._views.slot_count - 1)]
             if (int(slot["file"]), int(slot["offset"])) == position.order[:2]:
                 return sequence
         raise AckError(
@@ -452,7 +452,7 @@ class Subscription:
                 self.save_checkpoint()
         finally:
             if self._owner.held:
-                self._words[subscription_word(self.place, "owner_pid")] = 0
+                self._words[subscription_word(self.entry, "owner_pid")] = 0
                 self._owner.release()
                 self.store.disown(self)
             self._retire()  # also where the disk refuses the checkpoint: the next owner may be there already

@@ -1,10 +1,10 @@
-"""The subscription table: who reads a store, from where, and who owns which place. All changes are made under its lock.
+"""The subscription table: who reads a store, from where, and who owns which entry. All changes are made under its lock.
 
-A place is filled from its name to its state, and freed from its state on: a process that dies in between leaves a place
+An entry is filled from its name to its state, and freed from its state on: a process that dies in between leaves an entry
 that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in while nobody is subscribed, so that what is
 put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, where that one stood (behind all that was
 put, where it held the producer up), and FREE after the first came.
-Whoever takes the lock first undoes what a dead holder left: a place still JOINING, or place 0 beside an ACTIVE one. The
+Whoever takes the lock first undoes what a dead holder left: an entry still JOINING, or entry 0 beside an ACTIVE one. The
 producer does so, too, when it finds no room, because either could hold it up for ever.
 """
 
@@ -30,17 +30,17 @@ from shmstore.memory.layout import (
 from shmstore.memory.locks import Lock, Ownership, start_time
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment, check_name
-from shmstore.ring.cursors import ACK_OF, ACTIVE, FLOOR, GET_OF, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
+from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, PUT, STATE_OF, WANTED_OF
 from shmstore.start_position import Start, parse_start
 from shmstore.store.lookup import first_wanted
-from shmstore.store.replay_filter import Passed
+from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.stats import forgetting
 
 FREE: Final = int(SubscriptionState.FREE)
 LOST: Final = int(SubscriptionState.LOST)
 JOINING: Final = int(SubscriptionState.JOINING)
 EVICTIONS: Final = header_word("evictions")
-Beginning = Start | Passed
+Beginning = Start | ReplayFilter
 
 
 class SubscriptionTable:
@@ -56,11 +56,11 @@ class SubscriptionTable:
         """Hold the lock, with nothing half done in the table."""
         with self._lock:
             words = self._words
-            for place in self._half_done():
-                words[STATE_OF[place]] = FREE
+            for entry in self._half_done():
+                words[STATE_OF[entry]] = FREE
             yield
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         """Undo what a process killed in here left, where something is left; True when there was."""
         if not self._half_done():
             return False
@@ -69,53 +69,53 @@ class SubscriptionTable:
 
     def _half_done(self) -> list[int]:
         words = self._words
-        places = range(1, words[PLACES])
-        found = [place for place in places if words[STATE_OF[place]] == JOINING]
-        if words[STATE_OF[0]] == ACTIVE and any(words[STATE_OF[place]] == ACTIVE for place in places):
+        entries = range(1, words[ENTRIES])
+        found = [entry for entry in entries if words[STATE_OF[entry]] == JOINING]
+        if words[STATE_OF[0]] == ACTIVE and any(words[STATE_OF[entry]] == ACTIVE for entry in entries):
             found.append(0)
         return found
 
     def take(self, name: str, start: Beginning) -> tuple[int, Ownership]:
-        """Own the subscription `name`, made at `start` if it is new; return its place. Raises as `EventStore.subscribe`."""
+        """Own the subscription `name`, made at `start` if it is new; return its entry. Raises as `EventStore.subscribe`."""
         check_subscription_name(name)
         if isinstance(start, str):
             start = parse_start(start)
         with self.locked():
-            place = self._find(name) or self._vacant()
-            owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)
+            entry = self._find(name) or self._vacant()
+            owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + entry)
             if not owner.acquire():
-                pid = self._words[subscription_word(place, "owner_pid")]
+                pid = self._words[subscription_word(entry, "owner_pid")]
                 raise SubscriptionInUse(
                     f"subscription {name!r} of store {self._segment.name!r} has a reader already (pid {pid}): stop it, or choose another name"
                 )
             try:
-                state = self._words[STATE_OF[place]]
+                state = self._words[STATE_OF[entry]]
                 if state == LOST:
                     raise SubscriptionLost(
                         f"subscription {name!r} of store {self._segment.name!r} was evicted: forget it with `shmstore unsubscribe "
                         f"{self._segment.name} {name}`, and subscribe anew or take a snapshot"
                     )
                 if state == FREE:
-                    self._fill(place, name, start)
-                self._note_owner(place)
+                    self._fill(entry, name, start)
+                self._note_owner(entry)
             except BaseException:
-                if self._words[STATE_OF[place]] == JOINING:
-                    self._words[STATE_OF[place]] = FREE
+                if self._words[STATE_OF[entry]] == JOINING:
+                    self._words[STATE_OF[entry]] = FREE
                 owner.release()
                 raise
-        return place, owner
+        return entry, owner
 
-    def _fill(self, place: int, name: str, start: Beginning) -> None:
+    def _fill(self, entry: int, name: str, start: Beginning) -> None:
         words = self._words
-        first = start.first_after(self._segment) if isinstance(start, Passed) else first_wanted(self._segment, start)
+        first = start.first_after(self._segment) if isinstance(start, ReplayFilter) else first_wanted(self._segment, start)
         ack = first - 1
-        self._segment.write_text("name", name, place)
-        words[subscription_word(place, "generation")] += 1
-        words[subscription_word(place, "created_ms")] = time.time_ns() // 1_000_000
-        words[WANTED_OF[place]] = DISARMED
-        words[GET_OF[place]] = words[ACK_OF[place]] = ack
-        words[PLACES] = max(words[PLACES], place + 1)
-        words[STATE_OF[place]] = JOINING
+        self._segment.write_text("name", name, entry)
+        words[subscription_word(entry, "generation")] += 1
+        words[subscription_word(entry, "created_ms")] = time.time_ns() // 1_000_000
+        words[WANTED_OF[entry]] = DISARMED
+        words[GET_OF[entry]] = words[ACK_OF[entry]] = ack
+        words[ENTRIES] = max(words[ENTRIES], entry + 1)
+        words[STATE_OF[entry]] = JOINING
         fence()  # from here the producer keeps what follows our ack, unless its floor passed it before: see ring's plan
         floor = words[FLOOR]
         if floor > ack:
@@ -124,52 +124,52 @@ class SubscriptionTable:
                     f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}; start there, or take "
                     f"a snapshot (`shmstore snapshot {self._segment.name} --tables ...`)"
                 )
-            words[GET_OF[place]] = words[ACK_OF[place]] = floor
-        words[STATE_OF[place]] = ACTIVE
+            words[GET_OF[entry]] = words[ACK_OF[entry]] = floor
+        words[STATE_OF[entry]] = ACTIVE
         words[STATE_OF[0]] = FREE
 
     def remove(self, name: str) -> None:
         """Forget a subscription nobody owns. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         words = self._words
         with self.locked():
-            place = self._find(name)
-            if not place:
+            entry = self._find(name)
+            if not entry:
                 raise SubscriptionNotFound(
                     f"store {self._segment.name!r} has no subscription {name!r}: it has {', '.join(self.names()) or 'none'}"
                 )
-            with self._owned(place):
-                others = [p for p in range(1, words[PLACES]) if p != place and words[STATE_OF[p]] == ACTIVE]
+            with self._owned(entry):
+                others = [p for p in range(1, words[ENTRIES]) if p != entry and words[STATE_OF[p]] == ACTIVE]
                 if not others and words[STATE_OF[0]] != ACTIVE:  # after an eviction it stands in already, and ahead of us
                     # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody.
-                    wish, ack = words[ROOM_WANTED], words[ACK_OF[place]]
+                    wish, ack = words[ACK_WANTED], words[ACK_OF[entry]]
                     words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack
                     words[STATE_OF[0]] = ACTIVE
-                words[STATE_OF[place]] = FREE
+                words[STATE_OF[entry]] = FREE
 
     def clear(self) -> None:
         """Move every subscription to the put cursor. Raises `SubscriptionInUse` where a reader lives; then nothing was moved."""
         words = self._words
         with self.locked(), ExitStack() as owned:
-            places = [place for place in range(words[PLACES]) if words[STATE_OF[place]] == ACTIVE]
-            for place in places:
-                owned.enter_context(self._owned(place))
+            entries = [entry for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] == ACTIVE]
+            for entry in entries:
+                owned.enter_context(self._owned(entry))
             put = words[PUT]
-            for place in places:  # a crash in between leaves some moved and some not, each whole: call it again
-                words[GET_OF[place]] = put  # get first: ack <= get throughout
-                words[ACK_OF[place]] = put
+            for entry in entries:  # a crash in between leaves some moved and some not, each whole: call it again
+                words[GET_OF[entry]] = put  # get first: ack <= get throughout
+                words[ACK_OF[entry]] = put
 
     def evict(self, wanted: int) -> list[int]:
-        """Mark as lost the subscriptions whose ack is below `wanted`; return their places. For the producer alone."""
+        """Mark as lost the subscriptions whose ack is below `wanted`; return their entries. For the producer alone."""
         words = self._words
         with self.locked():
-            places = [place for place in range(1, words[PLACES]) if words[STATE_OF[place]] == ACTIVE]
-            late = [place for place in places if words[ACK_OF[place]] < wanted]
-            if len(late) == len(places):
+            entries = [entry for entry in range(1, words[ENTRIES]) if words[STATE_OF[entry]] == ACTIVE]
+            late = [entry for entry in entries if words[ACK_OF[entry]] < wanted]
+            if len(late) == len(entries):
                 words[GET_OF[0]] = words[ACK_OF[0]] = wanted
                 words[STATE_OF[0]] = ACTIVE
-            for place in late:
-                words[STATE_OF[place]] = LOST
-                words[WANTED_OF[place]] = DISARMED
+            for entry in late:
+                words[STATE_OF[entry]] = LOST
+                words[WANTED_OF[entry]] = DISARMED
             words[EVICTIONS] += len(late)
         fence()  # before anything is overwritten: a reader looks at its state after each copy
         return late
@@ -177,30 +177,30 @@ class SubscriptionTable:
     def names(self) -> list[str]:
         """Names of all subscriptions, lost ones included."""
         return [
-            self._segment.read_text("name", place)
-            for place in range(1, self._words[PLACES])
-            if self._words[STATE_OF[place]] != FREE
+            self._segment.read_text("name", entry)
+            for entry in range(1, self._words[ENTRIES])
+            if self._words[STATE_OF[entry]] != FREE
         ]
 
     def _find(self, name: str) -> int:
         """Place of a subscription; 0 where there is none."""
-        for place in range(1, self._words[PLACES]):
-            if self._words[STATE_OF[place]] != FREE and self._segment.read_text("name", place) == name:
-                return place
+        for entry in range(1, self._words[ENTRIES]):
+            if self._words[STATE_OF[entry]] != FREE and self._segment.read_text("name", entry) == name:
+                return entry
         return 0
 
     def _vacant(self) -> int:
-        for place in range(1, SUBSCRIPTIONS):
-            if self._words[STATE_OF[place]] == FREE:
-                return place
+        for entry in range(1, SUBSCRIPTIONS):
+            if self._words[STATE_OF[entry]] == FREE:
+                return entry
         raise StoreError(
             f"store {self._segment.name!r} has {SUBSCRIPTIONS - 1} subscriptions, all it can: forget one with `{forgetting(self._segment.name, 'NAME')}`"
         )
 
-    def _owned(self, place: int) -> ExitStack:
-        owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + place)
+    def _owned(self, entry: int) -> ExitStack:
+        owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + entry)
         if not owner.acquire():
-            name, pid = self._segment.read_text("name", place), self._words[subscription_word(place, "owner_pid")]
+            name, pid = self._segment.read_text("name", entry), self._words[subscription_word(entry, "owner_pid")]
             raise SubscriptionInUse(
                 f"subscription {name!r} of store {self._segment.name!r} has a reader (pid {pid}): stop it first"
             )
@@ -208,10 +208,10 @@ class SubscriptionTable:
         stack.callback(owner.release)
         return stack
 
-    def _note_owner(self, place: int) -> None:
+    def _note_owner(self, entry: int) -> None:
         pid = os.getpid()
-        self._words[subscription_word(place, "owner_pid")] = pid
-        self._words[subscription_word(place, "owner_start")] = start_time(pid)
+        self._words[subscription_word(entry, "owner_pid")] = pid
+        self._words[subscription_word(entry, "owner_start")] = start_time(pid)
 
 
 def check_subscription_name(name: str) -> None:

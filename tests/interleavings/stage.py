@@ -26,12 +26,12 @@ from shmstore.memory.layout import (
     subscription_word,
 )
 from shmstore.memory.mapping import Views
-from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
+from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ARMED, ENTRIES, FLOOR, GET_OF, OVERSIZED, PUT, STATE_OF, WANTED_OF
 from shmstore.ring.writer import Writer
 from tests.interleavings.process import Memory
 
-CONDITIONS = {header_word("room"): "room", header_word("lock"): "lock"} | {
-    subscription_word(place, "woken"): f"/stage.{place}" for place in range(SUBSCRIPTIONS)
+CONDITIONS = {header_word("freed"): "freed", header_word("lock"): "lock"} | {
+    subscription_word(entry, "woken"): f"/stage.{entry}" for entry in range(SUBSCRIPTIONS)
 }
 PLAIN_STORES: frozenset[int] = frozenset()  # words that are stored, or loaded, without an order
 PLAIN_LOADS: frozenset[int] = frozenset()
@@ -183,10 +183,10 @@ class Stage:
 
     def __init__(self, memory: Memory, *, capacity: int = 2, size: int = 2, readers: int = 1, evict: bool = False) -> None:
         self.memory = memory
-        limit, places = size * capacity, 2 * capacity
+        limit, slot_count = size * capacity, 2 * capacity
         words = Words(memory, "word", 10**9)
-        ends, rows = Words(memory, "ends", places), Words(memory, "rows", places)
-        self.slots = np.zeros(2 * places, SLOT)
+        ends, rows = Words(memory, "ends", slot_count), Words(memory, "rows", slot_count)
+        self.slots = np.zeros(2 * slot_count, SLOT)
         self.views = Views(
             words,
             memoryview(b""),
@@ -197,7 +197,7 @@ class Stage:
             ends,
             rows,
             Records(),
-            places,
+            slot_count,
             capacity,
             limit,
             limit,
@@ -205,21 +205,21 @@ class Stage:
             0,
         )  # type: ignore[arg-type]
         self.words, self.name, self.path = words, "stage", None
-        self.where = self.beside = "stage"
+        self.where = self.overflow_prefix = "stage"
         self.flags = StoreFlag.EVICT if evict else StoreFlag(0)
         self.batch_mode, self.memory_unit, self.evict_after, self.epoch = BatchMode.MEMSIZE, 2, 0.0, 1
         self.fd, self.mode, self.gid = -1, 0o600, -1
         self.created_ms, self.sizes = 0, sizes(512, 4096)
-        for place in range(1, readers + 1):
-            self.write_text("name", f"s{place}", place)
+        for entry in range(1, readers + 1):
+            self.write_text("name", f"s{entry}", entry)
         for word in (PUT, FLOOR, OVERSIZED):
             words[word] = -1
-        words[ROOM_WANTED], words[header_word("state")] = DISARMED, StoreState.LIVE
-        words[PLACES] = readers + 1
-        for place in range(SUBSCRIPTIONS):
-            words[WANTED_OF[place]] = DISARMED
-            words[GET_OF[place]] = words[ACK_OF[place]] = -1
-            words[STATE_OF[place]] = SubscriptionState.ACTIVE if 0 < place <= readers or place == readers == 0 else 0
+        words[ACK_WANTED], words[header_word("state")] = DISARMED, StoreState.LIVE
+        words[ENTRIES] = readers + 1
+        for entry in range(SUBSCRIPTIONS):
+            words[WANTED_OF[entry]] = DISARMED
+            words[GET_OF[entry]] = words[ACK_OF[entry]] = -1
+            words[STATE_OF[entry]] = SubscriptionState.ACTIVE if 0 < entry <= readers or entry == readers == 0 else 0
         self.producer = EventStore(self)  # type: ignore[arg-type]
         self.producer._writer = Writer(self.views)
 
@@ -227,26 +227,26 @@ class Stage:
     def removed(self) -> bool:
         return bool(self.words[header_word("state")] != StoreState.LIVE)
 
-    def read_text(self, field: str, place: int | None = None) -> str:
-        return self.memory.load(("text", field, place)) or ""
+    def read_text(self, field: str, entry: int | None = None) -> str:
+        return self.memory.load(("text", field, entry)) or ""
 
-    def write_text(self, field: str, text: str, place: int | None = None) -> None:
-        self.memory.store(("text", field, place), text)
+    def write_text(self, field: str, text: str, entry: int | None = None) -> None:
+        self.memory.store(("text", field, entry), text)
 
     def attach(self) -> EventStore:
         return EventStore(self)  # type: ignore[arg-type]
 
-    def reader(self, place: int, owner: str = "") -> Subscription:
-        """The subscription at `place`, owned by the side `owner`."""
-        role = Role(-1, LOCK_SUBSCRIPTION + place, held=bool(owner))
+    def reader(self, entry: int, owner: str = "") -> Subscription:
+        """The subscription at `entry`, owned by the side `owner`."""
+        role = Role(-1, LOCK_SUBSCRIPTION + entry, held=bool(owner))
         if owner:
             self.memory.cells["lock", ("role", role.byte)] = owner
-        condition = Semaphore(self.memory, f"/stage.{place}")
-        return Subscription(self.attach(), f"s{place}", place, role, condition, None, 1.0)  # type: ignore[arg-type]
+        condition = Semaphore(self.memory, f"/stage.{entry}")
+        return Subscription(self.attach(), f"s{entry}", entry, role, condition, None, 1.0)  # type: ignore[arg-type]
 
-    def arm(self, place: int, *, wanted: int) -> None:
-        """Let the reader at `place` sleep already, until `wanted` is put."""
-        self.words[WANTED_OF[place]], self.words[ARMED] = wanted, 1
+    def arm(self, entry: int, *, wanted: int) -> None:
+        """Let the reader at `entry` sleep already, until `wanted` is put."""
+        self.words[WANTED_OF[entry]], self.words[ARMED] = wanted, 1
 
     def close(self) -> None:
         pass

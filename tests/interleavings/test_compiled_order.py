@@ -34,14 +34,14 @@ import shmstore.ring.cursors, shmstore.store.backpressure, shmstore.memory.segme
 from shmstore.memory.layout import DISARMED, FIXED_SIZE, SLOT, header_word, subscription_word
 from shmstore.memory.ordering import ASYMMETRIC, COMPILED
 from shmstore.memory.semaphores import Condition
-from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PLACES, PUT, ROOM_WANTED, STATE_OF, WANTED_OF
+from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, ENTRIES, PUT, ACK_WANTED, STATE_OF, WANTED_OF
 
 assert COMPILED == bool(library)
 HEARTBEAT = subscription_word(1, "heartbeat_ms")
-WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ROOM_WANTED: "room", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
+WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ACK_WANTED: "room", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
          HEARTBEAT: "heartbeat"}
 # What a side reads that another may write meanwhile. The producer alone writes put and floor, a reader its get and ack.
-LOADS = {ARMED: "armed", ROOM_WANTED: "room", PLACES: "places", OVERSIZED: "oversized", WANTED_OF[1]: "wanted", STATE_OF[0]: "state 0",
+LOADS = {ARMED: "armed", ACK_WANTED: "room", ENTRIES: "entries", OVERSIZED: "oversized", WANTED_OF[1]: "wanted", STATE_OF[0]: "state 0",
          STATE_OF[1]: "state", ACK_OF[0]: "ack 0", header_word("state"): "life"}
 OF_PRODUCER, OF_READER = {**LOADS, ACK_OF[1]: "ack"}, {**LOADS, PUT: "put"}
 steps, wholes, events = [], {}, []
@@ -58,7 +58,7 @@ def stored(i, value):
     if i == PUT:  # what it lets be seen is whole
         views = store.segment.views
         for sequence in range(views.words[PUT] + 1, value + 1):
-            at = sequence & (views.places - 1)
+            at = sequence & (views.slot_count - 1)
             end = sum(map(len, events[: sequence + 1]))
             payload = bytes(views.arena[(end - len(events[sequence])) % views.arena_size :][: len(events[sequence])])
             slot = views.slots[at]
@@ -168,7 +168,7 @@ try:
         for _ in range(9 // number):  # until room is to be looked for, some times
             put(*payloads, how=how)
             get()
-    store.segment.words[ROOM_WANTED] = 0  # a wish left over
+    store.segment.words[ACK_WANTED] = 0  # a wish left over
     for _ in range(9):
         put(b"....", how="one")
         get()
@@ -214,7 +214,7 @@ def steps_of(library: str) -> Any:
 
 
 def test_compiled_code_goes_the_steps_of_the_python(library):
-    """Stores and loads of cursors, wishes and places, fences and wake-ups come in the same order, and a cursor after all that it shows."""
+    """Stores and loads of cursors, wishes and entries, fences and wake-ups come in the same order, and a cursor after all that it shows."""
     compiled, pure = steps_of(library), steps_of("")
     for i, (one, other) in enumerate(zip(compiled, pure, strict=False)):
         assert one == other, f"step {i}: {compiled[max(0, i - 12) : i + 8]} instead of {pure[max(0, i - 12) : i + 8]}"
@@ -236,16 +236,16 @@ def test_compiled_code_goes_the_steps_of_the_python(library):
 
 
 CLEARED = "        publish(words + ARMED, 0)\n"
-PLACES = "        places = min(look(words + PLACES), MOST)"
+ENTRIES = "        entries = min(look(words + ENTRIES), MOST)"
 ACKED = "        publish(at.words + self.ack_word, last)\n"
-ROOM = "look(at.words + ROOM_WANTED)"
+ROOM = "look(at.words + ACK_WANTED)"
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param(
-            [("puts.pxi", PLACES, "        pass"), ("puts.pxi", CLEARED, f"{PLACES}\n{CLEARED}")], id="places before the flag"
+            [("puts.pxi", ENTRIES, "        pass"), ("puts.pxi", CLEARED, f"{ENTRIES}\n{CLEARED}")], id="entries before the flag"
         ),
         pytest.param(
             [

@@ -22,7 +22,7 @@ from shmstore.memory.locks import Lock
 from shmstore.ring.cursors import ACK_OF, PUT, STATE_OF, slowest_ack
 from shmstore.ring.reader import Reader
 from shmstore.ring.writer import Writer
-from shmstore.store.backpressure import Room
+from shmstore.store.backpressure import Backpressure
 from shmstore.store.subscription_table import SubscriptionTable
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
@@ -113,10 +113,10 @@ def looking_away(memory: Memory) -> Any:
 
     def take() -> Any:
         try:
-            place, _ = newcomer._table.take("new", 0)
+            entry, _ = newcomer._table.take("new", 0)
         except shmstore.PositionNotFound:
             return "refused"
-        return stage.words[ACK_OF[place]]
+        return stage.words[ACK_OF[entry]]
 
     def outcome(end: Any) -> Any:
         if "in use" in (end["new"], end["take"]) or end["take"] == "refused":
@@ -166,7 +166,7 @@ def test_a_wish_is_not_lost_with_its_producer(outcomes):
 
 def test_taking_over_without_a_wish_of_ones_own_is_caught(outcomes, monkeypatch):
     """A producer that relies on its predecessor's wish sleeps on."""
-    mutate(monkeypatch, (Room, "wait", "            words[ROOM_WANTED] = wish\n", ""))
+    mutate(monkeypatch, (Backpressure, "wait", "            words[ACK_WANTED] = wish\n", ""))
     assert ("stuck", "new") in outcomes(handing_over, asymmetric=True, mortal=["old"])
 
 
@@ -297,11 +297,11 @@ def table_change(change: str) -> Callable[[Memory], Any]:
             return "put"
 
         def look() -> Any:
-            place, _ = newcomer._table.take("new", "earliest")
+            entry, _ = newcomer._table.take("new", "earliest")
             words = stage.words
             with newcomer._table.locked():
                 states = [words[STATE_OF[p]] for p in range(4)]
-                ack, floor = words[ACK_OF[place]], slowest_ack(stage.views)
+                ack, floor = words[ACK_OF[entry]], slowest_ack(stage.views)
             memory.post("over")
             return "whole" if JOINING not in states and states[0] == FREE and floor <= ack else (floor, ack, *states)
 
@@ -314,17 +314,17 @@ def table_change(change: str) -> Callable[[Memory], Any]:
     "change", [pytest.param("subscribe", marks=pytest.mark.long), "unsubscribe", pytest.param("clear", marks=pytest.mark.long)]
 )
 def test_a_half_done_change_is_undone(outcomes, change):
-    """Killed at any moment in the table, somebody leaves nothing joining, and place 0 beside nobody: room is what the acks say."""
+    """Killed at any moment in the table, somebody leaves nothing joining, and entry 0 beside nobody: room is what the acks say."""
     assert outcomes(table_change(change), mortal=["act"]) <= {("put", "whole"), ("full", "whole")}
 
 
 @pytest.mark.long
 @mutants(
     ("joining", (SubscriptionTable, "_half_done", "== JOINING]", "== 9]")),
-    ("place 0", (SubscriptionTable, "_half_done", "found.append(0)", "pass")),
+    ("entry 0", (SubscriptionTable, "_half_done", "found.append(0)", "pass")),
 )
 def test_leaving_a_change_half_done_is_caught(outcomes, monkeypatch, changes):
-    """A place that stays joining, or place 0 beside another, is seen: it would hold the producer up for ever."""
+    """An entry that stays joining, or entry 0 beside another, is seen: it would hold the producer up for ever."""
     if changes[0][2] == "found.append(0)":  # what the newcomer frees itself
         mutate(monkeypatch, (SubscriptionTable, "_fill", "        words[STATE_OF[0]] = FREE\n", ""))
     mutate(monkeypatch, *changes)
@@ -343,7 +343,7 @@ def stuck_behind_the_dead(memory: Memory) -> Any:
             with suppress(shmstore.StoreFull):
                 stage.producer.put(b"2", timeout=0)
                 return "put"
-            memory.wait("/stage.room")
+            memory.wait("/stage.freed")
         return "full"
 
     return {"act": lambda: other.subscribe("dying", start="latest") and None, "put": put}, lambda end: (
@@ -360,14 +360,14 @@ def test_the_dead_hold_nobody_up(outcomes):
     assert {each[1] if each[0] == "late" else each for each in found} == {
         (None, "put", ACTIVE),
         ("killed", "put", ACTIVE),
-        ("killed", "full", FREE),  # place 0 keeps the events for whoever comes first
+        ("killed", "full", FREE),  # entry 0 keeps the events for whoever comes first
     }
 
 
 @pytest.mark.long
 @mutants(
-    ("nobody mends", (Room, "wait", "if self._table.mend():", "if False:")),
-    ("place 0", (SubscriptionTable, "_half_done", "found.append(0)", "pass")),
+    ("nobody repairs", (Backpressure, "wait", "if self._table.repair():", "if False:")),
+    ("entry 0", (SubscriptionTable, "_half_done", "found.append(0)", "pass")),
 )
 def test_waiting_for_the_dead_is_caught(outcomes, monkeypatch, changes):
     """A producer that does not look for what the dead left waits for ever."""
@@ -407,8 +407,8 @@ def test_an_eviction_may_be_cut_off(outcomes):
 
 @pytest.mark.long
 def test_room_before_the_mark_is_caught(outcomes, monkeypatch):
-    """An eviction that lets place 0 stand in and marks nobody leaves a reader with what came after."""
-    mutate(monkeypatch, (SubscriptionTable, "evict", "words[STATE_OF[place]] = LOST", "words[STATE_OF[place]] = FREE"))
+    """An eviction that lets entry 0 stand in and marks nobody leaves a reader with what came after."""
+    mutate(monkeypatch, (SubscriptionTable, "evict", "words[STATE_OF[entry]] = LOST", "words[STATE_OF[entry]] = FREE"))
     assert outcomes(evicting, asymmetric=True, mortal=["old"]) - {
         (done, seen) for done in (True, False) for seen in ((b"0", b"1"), "lost")
     }

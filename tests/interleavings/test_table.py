@@ -24,12 +24,12 @@ ACTIVE = int(SubscriptionState.ACTIVE)
 
 
 def taken(stage: Stage, store: EventStore, name: str, start: Any = "earliest") -> Any:
-    """Subscribe; return the place and where it starts, or why not."""
+    """Subscribe; return the entry and where it starts, or why not."""
     try:
-        place, _ = store._table.take(name, start)
+        entry, _ = store._table.take(name, start)
     except shmstore.PositionNotFound:
         return "refused"
-    return place, stage.words[ACK_OF[place]]
+    return entry, stage.words[ACK_OF[entry]]
 
 
 def counted(writer: Writer) -> int:
@@ -47,7 +47,7 @@ def joining(start: Any) -> Callable[[Memory], Any]:
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1)
         newcomer = stage.attach()
-        stage.words[GET_OF[2]] = stage.words[ACK_OF[2]] = 1  # of who was at the newcomer's place before
+        stage.words[GET_OF[2]] = stage.words[ACK_OF[2]] = 1  # of who was at the newcomer's entry before
         stage.put(b"0", b"1")
         writer = stage.producer._writer
 
@@ -82,15 +82,15 @@ BROKEN_HANDSHAKES = [
     ("floor not read", (SubscriptionTable, "_fill", "        if floor > ack:", "        if False:")),
     (
         "ack after state",
-        (SubscriptionTable, "_fill", "words[GET_OF[place]] = words[ACK_OF[place]] = ack\n", "pass\n"),
-        (SubscriptionTable, "_fill", "        floor = words[FLOOR]\n", "        floor = words[FLOOR]\n        words[ACK_OF[place]] = ack\n"),
+        (SubscriptionTable, "_fill", "words[GET_OF[entry]] = words[ACK_OF[entry]] = ack\n", "pass\n"),
+        (SubscriptionTable, "_fill", "        floor = words[FLOOR]\n", "        floor = words[FLOOR]\n        words[ACK_OF[entry]] = ack\n"),
     ),
     (
         "joining not counted",
-        (shmstore.ring.cursors, "slowest_ack", "words[STATE_OF[place]] & 1", "words[STATE_OF[place]] == ACTIVE"),
+        (shmstore.ring.cursors, "slowest_ack", "words[STATE_OF[entry]] & 1", "words[STATE_OF[entry]] == ACTIVE"),
     ),
-    ("places told late", (SubscriptionTable, "_fill", "        words[PLACES] = max(words[PLACES], place + 1)\n", ""),
-     (SubscriptionTable, "_fill", "        floor = words[FLOOR]\n", "        floor = words[FLOOR]\n        words[PLACES] = max(words[PLACES], place + 1)\n")),
+    ("entries told late", (SubscriptionTable, "_fill", "        words[ENTRIES] = max(words[ENTRIES], entry + 1)\n", ""),
+     (SubscriptionTable, "_fill", "        floor = words[FLOOR]\n", "        floor = words[FLOOR]\n        words[ENTRIES] = max(words[ENTRIES], entry + 1)\n")),
 ]  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def pair(same: bool, *, counting: bool = True) -> Callable[[Memory], Any]:
             return counted(writer) if counting else -1
 
         def read(end: Any) -> Any:
-            states = tuple(end.cells["word", STATE_OF[place]] for place in range(3))
+            states = tuple(end.cells["word", STATE_OF[entry]] for entry in range(3))
             return *sorted((end["a"], end["b"]), key=str), end["look"], states
 
         return {"a": lambda: take(stores[0], "n"), "b": lambda: take(stores[1], "n" if same else "m"), "look": look}, read
@@ -159,7 +159,7 @@ def pair(same: bool, *, counting: bool = True) -> Callable[[Memory], Any]:
 
 
 def test_two_who_come_at_once_have_a_place_each(outcomes):
-    """Two names get two places, both from the first event on; of two readers of one name the second is refused."""
+    """Two names get two entries, both from the first event on; of two readers of one name the second is refused."""
     assert outcomes(pair(False), asymmetric=True) == {((1, -1), (2, -1), -1, (0, 1, 1))}
     assert outcomes(pair(True), asymmetric=True) == {((1, -1), "in use", -1, (0, 1, 0))}
 
@@ -167,7 +167,7 @@ def test_two_who_come_at_once_have_a_place_each(outcomes):
 @pytest.mark.long
 @pytest.mark.parametrize("same", [False, True])
 def test_coming_without_the_lock_is_caught(outcomes, monkeypatch, same):
-    """Without the table's lock two who come at once meet at one place."""
+    """Without the table's lock two who come at once meet at one entry."""
     mutate(monkeypatch, (SubscriptionTable, "take", "with self.locked():", "if True:"))
     found = outcomes(pair(same, counting=False), asymmetric=True)
     assert found - {((1, -1), "in use", -1, (0, 1, 0)) if same else ((1, -1), (2, -1), -1, (0, 1, 1))}
@@ -215,7 +215,7 @@ STANDS_AT = "words[PUT] if wish != DISARMED and ack < wish else ack"
     long=["stale ack", "at the end", "stays"],
 )
 def test_going_carelessly_is_caught(outcomes, monkeypatch, changes):
-    """Without place 0 in its stead, or with that at a wrong ack, or staying, events are lost or kept for ever."""
+    """Without entry 0 in its stead, or with that at a wrong ack, or staying, events are lost or kept for ever."""
     mutate(monkeypatch, *changes)
     assert outcomes(leaving, asymmetric=True) != {(0, True, 0)}
 
@@ -265,15 +265,15 @@ def test_clear_refuses_while_a_reader_lives(outcomes):
 
 
 @mutants(
-    ("not owned", (SubscriptionTable, "clear", "owned.enter_context(self._owned(place))", "pass")),
+    ("not owned", (SubscriptionTable, "clear", "owned.enter_context(self._owned(entry))", "pass")),
     (
         "ack first",
-        (SubscriptionTable, "clear", "words[GET_OF[place]] = put", "words[ACK_OF[place]] = put"),
+        (SubscriptionTable, "clear", "words[GET_OF[entry]] = put", "words[ACK_OF[entry]] = put"),
         (
             SubscriptionTable,
             "clear",
-            "                words[ACK_OF[place]] = put\n",
-            "                words[GET_OF[place]] = put\n",
+            "                words[ACK_OF[entry]] = put\n",
+            "                words[GET_OF[entry]] = put\n",
         ),
     ),
 )
@@ -333,7 +333,7 @@ CHECK = "                fence()  # the copy was made before the state is looked
 
 @mutants(
     ("copy unchecked", (Subscription, "_checked", CHECK + "                self._check_state()\n", "")),
-    ("skipped silently", (SubscriptionTable, "evict", "words[STATE_OF[place]] = LOST", "words[ACK_OF[place]] = wanted")),
+    ("skipped silently", (SubscriptionTable, "evict", "words[STATE_OF[entry]] = LOST", "words[ACK_OF[entry]] = wanted")),
     ("no copy", (Subscription, "_checked", "batch = batch.copy()", "pass")),
 )
 @pytest.mark.parametrize("verb", ["get", "rollback"])
@@ -361,12 +361,12 @@ def one_late(memory: Memory) -> Any:
     return {"put": lambda: stage.producer.put(b"2"), "ack": ack}, lambda end: (
         end["put"],
         end["ack"],
-        *(end.cells["word", STATE_OF[place]] for place in range(3)),
+        *(end.cells["word", STATE_OF[entry]] for entry in range(3)),
     )
 
 
 def test_only_who_is_late_is_evicted(outcomes):
-    """Who has acked stays; place 0 does not come to stand in; and the producer has its room."""
+    """Who has acked stays; entry 0 does not come to stand in; and the producer has its room."""
     assert outcomes(one_late) == {
         (2, "acked", 0, ACTIVE, ACTIVE),
         (2, "acked", 0, ACTIVE, LOST),  # while it was marked
@@ -375,11 +375,11 @@ def test_only_who_is_late_is_evicted(outcomes):
 
 
 @mutants(
-    ("everybody", (SubscriptionTable, "evict", "if words[ACK_OF[place]] < wanted]", "]")),
-    ("stood in for", (SubscriptionTable, "evict", "if len(late) == len(places):", "if True:")),
+    ("everybody", (SubscriptionTable, "evict", "if words[ACK_OF[entry]] < wanted]", "]")),
+    ("stood in for", (SubscriptionTable, "evict", "if len(late) == len(entries):", "if True:")),
 )
 def test_evicting_too_many_is_caught(outcomes, monkeypatch, changes):
-    """An eviction that does not look at the acks marks a reader that has given room; place 0 beside others shows."""
+    """An eviction that does not look at the acks marks a reader that has given room; entry 0 beside others shows."""
     mutate(monkeypatch, *changes)
     found = outcomes(one_late, asymmetric=True)
     assert {each[2:4] for each in found} - {(0, ACTIVE)}
@@ -399,14 +399,14 @@ def freeing(patch: pytest.MonkeyPatch, *sides: str) -> Callable[[Memory], Any]:
         memory.cells["overflow"] = "there"
         patch.setattr(shmstore.ring.overflow, "_remove", lambda path: Memory.current.store("overflow", "gone"))
         bodies = {}
-        for place, side in enumerate(sides, 1):
+        for entry, side in enumerate(sides, 1):
             store = stage.attach()
             if side == "ack":
-                reader = stage.reader(place)
+                reader = stage.reader(entry)
                 reader.get(timeout=0)
-                bodies[f"ack {place}"] = lambda reader=reader: reader.ack(0)
+                bodies[f"ack {entry}"] = lambda reader=reader: reader.ack(0)
             else:
-                bodies[f"leave {place}"] = lambda store=store, place=place: store.unsubscribe(f"s{place}")
+                bodies[f"leave {entry}"] = lambda store=store, entry=entry: store.unsubscribe(f"s{entry}")
         return bodies, lambda end: end.cells["overflow"]
 
     return scenario
@@ -468,7 +468,7 @@ def test_an_oversized_event_lives_from_its_put_to_its_ack(outcomes, monkeypatch)
 
 
 WRITE, ANNOUNCE = (
-    "                overflow.write(self.segment, writer.put + 1, blob)\n                seek.note_oversized(self.segment, blob)\n",
+    "                overflow.write(self.segment, writer.put + 1, blob)\n                lookup.note_oversized(self.segment, blob)\n",
     "                writer.announce_oversized()\n",
 )
 PUBLISH = '                writer.put_encoded(b"", slots, sizes)\n'
@@ -522,7 +522,7 @@ def test_a_successor_takes_over_whole(outcomes):
     assert outcomes(succeeding) == SUCCESSION
 
 
-NOBODY = '                self._words[subscription_word(self.place, "owner_pid")] = 0\n'
+NOBODY = '                self._words[subscription_word(self.entry, "owner_pid")] = 0\n'
 RELEASE = "                self._owner.release()\n"
 
 

@@ -15,7 +15,7 @@ from shmstore import EventStore, Subscription
 from shmstore.memory.deadline import Deadline
 from shmstore.ring.reader import Reader
 from shmstore.ring.writer import Writer
-from shmstore.store.backpressure import Room
+from shmstore.store.backpressure import Backpressure
 from tests.interleavings.mutants import mutants, mutate
 from tests.interleavings.process import Memory
 from tests.interleavings.stage import Stage, read
@@ -99,7 +99,7 @@ def test_two_waiting_readers_are_both_woken(outcomes):
             shmstore.ring.cursors,
             "armed_readers",
             "        else:\n",
-            "        else:\n            words[WANTED_OF[place]] = DISARMED\n",
+            "        else:\n            words[WANTED_OF[entry]] = DISARMED\n",
         ),
     ),
 )
@@ -127,7 +127,7 @@ def test_two_readers_that_arm_at_once_are_both_woken(outcomes):
 
 def test_a_look_at_one_reader_only_is_caught(outcomes, monkeypatch):
     """A producer that wakes the first it finds leaves the second asleep."""
-    mutate(monkeypatch, (shmstore.ring.cursors, "armed_readers", "ready.append(place)", "ready.append(place)\n            break"))
+    mutate(monkeypatch, (shmstore.ring.cursors, "armed_readers", "ready.append(entry)", "ready.append(entry)\n            break"))
     found = outcomes(both_arming, asymmetric=True)
     assert {("stuck", "one"), ("stuck", "two")} & found
 
@@ -142,7 +142,7 @@ def herd(memory: Memory) -> Any:
         stage.producer.put(b"ab")
         stage.producer.put(b"cd")
 
-    return {"put": put}, lambda end: tuple(end.cells.get(("semaphore", f"/stage.{place}"), 0) for place in (1, 2))
+    return {"put": put}, lambda end: tuple(end.cells.get(("semaphore", f"/stage.{entry}"), 0) for entry in (1, 2))
 
 
 def test_nobody_is_woken_for_nothing(outcomes):
@@ -152,7 +152,7 @@ def test_nobody_is_woken_for_nothing(outcomes):
 
 @mutants(
     ("early", (shmstore.ring.cursors, "armed_readers", "if wanted <= put or", "if True or")),
-    ("twice", (shmstore.ring.cursors, "armed_readers", "            words[WANTED_OF[place]] = DISARMED\n", "")),
+    ("twice", (shmstore.ring.cursors, "armed_readers", "            words[WANTED_OF[entry]] = DISARMED\n", "")),
 )
 def test_a_thundering_herd_is_caught(outcomes, monkeypatch, changes):
     """Waking who waits for more, or whoever was woken already, shows."""
@@ -178,19 +178,19 @@ def test_a_waiting_producer_is_always_woken(outcomes):
 
 def test_a_wish_without_a_fence_is_caught(outcomes, monkeypatch):
     """A wish for room that is overtaken by the look at the acks leaves the producer asleep."""
-    mutate(monkeypatch, (Room, "wait", "            heavy_fence()\n", ""))
+    mutate(monkeypatch, (Backpressure, "wait", "            heavy_fence()\n", ""))
     # refresh has a fence of its own, which would hide it
     mutate(monkeypatch, (Writer, "refresh", "    fence()  # a subscriber", "    pass  # a subscriber"))
     assert ("stuck", "put") in outcomes(wanting_room, asymmetric=True)
 
 
-WISH = "            words[ROOM_WANTED] = wish\n"
+WISH = "            words[ACK_WANTED] = wish\n"
 LOOK_AGAIN = "            heavy_fence()\n            writer.refresh()\n"
 
 
 def test_a_wish_after_the_look_is_caught(outcomes, monkeypatch):
     """A producer that looks before it says what it wants sleeps on."""
-    mutate(monkeypatch, (Room, "wait", WISH + LOOK_AGAIN, LOOK_AGAIN + WISH))
+    mutate(monkeypatch, (Backpressure, "wait", WISH + LOOK_AGAIN, LOOK_AGAIN + WISH))
     assert ("stuck", "put") in outcomes(wanting_room, asymmetric=True)
 
 
@@ -221,31 +221,31 @@ def test_of_two_acks_one_wakes_the_producer(outcomes):
 
 def test_an_ack_that_does_not_fence_is_caught(outcomes, monkeypatch):
     """Two readers that each look at the other's ack before their own is visible both leave the producer asleep."""
-    mutate(monkeypatch, (shmstore.ring.cursors, "room_is_wanted", "    fence()", "    pass"))
+    mutate(monkeypatch, (shmstore.ring.cursors, "ack_is_wanted", "    fence()", "    pass"))
     assert ("stuck", "put") in outcomes(two_acks, asymmetric=True)
 
 
 def both_wait(memory: Memory) -> Any:
-    """One of two places is taken, and was got before. A new reader waits for two events, the producer for two places."""
+    """One of two slots is taken, and was got before. A new reader waits for two events, the producer for two slots."""
     stage = Stage(memory, capacity=2)
     stage.put(b"ab")
     stage.reader(1).get(timeout=0)
-    room, writer = stage.producer._room, stage.producer._writer
+    backpressure, writer = stage.producer._backpressure, stage.producer._writer
     return {
         "get": lambda: len(stage.reader(1).get(min_events=2)),
-        "put": lambda: room.wait(writer, 2, 4, Deadline(None)),
+        "put": lambda: backpressure.wait(writer, 2, 4, Deadline(None)),
     }, lambda end: "both"
 
 
 def test_a_reader_does_not_wait_for_what_cannot_come(outcomes):
-    """A reader that waits for two events gets the one that is there when the producer waits for two places."""
+    """A reader that waits for two events gets the one that is there when the producer waits for two slots."""
     assert outcomes(both_wait) == {("stuck", "put")}
 
 
 @mutants(
-    ("everyone", (Room, "wait", "everyone=True", "everyone=False")),
+    ("everyone", (Backpressure, "wait", "everyone=True", "everyone=False")),
     ("get not taken back", (Reader, "__init__", "views.words[self._get] = self.ack", "pass")),
-    ("wish unseen", (Subscription, "_await", "or (there and words[ROOM_WANTED] != DISARMED)", "")),
+    ("wish unseen", (Subscription, "_await", "or (there and words[ACK_WANTED] != DISARMED)", "")),
 )
 def test_not_waking_everybody_is_caught(outcomes, monkeypatch, changes):
     """A producer that wakes nobody for less than they wait for, or a reader that does not look at its wish: both sleep on."""
@@ -282,7 +282,7 @@ def test_each_waits_for_the_other_again_and_again(outcomes, asymmetric):
 @pytest.mark.long
 def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
     """An ack that wakes nobody leaves both asleep in the second round."""
-    mutate(monkeypatch, (EventStore, "wake_producer", "        self._wakeups.room.notify()", "        pass"))
+    mutate(monkeypatch, (EventStore, "wake_producer", "        self._wakeups.freed.notify()", "        pass"))
     assert ("stuck", "put", "get") in outcomes(ping_pong, asymmetric=False)
 
 
@@ -360,5 +360,5 @@ def test_an_evicted_reader_does_not_sleep_on(outcomes):
 
 def test_evicting_a_sleeper_silently_is_caught(outcomes, monkeypatch):
     """An eviction that wakes nobody lets its reader sleep on."""
-    mutate(monkeypatch, (Room, "wait", "                    self._wake(late)\n", ""))
+    mutate(monkeypatch, (Backpressure, "wait", "                    self._wake(late)\n", ""))
     assert ("stuck", "get") in outcomes(evicted_asleep, asymmetric=True)

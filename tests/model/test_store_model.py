@@ -34,7 +34,7 @@ from shmstore import (
     SubscriptionNotFound,
 )
 from shmstore.memory.layout import DISARMED, MAX_SEQUENCE
-from shmstore.ring.cursors import ROOM_WANTED
+from shmstore.ring.cursors import ACK_WANTED
 from shmstore.ring.overflow import overflows
 from tests.model.store_model import Stored, StoreModel
 
@@ -209,7 +209,7 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(SubscriptionNotFound):
                 self.other.unsubscribe(name)
         else:
-            wish = self.other.segment.words[ROOM_WANTED]
+            wish = self.other.segment.words[ACK_WANTED]
             self.other.unsubscribe(name)
             self.model.unsubscribe(name, -1 if wish == DISARMED else wish)
 
@@ -336,7 +336,7 @@ class Machine(RuleBasedStateMachine):
         reader, model = self.model.readers[name], self.model
         sequence = reader.ack + offset
         # Only events put with put_encoded have a position: their number.
-        ends = int(self.other.segment.views.slots["offset"][sequence & (self.other.segment.views.places - 1)])
+        ends = int(self.other.segment.views.slots["offset"][sequence & (self.other.segment.views.slot_count - 1)])
         known = not by_position or ends == sequence - model.first + 1
         what = Position(FILE, sequence - model.first + 1) if by_position else sequence
         if reader.ack < sequence <= reader.get and known:

@@ -18,7 +18,7 @@ import shmstore.encoding.codec
 import shmstore.memory.mapping
 from shmstore import BatchTooLarge, CheckpointFile, EventStore, StoreClosed, StoreError, checkpoints
 from shmstore.memory.layout import DISARMED, header_word
-from shmstore.ring.cursors import ARMED, PLACES, PUT, WANTED_OF
+from shmstore.ring.cursors import ARMED, ENTRIES, PUT, WANTED_OF
 from shmstore.store.checkpoint import forget
 from tests.shmstore.samples import contents, leftovers
 
@@ -46,7 +46,7 @@ def test_a_put_wakes_without_a_descriptor(make, attach, start, either_way, no_sl
     store.claim()
     reader = attach().subscribe("a")
     waiting = start(reader.get, timeout=SOON)
-    while store.segment.words[WANTED_OF[reader.place]] == DISARMED:
+    while store.segment.words[WANTED_OF[reader.entry]] == DISARMED:
         time.sleep(0.001)
     with no_descriptors():
         assert store.put(b"once") == 0
@@ -61,7 +61,7 @@ def test_an_ack_wakes_without_a_descriptor(make, attach, start, either_way, no_s
     reader = attach().subscribe("a")
     batch = reader.get(timeout=0)
     waiting = start(store.put, b"2", timeout=SOON)
-    while store.segment.words[header_word("room_wanted")] == DISARMED:
+    while store.segment.words[header_word("ack_wanted")] == DISARMED:
         time.sleep(0.001)
     with no_descriptors():
         reader.ack(batch)
@@ -69,12 +69,12 @@ def test_an_ack_wakes_without_a_descriptor(make, attach, start, either_way, no_s
 
 
 def test_a_put_whose_table_is_damaged_is_stored(make, either_way):
-    """A table that claims more places than there are keeps a put from waking, not from having been stored."""
+    """A table that claims more entries than there are keeps a put from waking, not from having been stored."""
     store = make()
     store.put(b"0")
-    store.segment.words[PLACES], store.segment.words[ARMED] = 10**6, 1
+    store.segment.words[ENTRIES], store.segment.words[ARMED] = 10**6, 1
     assert store.put(b"1") == 1
-    store.segment.words[PLACES] = 1
+    store.segment.words[ENTRIES] = 1
 
 
 def test_a_removed_store_stores_nothing(make, name, either_way):
@@ -293,7 +293,8 @@ class Old(ctypes.CDLL):
             raise AttributeError(function)
         return super().__getattr__(function)
 ctypes.CDLL = Old
-from shmstore import EventStore, subscription
+from shmstore import EventStore
+from shmstore.store import subscription
 subscription.WAIT_SLICE = 120.0
 with EventStore.create({name!r}, capacity=8) as store, store.subscribe("a") as reader:
     putting = threading.Timer(0.1, EventStore.attach({name!r}).put, [b"x"])
@@ -317,7 +318,7 @@ def test_a_file_is_one_store_at_whatever_path(name, tmp_path, start, no_slices, 
         with EventStore.attach(name, path=there) as other, other.subscribe("a") as reader:
             store.claim()
             waiting = start(reader.get, timeout=SOON)
-            while store.segment.words[WANTED_OF[reader.place]] == DISARMED:
+            while store.segment.words[WANTED_OF[reader.entry]] == DISARMED:
                 time.sleep(0.001)
             store.put(b"x")
             assert contents(waiting.result(SOON)) == [b"x"]

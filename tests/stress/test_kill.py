@@ -113,11 +113,11 @@ def finished(store: EventStore, who: str, total: int) -> bool:
 def watch(store: EventStore) -> None:
     """ack <= get <= put, read in the order in which they can only have grown."""
     words = store.segment.words
-    from shmstore.ring.cursors import ACK_OF, GET_OF, PLACES, PUT
+    from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT
 
-    for place in range(1, words[PLACES]):
-        ack = words[ACK_OF[place]]
-        get_low = words[GET_OF[place]]
+    for entry in range(1, words[ENTRIES]):
+        ack = words[ACK_OF[entry]]
+        get_low = words[GET_OF[entry]]
         put = words[PUT]
         assert -1 <= ack <= put
         assert -1 <= get_low <= put

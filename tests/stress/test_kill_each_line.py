@@ -202,7 +202,7 @@ def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) 
         sys.settrace(removal)
         try:
             with suppress(StoreClosed):
-                store._wakeups.room.notify()
+                store._wakeups.freed.notify()
                 with store.lock:
                     pass
         finally:

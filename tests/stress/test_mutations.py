@@ -51,13 +51,13 @@ def originals(folder: Path) -> list[tuple[str, Path, dict[str, Any]]]:
 def mutate(rng: random.Random, data: bytearray, facts: dict[str, Any]) -> str:
     """Change `data` in place, where it hurts; return what was done."""
     sizes, put = facts["sizes"], facts["put"]
-    places = sizes.places
+    slot_count = sizes.slot_count
     spots = [
         lambda: rng.randrange(HEADER.itemsize),
         lambda: HEADER.itemsize + rng.randrange(3 * SUBSCRIPTION.itemsize),
-        lambda: sizes.ends + ((put - rng.randrange(8)) % places) * 8 + rng.randrange(8),
-        lambda: sizes.rows + ((put - rng.randrange(8)) % places) * 8 + rng.randrange(8),
-        lambda: sizes.slots + ((put - rng.randrange(8)) % places) * 40 + rng.randrange(40),
+        lambda: sizes.ends + ((put - rng.randrange(8)) % slot_count) * 8 + rng.randrange(8),
+        lambda: sizes.rows + ((put - rng.randrange(8)) % slot_count) * 8 + rng.randrange(8),
+        lambda: sizes.slots + ((put - rng.randrange(8)) % slot_count) * 40 + rng.randrange(40),
         lambda: sizes.arena + (facts["end"] - 1 - rng.randrange(600)) % sizes.arena_size,
         lambda: rng.randrange(len(data)),
     ]

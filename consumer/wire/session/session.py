@@ -28,7 +28,7 @@ _STEP_EVENTS: Final = 512
 _STEP_BYTES: Final = 256 * 1024
 #: Bytes of a batch (a single event can be so large) from which on it is encoded in a thread, and not shared.
 LARGE: Final = 1 << 20
-_ROOM_WANTED: Final = header_word("room_wanted")
+_ACK_WANTED: Final = header_word("ack_wanted")
 
 
 def subscription_name(client: Client) -> str:
@@ -132,7 +132,7 @@ class Session:
             return True
         if not ready.count:
             return False
-        return (self._isolates and ready.has_alone) or self.store.segment.words[_ROOM_WANTED] != DISARMED
+        return (self._isolates and ready.has_alone) or self.store.segment.words[_ACK_WANTED] != DISARMED
 
     def take(self, limit: Limit) -> Batch | None:
         """Return the next events that are there, for `absorb`; None where the batch is full already, or nothing is there."""

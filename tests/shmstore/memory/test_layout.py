@@ -19,19 +19,19 @@ def test_rings_are_whole_pages_and_do_not_overlap(power, limit):
     starts = [layout.FIXED_SIZE, sizes.rows, sizes.slots, sizes.arena, sizes.total]
     assert sizes.ends == layout.FIXED_SIZE
     assert all(start % PAGE == 0 for start in starts)
-    assert sizes.rows - sizes.ends >= sizes.places * 8
-    assert sizes.slots - sizes.rows >= sizes.places * 8
-    assert sizes.arena - sizes.slots >= sizes.places * SLOT.itemsize
+    assert sizes.rows - sizes.ends >= sizes.slot_count * 8
+    assert sizes.slots - sizes.rows >= sizes.slot_count * 8
+    assert sizes.arena - sizes.slots >= sizes.slot_count * SLOT.itemsize
     assert sizes.arena_size == sizes.total - sizes.arena >= limit
-    assert sizes.places >= 2 * capacity
-    assert sizes.places & (sizes.places - 1) == 0
+    assert sizes.slot_count >= 2 * capacity
+    assert sizes.slot_count & (sizes.slot_count - 1) == 0
 
 
 def test_slot_ring_is_exact():
     """The slot ring has no gap before its second copy: its records fill whole pages."""
     for power in range(27):
-        places = layout.sizes(2**power, 1).places
-        assert places * SLOT.itemsize % PAGE == 0
+        slot_count = layout.sizes(2**power, 1).slot_count
+        assert slot_count * SLOT.itemsize % PAGE == 0
 
 
 @pytest.mark.parametrize("record", [HEADER, SUBSCRIPTION])
@@ -50,7 +50,7 @@ def test_words_are_aligned_and_inside(record):
 
 def test_busy_words_have_a_cache_line_each():
     """What different processes write lies on different cache lines."""
-    lines = [HEADER.fields[f][1] // LINE for f in ("state", "places", "put", "floor", "oversized", "armed", "room_wanted")]
+    lines = [HEADER.fields[f][1] // LINE for f in ("state", "entries", "put", "floor", "oversized", "armed", "ack_wanted")]
     assert len(set(lines)) == len(lines)
     assert layout.header_word("put") * 8 == HEADER.fields["put"][1]
     lines = [SUBSCRIPTION.fields[f][1] // LINE for f in ("name", "state", "ack", "wanted")]
@@ -58,7 +58,7 @@ def test_busy_words_have_a_cache_line_each():
 
 
 def test_places_do_not_overlap():
-    """The words of the last place lie inside the fixed part."""
+    """The words of the last entry lie inside the fixed part."""
     last = layout.subscription_word(SUBSCRIPTIONS - 1, "wanted")
     assert (last + 1) * 8 <= layout.FIXED_SIZE
     assert layout.subscription_word(1, "ack") - layout.subscription_word(0, "ack") == SUBSCRIPTION.itemsize // 8
@@ -72,7 +72,7 @@ def test_an_ack_point_is_an_end_or_a_ddl():
 
 
 def test_states_that_hold_events_back_are_odd():
-    """`slowest_ack` tells by one bit whether a place counts."""
+    """`slowest_ack` tells by one bit whether an entry counts."""
     assert {state.name for state in layout.SubscriptionState if state & 1} == {"ACTIVE", "JOINING"}
 
 

@@ -289,7 +289,7 @@ def test_a_signal_whose_handler_returns_lets_the_caller_look(condition):
 def test_whoever_wakes_does_not_wait_for_a_closed_mapping(make, attach):
     """A condition holds the memory that it lies in: one that outlives its store's close wakes nobody, and nothing breaks."""
     store = make()
-    condition = attach()._wakeups.room
+    condition = attach()._wakeups.freed
     store.close()
     gc.collect()
     condition.notify()

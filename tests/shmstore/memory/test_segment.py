@@ -282,9 +282,9 @@ def damaged(name: str, at: int, new: bytes) -> None:
         ("flags", 8),
         ("evict_after", -1),
         ("first", -1),
-        ("places", 0),
-        ("places", 65),
-        ("places", 2**62),
+        ("entries", 0),
+        ("entries", 65),
+        ("entries", 2**62),
         ("put", 9),
         ("put", -2),
         ("put", 2**63 - 1),
@@ -466,9 +466,9 @@ def test_rings_are_mapped_twice(make):
     views = make().segment.views
     views.arena[views.arena_size - 2 : views.arena_size + 2] = b"abcd"
     assert bytes(views.arena[:2]) == b"cd"
-    views.ends[views.places - 1] = 5
-    assert views.ends[2 * views.places - 1] == 5
-    views.slots["size"][views.places] = 7
+    views.ends[views.slot_count - 1] = 5
+    assert views.ends[2 * views.slot_count - 1] == 5
+    views.slots["size"][views.slot_count] = 7
     assert views.slots["size"][0] == 7
 
 

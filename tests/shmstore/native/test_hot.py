@@ -15,7 +15,7 @@ import shmstore.memory.mapping
 from shmstore import EventStore, ShmStoreError, StoreClosed, StoreCorrupt
 from shmstore.memory.layout import DISARMED, SLOT, SlotFlag, header_word
 from shmstore.memory.ordering import hot
-from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, PUT, ROOM_WANTED
+from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ARMED, FLOOR, GET_OF, OVERSIZED, PUT
 from shmstore.ring.overflow import overflows
 from tests.shmstore.samples import contents, leftovers
 
@@ -47,7 +47,7 @@ class Pair:
 
     def memory(self, side: int) -> list[bytes]:
         views = self.stores[side].segment.views
-        words = [views.words[at] for at in (PUT, ARMED, OVERSIZED, ROOM_WANTED, FLOOR, GET_OF[1], ACK_OF[1])]
+        words = [views.words[at] for at in (PUT, ARMED, OVERSIZED, ACK_WANTED, FLOOR, GET_OF[1], ACK_OF[1])]
         words += [sequence for _, sequence in overflows(self.stores[side].segment)]
         return [repr(words).encode(), bytes(views.ends), bytes(views.rows), bytes(views.slot_bytes), bytes(views.arena)]
 
@@ -161,18 +161,18 @@ def test_forged_memory_is_refused_alike(pair, seed: int):
         for _ in range(rng.randrange(1, 4)):
             value = rng.choice((-(2**63), -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, rng.randrange(-(2**63), 2**63)))
             if rng.random() < 0.5:
-                word = rng.choice((PUT, OVERSIZED, ROOM_WANTED))
+                word = rng.choice((PUT, OVERSIZED, ACK_WANTED))
                 stores.both(lambda store, reader, word=word, value=value: store.segment.words.__setitem__(word, value))
             else:
-                place = rng.randrange(12)
-                stores.both(lambda store, reader, place=place, value=value: store.segment.views.ends.__setitem__(place, value))
+                slot = rng.randrange(12)
+                stores.both(lambda store, reader, slot=slot, value=value: store.segment.views.ends.__setitem__(slot, value))
         for _ in range(4):
             outcomes = [
                 outcome(random_step(random.Random(rng.random())), *side)
                 for side in zip(stores.stores, stores.readers, strict=True)
             ]
             del outcomes  # a forged cursor may be found by one a call earlier than by the other: no crash is what counts
-        stores.stores[0].segment.words[ROOM_WANTED] = stores.stores[1].segment.words[ROOM_WANTED] = DISARMED
+        stores.stores[0].segment.words[ACK_WANTED] = stores.stores[1].segment.words[ACK_WANTED] = DISARMED
 
 
 def test_ends_that_contradict_each_other_are_corrupt(pair):
@@ -271,14 +271,20 @@ def test_parts_that_do_not_fit_are_refused(pair):
     """Pointers are taken only from parts whose sizes belong together."""
     views = pair().stores[0].segment.views
     parts = [views.fixed, views.ends, views.rows, views.slot_bytes, views.arena]
-    hot.Mapped(*parts, views.places, views.capacity, views.arena_size, True)
-    for places, capacity, arena in ((2 * views.places, CAPACITY, views.arena_size), (views.places, views.places, views.arena_size),
-                                    (views.places, CAPACITY, 2 * views.arena_size), (0, 0, 0), (-views.places, CAPACITY, views.arena_size)):  # fmt: skip
+    hot.Mapped(*parts, views.slot_count, views.capacity, views.arena_size, True)
+    slots, arena = views.slot_count, views.arena_size
+    for wrong in (
+        (2 * slots, CAPACITY, arena),
+        (slots, slots, arena),
+        (slots, CAPACITY, 2 * arena),
+        (0, 0, 0),
+        (-slots, CAPACITY, arena),
+    ):
         with pytest.raises(ValueError, match="fit"):
-            hot.Mapped(*parts, places, capacity, arena, True)
+            hot.Mapped(*parts, *wrong, True)
     for i in range(5):
         with pytest.raises(ValueError, match="fit"):
-            hot.Mapped(*parts[:i], parts[i][:-1], *parts[i + 1 :], views.places, views.capacity, views.arena_size, True)
+            hot.Mapped(*parts[:i], parts[i][:-1], *parts[i + 1 :], views.slot_count, views.capacity, views.arena_size, True)
 
 
 def test_words_keep_within_the_segment():

@@ -13,17 +13,17 @@ from shmstore.memory.layout import DISARMED, MAX_SEQUENCE, SUBSCRIPTIONS, Subscr
 from shmstore.memory.mapping import Views
 from shmstore.ring.cursors import (
     ACK_OF,
+    ACK_WANTED,
     ARMED,
+    ENTRIES,
     FLOOR,
     GET_OF,
-    PLACES,
     PUT,
-    ROOM_WANTED,
     STATE_OF,
     WANTED_OF,
+    ack_is_wanted,
     armed_readers,
     cursor_at,
-    room_is_wanted,
     slowest_ack,
 )
 from shmstore.ring.reader import Reader
@@ -36,24 +36,24 @@ def twice(ring: np.ndarray) -> np.ndarray:
 
 
 class Ring:
-    """A ring on plain memory: what the segment maps twice is copied here after each put. One subscription, at place 1."""
+    """A ring on plain memory: what the segment maps twice is copied here after each put. One subscription, at entry 1."""
 
     def __init__(self, capacity: int = 4, limit: int = 4096, first: int = 0) -> None:
         sizes = layout.sizes(capacity, limit)
         words = memoryview(bytearray(layout.FIXED_SIZE)).cast("q")
-        ends, rows = np.zeros(2 * sizes.places, np.int64), np.zeros(2 * sizes.places, np.int64)
-        slots = np.zeros(2 * sizes.places, layout.SLOT)
+        ends, rows = np.zeros(2 * sizes.slot_count, np.int64), np.zeros(2 * sizes.slot_count, np.int64)
+        slots = np.zeros(2 * sizes.slot_count, layout.SLOT)
         self.arena = np.zeros(2 * sizes.arena_size, np.uint8)
         self.views = Views(
             words, words.cast("B"), memoryview(ends), memoryview(rows), slots, memoryview(self.arena), ends, rows,
-            memoryview(slots.view(np.uint8)), sizes.places, capacity, limit, sizes.arena_size, first, 0,
+            memoryview(slots.view(np.uint8)), sizes.slot_count, capacity, limit, sizes.arena_size, first, 0,
         )  # fmt: skip
         words[PUT] = words[FLOOR] = first - 1
-        words[ROOM_WANTED] = DISARMED
-        for place in range(SUBSCRIPTIONS):
-            words[WANTED_OF[place]] = DISARMED
-            words[GET_OF[place]] = words[ACK_OF[place]] = first - 1
-        words[PLACES] = 2
+        words[ACK_WANTED] = DISARMED
+        for entry in range(SUBSCRIPTIONS):
+            words[WANTED_OF[entry]] = DISARMED
+            words[GET_OF[entry]] = words[ACK_OF[entry]] = first - 1
+        words[ENTRIES] = 2
         words[STATE_OF[1]] = SubscriptionState.ACTIVE
         self.words = words
         self.writer = Writer(self.views)
@@ -80,7 +80,7 @@ class Ring:
         first, last = self.reader.take(limit_events, limit_bytes)
         out = []
         for sequence in range(first, last + 1):
-            mask = self.views.places - 1
+            mask = self.views.slot_count - 1
             start, end = self.views.ends[(sequence - 1) & mask], self.views.ends[sequence & mask]
             at = start % self.views.arena_size
             out.append(bytes(self.arena[at : at + end - start]))
@@ -182,12 +182,12 @@ def test_room_is_counted_to_the_byte_and_the_event():
 def test_the_slowest_counts_and_joining_ones_do():
     """Room is freed at the slowest subscription, one that is joining included, the lost and free ones not."""
     ring = Ring()
-    ring.words[PLACES] = 5
-    for place, (state, ack) in enumerate([(0, -9), (1, 7), (2, 1), (3, 5), (1, 6)]):
-        ring.words[STATE_OF[place]], ring.words[ACK_OF[place]] = state, ack
+    ring.words[ENTRIES] = 5
+    for entry, (state, ack) in enumerate([(0, -9), (1, 7), (2, 1), (3, 5), (1, 6)]):
+        ring.words[STATE_OF[entry]], ring.words[ACK_OF[entry]] = state, ack
     assert slowest_ack(ring.views) == 5
-    for place in range(5):
-        ring.words[STATE_OF[place]] = SubscriptionState.FREE
+    for entry in range(5):
+        ring.words[STATE_OF[entry]] = SubscriptionState.FREE
     ring.words[FLOOR] = 3
     assert slowest_ack(ring.views) == 3
 
@@ -200,7 +200,7 @@ def test_a_confirmed_floor_is_not_taken_back():
     ring.reader.ack_to(1)
     ring.writer.refresh()
     assert ring.words[FLOOR] == 1
-    ring.words[PLACES] = 3
+    ring.words[ENTRIES] = 3
     ring.words[ACK_OF[2]], ring.words[STATE_OF[2]] = 0, SubscriptionState.JOINING
     ring.writer.refresh()
     assert ring.words[FLOOR] == 1
@@ -235,7 +235,7 @@ def test_only_those_who_have_what_they_want_are_woken():
     """A wake-up goes to each reader whose wish is met, once; the flag stays while others wait."""
     ring = Ring()
     words = ring.words
-    words[PLACES] = 4
+    words[ENTRIES] = 4
     words[WANTED_OF[1]], words[WANTED_OF[2]], words[ARMED] = 0, 3, 1
     words[GET_OF[2]] = -1
     ring.put(b"a")
@@ -250,17 +250,17 @@ def test_the_producer_is_woken_once_all_have_given_room():
     """The wish for room is answered by the ack that makes it true, and by no earlier one."""
     ring = Ring()
     words = ring.words
-    words[PLACES] = 3
+    words[ENTRIES] = 3
     words[STATE_OF[2]] = SubscriptionState.ACTIVE
-    words[ROOM_WANTED] = 1
+    words[ACK_WANTED] = 1
     words[ACK_OF[1]] = 1
-    assert not room_is_wanted(ring.views, 1)
+    assert not ack_is_wanted(ring.views, 1)
     words[ACK_OF[2]] = 0
-    assert not room_is_wanted(ring.views, 0)
+    assert not ack_is_wanted(ring.views, 0)
     words[ACK_OF[2]] = 2
-    assert room_is_wanted(ring.views, 2)
-    assert words[ROOM_WANTED] == DISARMED
-    assert not room_is_wanted(ring.views, 2)
+    assert ack_is_wanted(ring.views, 2)
+    assert words[ACK_WANTED] == DISARMED
+    assert not ack_is_wanted(ring.views, 2)
 
 
 @pytest.mark.parametrize("empty", [[b""], [b"a", b""]])

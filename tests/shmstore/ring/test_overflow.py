@@ -165,7 +165,7 @@ def test_a_removal_names_what_others_left(name):
     owner, member, gid = 54322, 54323, 54321
     with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
         os.chown(store.segment.fd, owner, gid)
-        path = f"{store.segment.beside}.0"
+        path = f"{store.segment.overflow_prefix}.0"
         assert as_user(name, member, gid, 0, 1000) == -signal.SIGKILL
         code = f"""
 import ctypes, os
@@ -217,7 +217,7 @@ def test_nothing_is_written_into_what_strangers_made(name, tmp_path, kind):
     """A file of a stranger where a large event should go is refused by name and uid, and is left as it was; nothing is stored."""
     member, stranger, gid = 54322, 54323, 54321
     with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
-        path = f"{store.segment.beside}.0"
+        path = f"{store.segment.overflow_prefix}.0"
         if kind == "directory":
             os.mkdir(path)
         else:

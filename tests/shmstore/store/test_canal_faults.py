@@ -27,7 +27,7 @@ def test_01_limits_beyond_two_gigabytes(name):
     EventStore.unlink(name)
     big = segment_layout.sizes(2**26, 2**42)
     assert big.total > 2**42
-    assert big.places == 2**27
+    assert big.slot_count == 2**27
 
 
 def test_02_the_incoming_bytes_count(make):

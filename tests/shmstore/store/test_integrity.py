@@ -72,7 +72,7 @@ def test_more_bytes_than_allowed(make):
     store.put([b"x" * 100] * 3)
     views = store.segment.views
     views.ends[0] = views.ends[2] - 200 - 10_000
-    views.ends[views.places - 1] = -20_000
+    views.ends[views.slot_count - 1] = -20_000
     assert any("limit" in found for found in store.check())
 
 
@@ -100,7 +100,7 @@ def test_what_is_left_behind_is_named(make, name):
     store = make()
     write(store.segment, 5, b"x")
     assert any("not in flight" in found for found in store.check())
-    os.unlink(f"{store.segment.beside}.5")
+    os.unlink(f"{store.segment.overflow_prefix}.5")
     assert store.check() == []
     EventStore.unlink(name)
     assert any("removed" in found for found in store.check())
@@ -108,9 +108,9 @@ def test_what_is_left_behind_is_named(make, name):
 
 
 def test_places_are_all_looked_at(store):
-    """A finding in the last place of the table is found as well."""
+    """A finding in the last entry of the table is found as well."""
     words = store.segment.words
-    words[layout.header_word("places")] = 64
+    words[layout.header_word("entries")] = 64
     words[layout.subscription_word(63, "state")] = 1
     words[ACK_OF[63]] = 17
     assert any("out of order" in found for found in store.check())

@@ -18,7 +18,7 @@ import shmstore.store.backpressure
 import shmstore.store.store
 from shmstore import BatchMode, BatchTooLarge, EventStore, PositionNotFound, ProducerInUse, StoreClosed, StoreFull
 from shmstore.memory.layout import DISARMED, MAX_SEQUENCE
-from shmstore.ring.cursors import ROOM_WANTED
+from shmstore.ring.cursors import ACK_WANTED
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
 SOON = 30
@@ -154,7 +154,7 @@ def test_a_producer_that_waits_in_full_flow_takes_what_room_there_is(make, attac
     store.put([b"x"] * 64)
     for i in range(200):
         putting = start(store.put, b"%d" % i)
-        while store.segment.words[ROOM_WANTED] == DISARMED and not putting.done():
+        while store.segment.words[ACK_WANTED] == DISARMED and not putting.done():
             time.sleep(0)
         reader.ack(reader.get(limit_events=1))
         assert putting.result(SOON) == 64 + i
@@ -184,7 +184,7 @@ def test_other_ways_to_room_wake_the_producer(make, attach, start, no_slices, ho
     if fast is not None:
         fast.ack(fast.get(timeout=0))
     putting = start(store.put, b"5")
-    while store.segment.words[ROOM_WANTED] == DISARMED:
+    while store.segment.words[ACK_WANTED] == DISARMED:
         time.sleep(0.001)
     other.unsubscribe("a") if how == "unsubscribe" else other.clear()
     assert putting.result(SOON) == 4
@@ -195,7 +195,7 @@ def test_a_subscription_at_the_latest_wakes_the_producer(make, attach, start, no
     store, other = make(capacity=4), attach()
     store.put([b"1", b"2", b"3", b"4"])
     putting = start(store.put, b"5")
-    while store.segment.words[ROOM_WANTED] == DISARMED:
+    while store.segment.words[ACK_WANTED] == DISARMED:
         time.sleep(0.001)
     other.subscribe("a", start="latest")
     assert putting.result(SOON) == 4

@@ -414,7 +414,7 @@ def test_names_that_cannot_be(make, wrong):
 
 
 def test_there_is_room_for_sixty_three(make):
-    """63 subscriptions fit; the next one is told what to do, and a place that was freed is used again."""
+    """63 subscriptions fit; the next one is told what to do, and an entry that was freed is used again."""
     store = make()
     store.put([b"1", b"2"])
     for i in range(63):

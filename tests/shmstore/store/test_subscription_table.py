@@ -13,7 +13,7 @@ import pytest
 import shmstore.store.subscription_table
 from shmstore import EventStore, PositionNotFound, StoreFull, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.memory.layout import SubscriptionState
-from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, PLACES, PUT, STATE_OF
+from shmstore.ring.cursors import ACK_OF, ENTRIES, FLOOR, GET_OF, PUT, STATE_OF
 from tests.shmstore.commands import until
 from tests.shmstore.samples import contents
 
@@ -49,12 +49,12 @@ def killed_at(k: int, name: str, action: Any) -> bool:
 
 
 def sane(store: EventStore) -> None:
-    """ack <= get <= put for every place that counts; somebody always holds events back."""
+    """ack <= get <= put for every entry that counts; somebody always holds events back."""
     words = store.segment.words
-    active = [place for place in range(words[PLACES]) if words[STATE_OF[place]] & 1]
+    active = [entry for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] & 1]
     assert active
-    for place in active:
-        assert words[ACK_OF[place]] <= words[GET_OF[place]] <= words[PUT]
+    for entry in active:
+        assert words[ACK_OF[entry]] <= words[GET_OF[entry]] <= words[PUT]
 
 
 def lines(name: str, prepare: Any, action: Any, verify: Any) -> int:
@@ -196,7 +196,7 @@ def test_a_producer_without_room_mends_the_table(make, attach):
     for leave in ("joining", "stand-in"):
         store.put([b"1", b"2", b"3", b"4"])
         if leave == "joining":
-            words[PLACES] = 3
+            words[ENTRIES] = 3
             words[ACK_OF[2]] = words[GET_OF[2]] = words[PUT] - 4
             words[STATE_OF[2]] = SubscriptionState.JOINING
         else:
@@ -205,7 +205,7 @@ def test_a_producer_without_room_mends_the_table(make, attach):
         reader.ack(reader.get(timeout=0))
         store.put([b"5", b"6", b"7", b"8"], timeout=0)
         reader.ack(reader.get(timeout=0))
-        assert [words[STATE_OF[place]] for place in range(3)] == [0, 1, 0]
+        assert [words[STATE_OF[entry]] for entry in range(3)] == [0, 1, 0]
 
 
 def test_a_start_the_floor_has_passed(make):

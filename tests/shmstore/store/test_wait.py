@@ -48,7 +48,7 @@ def handled(handler: Callable[[int, Any], None], number: int = signal.SIGALRM, a
 
 
 def armed(reader: Subscription) -> bool:
-    return reader.store.segment.words[WANTED_OF[reader.place]] != DISARMED
+    return reader.store.segment.words[WANTED_OF[reader.entry]] != DISARMED
 
 
 def until_armed(reader: Subscription) -> None:
@@ -157,7 +157,7 @@ def test_a_long_wait_shows_that_its_reader_lives(waiter, start, monkeypatch):
     """A reader gives its heartbeat each time that it goes to sleep, and is woken in a later sleep as in the first."""
     monkeypatch.setattr("shmstore.store.subscription.WAIT_SLICE", 0.005)
     store, reader = waiter()
-    heartbeat = subscription_word(reader.place, "heartbeat_ms")
+    heartbeat = subscription_word(reader.entry, "heartbeat_ms")
     store.segment.words[heartbeat] = 0
     waiting = start(reader.get)
     for _ in range(3):
