@@ -13,7 +13,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     split.pxi   Splitter: packets to runs of events
     fold.pxi    the checksum of half-put transactions
     known.pxi   what a stream knows of a table
-    stream.pxi  Stream: the usual events of a transaction, all else handed to Python
+    fast_path.pxi  FastPath: the usual events of a transaction, all else handed to Python
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
 the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
@@ -41,7 +41,7 @@ include "fold.pxi"
 include "buffer.pxi"
 include "split.pxi"
 include "known.pxi"
-include "stream.pxi"
+include "fast_path.pxi"
 
 
 def use_width(int size):

@@ -1,4 +1,4 @@
-# What a stream knows of a table: its map, and the plans for its rows; and texts in growing buffers.
+# What a fast path knows of a table: its map, and the plans for its rows; and texts in growing buffers.
 
 cdef class Plan:
     """What a rows event of one kind, with certain columns present, becomes."""

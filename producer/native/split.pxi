@@ -51,7 +51,7 @@ cdef class Chunk:
 
 
 cdef class Run:
-    """Whole events in one piece of memory, in order; made by `Splitter`, used up by `Stream`."""
+    """Whole events in one piece of memory, in order; made by `Splitter`, used up by `FastPath`."""
 
     cdef Chunk chunk
     cdef Buffer events

@@ -24,7 +24,7 @@ from shmstore.producer.filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.sql.classify import Kind, Statement, classify
 from shmstore.producer.transactions.buffer import TransactionBuffer
-from shmstore.producer.transactions.fast_path import Stream, feed_payload, known_table
+from shmstore.producer.transactions.fast_path import FastPath, feed_payload, known_table
 from shmstore.producer.transactions.writer import NO_PROPS, EventWriter, Tail
 from shmstore.sql_tokens import USUAL
 
@@ -100,7 +100,7 @@ class EventDecoder:
         take.update(dict.fromkeys(ROWS_EVENTS, self._rows))
         take.update(dict.fromkeys(_HARMLESS, lambda raw: None))
         self._take = take
-        self._stream = Stream(self) if compiled else None
+        self._stream = FastPath(self) if compiled else None
         self.forget_tables: Callable[[], None] = self._stream.forget_tables if self._stream is not None else lambda: None
 
     # ------------------------------------------------------------ the stream

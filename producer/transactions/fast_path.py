@@ -1,4 +1,4 @@
-"""The Python side of the compiled stream (`producer/native/stream.pxi`), where that is there.
+"""The Python side of the compiled stream (`producer/native/fast_path.pxi`), where that is there.
 
 The compiled side handles the usual events of a transaction by itself. The state of the stream belongs to `EventDecoder` and
 `EventWriter`; it is lent out while a run of events is handled (`enter`) and given back before an event is surfaced, when a
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from shmstore.producer.transactions.decoder import EventDecoder
 
 
-class Stream:
+class FastPath:
     """One decoder's compiled stream."""
 
     def __init__(self, decoder: EventDecoder) -> None:
         self._decoder = decoder
-        self._stream = compiled.Stream(self, decoder.writer.buffer)
+        self._stream = compiled.FastPath(self, decoder.writer.buffer)
         self.forget_tables = self._stream.forget_tables
         self.run = self._stream.run
 

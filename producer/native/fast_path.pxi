@@ -1,10 +1,10 @@
-# Stream: handles the usual events of a run, and hands all else to Python.
+# FastPath: handles the usual events of a run, and hands all else to Python.
 #
 # The usual events are those of a plain transaction: GTID, BEGIN, table maps seen before, rows, XID. Everything else is
 # surfaced: handed as a RawEvent to the decoder in Python, which shares its state with this one. Before an event is
 # surfaced the state is written out to the Python objects (`leave`), afterwards it is read again (`enter`).
 
-cdef class Stream:
+cdef class FastPath:
     """Handles runs for one `EventDecoder`; `python` is the decoder's side: `surface(code, ...)`, `enter()`, `leave(...)`."""
 
     cdef object python
