@@ -12,13 +12,15 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
     split.pxi   Splitter: packets to runs of events
     fold.pxi    the checksum of half-put transactions
-    known.pxi   what a stream knows of a table
+    known.pxi   what a fast path knows of a table
+    state.pxi   TransactionState: where the stream stands, and how far its transaction has come
     fast_path.pxi  FastPath: the usual events of a transaction, all else handed to Python
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
 the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -29,6 +31,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
+
+from shmstore.event import Position
 
 include "../../shmstore/native/utf8.pxi"
 include "pack.pxi"
@@ -41,6 +45,7 @@ include "fold.pxi"
 include "buffer.pxi"
 include "split.pxi"
 include "known.pxi"
+include "state.pxi"
 include "fast_path.pxi"
 
 

@@ -1,47 +1,31 @@
 # FastPath: handles the usual events of a run, and hands all else to Python.
 #
 # The usual events are those of a plain transaction: GTID, BEGIN, table maps seen before, rows, XID. Everything else is
-# surfaced: handed as a RawEvent to the decoder in Python, which shares its state with this one. Before an event is
-# surfaced the state is written out to the Python objects (`leave`), afterwards it is read again (`enter`).
+# surfaced: handed as a RawEvent to the decoder in Python, which works on the same state and buffer.
 
 cdef class FastPath:
-    """Handles runs for one `EventDecoder`; `python` is the decoder's side: `surface(code, ...)`, `enter()`, `leave(...)`."""
+    """Handles runs for one `EventDecoder`; `python` is the decoder's side: `surface`, `plan`, `cut`."""
 
     cdef object python
+    cdef TransactionState state
     cdef TransactionBuffer buffer
     cdef list tables
     cdef Buffer second               # images after an UPDATE
     cdef Chunk chunk                 # where the events of this run lie
     cdef bytes begin_tail            # a BEGIN seen before, from behind thread id and execution time on
     cdef int64_t begin_microsecond
-    # the state that is shared with Python
-    cdef bint open, usual            # `usual`: nothing is going on that only Python knows
-    cdef int64_t offset, begun, order, events, rows
-    cdef uint32_t file_number
-    cdef Buffer file, transaction, gtids
-    cdef bint named                  # the transaction's name is its GTID
-    # the executed set, where it is one run of numbers of one source: its text up to the last number
-    cdef bytes source, prefix
-    cdef uint64_t last, first_new
-    cdef bint has_set
-    cdef Buffer after, props         # of the event being written: the set with its transaction in it, and its props
+    cdef Buffer after, props         # of the event being written: the executed set with its transaction in it, and its props
 
-    def __cinit__(self, python, TransactionBuffer buffer):
-        self.python, self.buffer = python, buffer
+    def __cinit__(self, python, TransactionState state, TransactionBuffer buffer):
+        self.python, self.state, self.buffer = python, state, buffer
         self.tables = [None] * TABLES
         memset(&self.second, 0, sizeof(Buffer))
-        memset(&self.file, 0, sizeof(Buffer))
-        memset(&self.transaction, 0, sizeof(Buffer))
-        memset(&self.gtids, 0, sizeof(Buffer))
         memset(&self.after, 0, sizeof(Buffer))
         memset(&self.props, 0, sizeof(Buffer))
         self.begin_tail = b""
 
     def __dealloc__(self):
         free_buffer(&self.second)
-        free_buffer(&self.file)
-        free_buffer(&self.transaction)
-        free_buffer(&self.gtids)
         free_buffer(&self.after)
         free_buffer(&self.props)
 
@@ -54,44 +38,23 @@ cdef class FastPath:
         cdef Event* event = <Event*>run.events.data
         cdef Event* end = event + run.events.size // sizeof(Event)
         cdef Chunk outer = self.chunk  # a compressed transaction's own events are run while it is surfaced
-        self.enter()
+        cdef bint usual = self.state.usual()
         self.chunk = run.chunk
+        self.buffer.settle()
         try:
             while event < end:
-                if not self.usual or not self.take(event):
+                if not usual or not self.take(event):
                     self.surface(event)
+                    usual = self.state.usual()
                 event += 1
         finally:
             self.chunk = outer
             run.use_up()
             self.buffer.note_time()
-            self.leave()
-
-    # ------------------------------------------------------------ state
-
-    cdef int enter(self) except -1:
-        cdef bytes file, transaction, gtids
-        (
-            self.usual, self.open, file, self.file_number, self.offset, self.begun, self.order, transaction, self.named,
-            gtids, self.events, self.rows, self.has_set, self.source, self.prefix, self.last,
-        ) = self.python.enter()
-        set_text(&self.file, file)
-        set_text(&self.transaction, transaction)
-        set_text(&self.gtids, gtids)
-        self.first_new = 0
-        return self.buffer.settle()
-
-    cdef int leave(self) except -1:
-        self.python.leave(
-            self.open, self.offset, self.begun, self.order, text_of(&self.transaction), self.named, text_of(&self.gtids),
-            self.events, self.rows, self.source, self.first_new, self.last,
-        )
-        return 0
 
     cdef int surface(self, Event* event) except -1:
         cdef const uint8_t* head = event.start
         cdef int code = head[4]
-        self.leave()
         if code == CODE_PAYLOAD:  # may be as large as its transaction: not copied
             body = memoryview(self.chunk)[head + HEADER - self.chunk.memory : event.stop - self.chunk.memory]
         else:
@@ -108,7 +71,7 @@ cdef class FastPath:
         elif code == CODE_QUERY and table is not None:
             self.begin_microsecond = table
             self.begin_tail = PyBytes_FromStringAndSize(<char*>head + HEADER + 8, event.stop - head - HEADER - 8)
-        return self.enter()
+        return self.buffer.settle()  # where it was taken from meanwhile
 
     cdef int remember(self, object found, bytes body) except -1:
         cdef Table table = Table.__new__(Table)
@@ -127,35 +90,31 @@ cdef class FastPath:
         cdef const uint8_t* body = head + HEADER
         cdef size_t size = event.stop - body
         cdef int code = head[4]
-        cdef int64_t offset = self.offset
+        cdef TransactionState state = self.state
+        cdef int64_t offset = state.offset
+        cdef uint32_t position = little(head + 13, 4)
         cdef bint done = False
         if event.stop < body or little(head + 17, 2) & FLAG_ARTIFICIAL:
             return False
-        self.advance(<uint32_t>little(head + 13, 4))
+        if position:
+            state.advance(position)
         if code == CODE_TABLE_MAP:
             done = self.known(body, size)
         elif 23 <= code <= 25 or 30 <= code <= 32:
-            done = self.open and self.take_rows(event, code, body, size)
+            done = state.open and self.take_rows(event, code, body, size)
         elif code == CODE_XID:
-            done = self.open and self.events > 0 and size >= 8 and self.take_xid(event, body)
+            done = state.open and state.events > 0 and size >= 8 and self.take_xid(event, body)
         elif code == CODE_MARIADB_GTID:
-            done = self.begun < 0 and size >= 13 and not body[12] & (1 | 64 | 128) and self.take_mariadb_gtid(event, body)
+            done = not state.in_transaction and size >= 13 and not body[12] & (1 | 64 | 128) and self.take_mariadb_gtid(event, body)
         elif code == CODE_GTID:
-            done = self.begun < 0 and size >= 25 and 0 < <int64_t>little(body + 17, 8) and self.take_gtid(event, body)
+            done = not state.in_transaction and size >= 25 and 0 < <int64_t>little(body + 17, 8) and self.take_gtid(event, body)
         elif code == CODE_ANONYMOUS_GTID:
-            done = self.begun < 0 and self.take_anonymous(event)
+            done = not state.in_transaction and self.take_anonymous(event)
         elif code == CODE_QUERY:
-            done = not self.open and self.begun >= 0 and self.take_begin(event, body, size)
+            done = state.in_transaction and not state.open and self.take_begin(event, body, size)
         if not done:
-            self.offset = offset
+            state.offset = offset
         return done
-
-    cdef inline void advance(self, uint32_t end) noexcept:
-        """Its log_pos has 32 bits, a file can be longer: wraps are counted."""
-        cdef int64_t place
-        if end:
-            place = self.offset & ~<int64_t>0xFFFFFFFF | end
-            self.offset = place if place >= self.offset else place + (<int64_t>1 << 32)
 
     cdef bint known(self, const uint8_t* body, size_t size) except -1:
         if size < 8:
@@ -167,22 +126,22 @@ cdef class FastPath:
         return <size_t>PyBytes_GET_SIZE(seen) == size and memcmp(PyBytes_AS_STRING(seen), body, size) == 0
 
     cdef bint take_mariadb_gtid(self, Event* event, const uint8_t* body) except -1:
-        cdef Buffer* name = &self.transaction
+        cdef Buffer* name = &self.state.name_text
         name.size = 0
         put_digits(name, little(body + 8, 4))
         put_byte(name, c"-")
         put_digits(name, little(event.start + 5, 4))
         put_byte(name, c"-")
         put_digits(name, little(body, 8))
-        self.begin(event, True)
+        self.state.begin_named(True, event.length)
+        self.state.opened()
         self.props.size = 0
         put_byte(&self.props, 0x80)
         self.write(event, ENTRY_BEGIN, 0, NULL)
-        self.open = True
         return True
 
     cdef bint take_gtid(self, Event* event, const uint8_t* body) except -1:
-        cdef Buffer* name = &self.transaction
+        cdef Buffer* name = &self.state.name_text
         cdef const char* digits = b"0123456789abcdef"
         cdef uint8_t* to
         cdef int i
@@ -198,74 +157,44 @@ cdef class FastPath:
         to[0] = c":"
         name.size = 37
         put_digits(name, little(body + 17, 8))
-        self.begin(event, True)
+        self.state.begin_named(True, event.length)
         return True
 
     cdef bint take_anonymous(self, Event* event) except -1:
-        cdef Buffer* name = &self.transaction
-        name.size = 0
-        put_raw(name, self.file.data, self.file.size)
-        put_byte(name, c":")
-        put_digits(name, self.offset - event.length)
-        self.begin(event, False)
+        self.state.begin_named(False, event.length)
         return True
-
-    cdef void begin(self, Event* event, bint named) noexcept:
-        self.begun = self.offset - event.length
-        self.named = named
-        self.order = self.events = self.rows = 0
 
     cdef bint take_begin(self, Event* event, const uint8_t* body, size_t size) except -1:
         cdef bytes tail = self.begin_tail
         if size < 8 or <size_t>PyBytes_GET_SIZE(tail) != size - 8 or memcmp(PyBytes_AS_STRING(tail), body + 8, size - 8) != 0 or not size - 8:
             return False
+        self.state.opened()
         self.props.size = 0
         put_byte(&self.props, 0x81)
         put_prop(&self.props, b"thread_id", little(body, 4))
         self.write(event, ENTRY_BEGIN, self.begin_microsecond // 1000, NULL)
-        self.open = True
         return True
 
     cdef bint take_xid(self, Event* event, const uint8_t* body) except -1:
-        cdef bint counts = self.named and self.has_set
-        if self.buffer.part > 0 or (counts and not self.is_next()):
+        cdef TransactionState state = self.state
+        cdef bint counts = state.has_gtid and state.gtid_set is not None
+        if self.buffer.part > 0 or (counts and not state.is_next()):
             return False
         if counts:
-            set_text(&self.after, self.prefix)
-            put_digits(&self.after, self.last + 1)
+            state.write_next(&self.after)
         self.props.size = 0
         put_byte(&self.props, 0x83)
         put_prop(&self.props, b"xid", little(body, 8))
-        put_prop(&self.props, b"events", self.events)
-        put_prop(&self.props, b"rows", self.rows)
-        self.order += 1
+        put_prop(&self.props, b"events", state.events)
+        put_prop(&self.props, b"rows", state.rows)
+        state.order += 1
         # The set advances once the event is written: a part that is cut before it must not be resumed behind it.
-        self.write(event, ENTRY_END, 0, &self.after if counts else &self.gtids)
+        self.write(event, ENTRY_END, 0, &self.after if counts else &state.gtids_text)
         self.buffer.end_full(SLOT_TRANSACTION_END)
         if counts:
-            self.last += 1
-            self.first_new = self.first_new or self.last
-            self.gtids, self.after = self.after, self.gtids
-        self.open = self.named = False
-        self.begun = -1
-        self.transaction.size = 0
-        self.order = self.events = self.rows = 0
+            state.count_up(&self.after)
+        state.close()
         return True
-
-    cdef bint is_next(self) noexcept:
-        """Whether this transaction's GTID is the next number of the set's one source."""
-        cdef char due[20]
-        cdef bytes source = self.source
-        cdef size_t digits, size
-        if source is None:
-            return False
-        size = PyBytes_GET_SIZE(source)
-        digits = write_digits(due, self.last + 1)
-        return (
-            self.transaction.size == size + 1 + digits
-            and memcmp(self.transaction.data, PyBytes_AS_STRING(source), size) == 0
-            and memcmp(self.transaction.data + size + 1, due, digits) == 0
-        )
 
     # ------------------------------------------------------------ rows
 
@@ -282,7 +211,7 @@ cdef class FastPath:
             return False
         table = <Table>found
         if not table.passes:
-            self.order += 1
+            self.state.order += 1
             return True
         if not table.plain:
             return False
@@ -299,14 +228,13 @@ cdef class FastPath:
         plan = self.plan(table, code, p, width)
         if plan is None:
             return False
-        self.order += 1
+        self.state.order += 1
         count = self.write_rows(event, table, plan, p + width, end)
         if count < 0:
-            self.order -= 1
+            self.state.order -= 1
             return False  # the decoder in Python says what is wrong with it
         if count:
-            self.events += 1
-            self.rows += count
+            self.state.count(count)
         if self.second.room > LARGE:
             free_buffer(&self.second)
         return True
@@ -384,19 +312,20 @@ cdef class FastPath:
 
     cdef int head(self, Event* event, int entry, int type_, int64_t more_ms, Buffer* gtids) except -1:
         """Begin an event: format, and the header up to `row`."""
+        cdef TransactionState state = self.state
         cdef Buffer* out = &self.buffer.payloads.buffer
         cdef uint8_t* to
-        reserve(out, 128 + self.file.size + self.transaction.size + (0 if gtids == NULL else gtids.size))
+        reserve(out, 128 + state.file_text.size + state.name_text.size + (0 if gtids == NULL else gtids.size))
         to = write_raw(out.data + out.size, <const uint8_t*>b"\x94\x01\x9f", 3)
         to = write_unsigned(to, entry)
         to = write_unsigned(to, type_)
-        to = write_text(to, self.file.data, self.file.size)
-        to = write_unsigned(to, self.offset)
+        to = write_text(to, state.file_text.data, state.file_text.size)
+        to = write_unsigned(to, state.offset)
         to = write_unsigned(to, event.length)
         to = write_unsigned(to, little(event.start, 4) * 1000 + more_ms)
         to = write_unsigned(to, little(event.start + 5, 4))
-        to = write_text(to, self.transaction.data, self.transaction.size)
-        to = write_unsigned(to, self.order)
+        to = write_text(to, state.name_text.data, state.name_text.size)
+        to = write_unsigned(to, state.order)
         to = write_unsigned(to, self.buffer.part)
         to = write_text(to, b"", 0) if gtids == NULL else write_text(to, gtids.data, gtids.size)
         to = write_unsigned(to, 0)
@@ -421,10 +350,8 @@ cdef class FastPath:
         cdef size_t size = buffer.payloads.buffer.size - before
         buffer.payloads.buffer.size = before
         if buffer.too_large(size):
-            self.leave()
             self.python.cut()
-            self.enter()
             return False
         buffer.payloads.buffer.size = before + size
-        buffer.put_slot(little(event.start, 4) * 1000 + more_ms, self.offset, self.file_number, <uint32_t>size, rows, entry, type_)
+        buffer.put_slot(little(event.start, 4) * 1000 + more_ms, self.state.offset, self.state.file_number, <uint32_t>size, rows, entry, type_)
         return True

@@ -82,7 +82,7 @@ cdef int _put_number(Buffer* out, bint negative, uint64_t value) except -1:
     return 0
 
 
-cdef inline int _put_signed(Buffer* out, int64_t value) except -1:
+cdef inline int put_signed(Buffer* out, int64_t value) except -1:
     return _put_number(out, value < 0, <uint64_t>-value if value < 0 else <uint64_t>value)
 
 
@@ -134,7 +134,7 @@ cdef int put_json(Json* json, Buffer* out, int kind, int64_t at, int depth, tupl
         return put_quoted(out, json.data + at, length)
     if kind in (5, 7, 9):
         _need(json, at, 2 << (kind - 5) // 2)
-        return _put_signed(out, signed_little(json.data + at, 2 << (kind - 5) // 2))
+        return put_signed(out, signed_little(json.data + at, 2 << (kind - 5) // 2))
     if kind in (6, 8, 10):
         _need(json, at, 2 << (kind - 6) // 2)
         return _put_number(out, False, little(json.data + at, 2 << (kind - 6) // 2))
@@ -190,11 +190,11 @@ cdef int _put_container(Json* json, Buffer* out, int kind, int64_t at, int depth
         if type_ == 4:
             _put_literal(out, offset & 0xFF)
         elif type_ == 5:
-            _put_signed(out, signed_little(json.data + start, 2))
+            put_signed(out, signed_little(json.data + start, 2))
         elif type_ == 6:
             _put_number(out, False, offset & 0xFFFF)
         elif type_ == 7 and width == 4:
-            _put_signed(out, signed_little(json.data + start, 4))
+            put_signed(out, signed_little(json.data + start, 4))
         elif type_ == 8 and width == 4:
             _put_number(out, False, offset)
         else:

@@ -30,7 +30,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.start.places import Places, join_places, lowest_places, place_text, split_places
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush, resized
-from shmstore.producer.transactions.writer import Tail
+from shmstore.producer.transactions.state import Tail
 
 SECOND = 1.0
 

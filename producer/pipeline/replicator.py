@@ -39,7 +39,7 @@ from shmstore.producer.start.schema_history import keep_history
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.seal import Seal
-from shmstore.producer.transactions.writer import Tail
+from shmstore.producer.transactions.state import Tail
 
 Handler = Callable[[list[Event]], list[Event] | None]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from shmstore import EntryType, Event, EventType, SlotFlag
 from shmstore.encoding.codec import Header, encode_stored
-from shmstore.producer.transactions.writer import EventWriter
+from shmstore.producer.transactions.buffer import TransactionBuffer
+from shmstore.producer.transactions.state import TransactionState
 
 EVENT_BYTES = 64 << 10  # of rows, as the server sent them, in one event
 
@@ -20,9 +21,9 @@ class ReadEvents:
     producer that dies behind such an event leaves a transaction open; `close` ends it.
     """
 
-    def __init__(self, writer: EventWriter, limit: int, server_id: int = 0) -> None:
+    def __init__(self, state: TransactionState, buffer: TransactionBuffer, limit: int, server_id: int = 0) -> None:
         """`limit`: the bytes that the store holds."""
-        self._writer, self._alone, self._server_id = writer, limit // 2, server_id
+        self._state, self._buffer, self._alone, self._server_id = state, buffer, limit // 2, server_id
         self._order = self._begun = self._events = self._rows = self._now = 0
         self._open = False
         self._props: dict[str, str] = {}
@@ -37,8 +38,8 @@ class ReadEvents:
         props: dict[str, str],
     ) -> None:
         """Write `rows`, which took `size` bytes on the way, behind `last`, the newest event of the store."""
-        writer, self._props = self._writer, props
-        same = last is not None and (last.position.file, last.position.offset) == (writer.file, writer.offset)
+        state, self._props = self._state, props
+        same = last is not None and (last.position.file, last.position.offset) == (state.file, state.offset)
         self._order = last.order + 1 if last is not None and same else 0
         most = max(1, len(rows) * EVENT_BYTES // max(1, size))
         for at in range(0, len(rows), most):
@@ -68,11 +69,11 @@ class ReadEvents:
             props={"snapshot": last.props["snapshot"]},
         )
         slot = (last.time_ms, position.offset, position.file_number, 0, int(EntryType.END) | int(EventType.READ) << 8)
-        self._writer.buffer.add(encode_stored(header, None, None), slot)
-        self._writer.buffer.end(int(SlotFlag.TRANSACTION_END))
+        self._buffer.add(encode_stored(header, None, None), slot)
+        self._buffer.end(int(SlotFlag.TRANSACTION_END))
 
     def _event(self, database: str, schema: bytes, rows: Sequence[Any]) -> None:
-        buffer, body = self._writer.buffer, [None, None, None, rows]
+        buffer, body = self._buffer, [None, None, None, rows]
         if not self._open:
             self._begin()
         payload = self._payload(EntryType.ROWS, schema, body, database)
@@ -98,25 +99,25 @@ class ReadEvents:
     def _end(self) -> None:
         self._props, props = {**self._props, "events": str(self._events), "rows": str(self._rows)}, self._props
         self._add(self._payload(EntryType.END), EntryType.END)
-        self._writer.buffer.end(int(SlotFlag.TRANSACTION_END))
+        self._buffer.end(int(SlotFlag.TRANSACTION_END))
         self._open, self._props = False, props
 
     def _payload(self, entry: EntryType, schema: bytes | None = None, body: list[Any] | None = None, database: str = "") -> bytes:
-        writer = self._writer
-        transaction = f"{writer.file}:{writer.offset}:{self._begun}"
+        state = self._state
+        transaction = f"{state.file}:{state.offset}:{self._begun}"
         self._now = time.time_ns() // 1_000_000
         header = Header(
             int(entry),
             int(EventType.READ),
-            writer.file,
-            writer.offset,
+            state.file,
+            state.offset,
             length=0,
             time_ms=self._now,
             server_id=self._server_id,
             transaction=transaction,
             order=self._order,
-            part=writer.buffer.part,
-            gtids=writer.gtids,
+            part=self._buffer.part,
+            gtids=state.gtids,
             row=0,
             database=database,
             sql="",
@@ -125,7 +126,7 @@ class ReadEvents:
         return encode_stored(header, schema, body)
 
     def _add(self, payload: bytes, entry: EntryType, rows: int = 0) -> None:
-        writer = self._writer
+        state = self._state
         kind = int(entry) | int(EventType.READ) << 8
-        writer.buffer.add(payload, (self._now, writer.offset, writer.file_number, rows, kind))
+        self._buffer.add(payload, (self._now, state.offset, state.file_number, rows, kind))
         self._order += 1

@@ -89,7 +89,7 @@ class Snapshot:
         self.progress = self._file.load() or Progress(store.epoch)
         self._session: Session | None = None
         self._server: Server | None = None
-        self._read_events = ReadEvents(decoder.writer, store.limit_bytes)
+        self._read_events = ReadEvents(decoder.state, decoder.buffer, store.limit_bytes)
         self._shape: tuple[Task, _Shape] | None = None
         self._chunk: _Chunk | None = None
         self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
@@ -119,7 +119,8 @@ class Snapshot:
         self._drop()
         self._server, self._heard, self._disturbed, self._pause = server, False, 0, 0.0
         self._backoff.reset()
-        self._read_events = ReadEvents(self._decoder.writer, self._store.limit_bytes, int(server.variables.get("server_id") or 0))
+        server_id = int(server.variables.get("server_id") or 0)
+        self._read_events = ReadEvents(self._decoder.state, self._decoder.buffer, self._store.limit_bytes, server_id)
         last = self._store.latest_event
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
             self._read_events.close(last)  # a former producer died there; its rows are read again
@@ -253,8 +254,8 @@ class Snapshot:
 
     def _at_end(self) -> bool:
         """Whether the stream is between two transactions, and the store ends inside none."""
-        writer = self._decoder.writer
-        return bool(writer.file) and not self._decoder.in_transaction and writer.tail is None
+        state = self._decoder.state
+        return bool(state.file) and not state.in_transaction and state.tail is None
 
     def _behind_readers(self) -> bool:
         """Whether a reader had acked, in an earlier life of the store, what the stream has yet to bring again."""

@@ -14,7 +14,7 @@ from shmstore import Event, EventStore, Position, PositionNotFound
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.gtid import ExecutedSet
-from shmstore.producer.transactions.writer import Tail
+from shmstore.producer.transactions.state import Tail
 
 
 class Start(NamedTuple):

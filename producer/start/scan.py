@@ -102,7 +102,7 @@ def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[Boundary]:
             continue
         real = bool(raw.end) and not raw.flags & ARTIFICIAL_FLAG
         if real and raw.code == EventCode.ROTATE:
-            decoder.writer.advance(raw.end)  # its own end, before it leads to the next file
+            decoder.state.advance(raw.end)  # its own end, before it leads to the next file
         position = decoder.position
         decoder.feed(raw)
         if real and not decoder.in_transaction:

@@ -1,4 +1,4 @@
-"""A checksum of what the store has of a transaction, so that a restarted producer passes over the same events and no others.
+"""A checksum of what the store has of a transaction, so that a restarted producer replays the same events and no others.
 
 It goes into the props of the last event of a put that ends inside a transaction: ``checksum``, two numbers of eight hex digits:
 of the options that decide what an event holds, and of the events themselves. Headers are left out, but for what the event
@@ -18,7 +18,8 @@ from shmstore.encoding.codec import pack, split_stored
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush
-from shmstore.producer.transactions.writer import UNSEALED, Tail, fold
+from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.writer import UNSEALED, fold
 
 _OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
 _FORMAT = 2  # bytes before an event's header

@@ -4,23 +4,22 @@
 options: by it a restarted producer knows which events of a half-put transaction are in the store. For that, the last
 event of every part but the last carries where the transaction began, in its props: ``resume``. It is the last event of a
 put, too, because two parts never fit into one, and has a place for a checksum of all events of the transaction so far, which
-`seal` fills in: what is passed over must be the same.
+`seal` fills in: what is replayed must be the same.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
-from shmstore import EntryType, EventType, Position, SlotFlag
+from shmstore import EntryType, EventType, SlotFlag
 from shmstore.encoding.codec import Header, encode_stored, pack, split_stored
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
+from shmstore.producer.transactions.state import NO_PROPS, Tail, TransactionState
 
-NO_PROPS: dict[str, str] = {}
 UNSEALED = "?" * 16  # in the place of a checksum
-_WRAP = 1 << 32
 
 
 def fold(checksum: int, order: int, type_: int, database: str, sql: str, schema: bytes | None, body: bytes | memoryview) -> int:
@@ -29,63 +28,19 @@ def fold(checksum: int, order: int, type_: int, database: str, sql: str, schema:
     return zlib.crc32(body, zlib.crc32(schema or b"", checksum))
 
 
-class Tail(NamedTuple):
-    """The last event of a store, where it stands inside a transaction."""
-
-    transaction: str
-    order: int
-    part: int
-    source: str = ""  # whose transaction it is, in a store of several
-    checksum: str = ""  # of the transaction's events up to this one, as `seal` writes it; empty: not known
-
-    @classmethod
-    def of(cls, header: Header) -> Tail:
-        """Return the tail that an event is, by its header in stored form."""
-        props = header.props
-        return cls(header.transaction, header.order, header.part, props.get("source", ""), props.get("checksum", ""))
-
-
 class EventWriter:
-    """Where the stream stands, and the transaction being written."""
+    """Writes the events of one stream; `state` says where it stands."""
 
-    __slots__ = ("before", "begun", "buffer", "file", "file_number", "gtids", "offset", "order", "passed", "tail", "transaction")
+    __slots__ = ("buffer", "state")
 
-    def __init__(self, buffer: TransactionBuffer) -> None:
-        self.buffer = buffer
-        self.file, self.offset, self.file_number = "", 0, 0
-        self.gtids = ""  # the executed set as text, as of the last commit
-        self.tail: Tail | None = None  # where the store ends inside the transaction that is read again
-        self.forget()
-
-    def forget(self) -> None:
-        """The transaction is over, or never was."""
-        self.transaction = ""
-        self.begun: int | None = None  # offset where its first event begins; None: there is no transaction
-        self.order = 0
-        self.passed = 0  # checksum of the events that the store has already
-        self.before = self.gtids
-
-    def move(self, file: str, offset: int) -> None:
-        """Go to another place."""
-        if file != self.file:
-            self.file, self.file_number = file, Position(file, 0).file_number
-        self.offset = offset
-
-    def advance(self, end: int) -> None:
-        """Go on to the end of an event. Its log_pos has 32 bits, a file can be longer: wraps are counted."""
-        place = self.offset & ~(_WRAP - 1) | end
-        self.offset = place if place >= self.offset else place + _WRAP
-
-    def name(self, gtid: str, length: int) -> None:
-        """A transaction begins, with an event of `length` bytes that ends here."""
-        self.begun = self.offset - length
-        self.transaction = gtid or f"{self.file}:{self.begun}"
-        self.before = self.gtids
+    def __init__(self, buffer: TransactionBuffer, state: TransactionState) -> None:
+        self.buffer, self.state = buffer, state
 
     @property
     def part_is_out(self) -> bool:
         """Whether a part of the open transaction has left the buffer, now or in an earlier life."""
-        return self.buffer.part > 0 or (self.tail is not None and self.tail.transaction == self.transaction)
+        state = self.state
+        return self.buffer.part > 0 or (state.tail is not None and state.tail.transaction == state.transaction)
 
     def write(
         self,
@@ -103,24 +58,24 @@ class EventWriter:
         microsecond: int = 0,
     ) -> None:
         """Add an event that ends here to the open transaction, unless the store has it already."""
-        buffer = self.buffer
-        if self.tail is not None:
-            if self.order <= self.tail.order:
-                self._pass_over(self.tail, entry, fold(self.passed, self.order, int(type_), database, sql, schema, pack(body)))
+        buffer, state = self.buffer, self.state
+        if state.tail is not None:
+            if state.order <= state.tail.order:
+                self._replay(state.tail, entry, fold(state.replayed, state.order, int(type_), database, sql, schema, pack(body)))
                 return
-            self._compare(self.tail)
-            buffer.part = max(buffer.part, self.tail.part + 1)
+            self._compare(state.tail)
+            buffer.part = max(buffer.part, state.tail.part + 1)
         time_ms = raw.timestamp * 1000 + microsecond // 1000
         header = Header(
             int(entry),
             int(type_),
-            self.file,
-            self.offset,
+            state.file,
+            state.offset,
             raw.length,
             time_ms,
             raw.server_id,
-            self.transaction,
-            self.order,
+            state.transaction,
+            state.order,
             buffer.part,
             gtids,
             0,
@@ -132,41 +87,37 @@ class EventWriter:
         if buffer.overflows(len(payload)):
             self.cut()
             payload = encode_stored(header._replace(part=buffer.part), schema, body)
-        buffer.add(payload, (time_ms, self.offset, self.file_number, rows, int(entry) | int(type_) << 8))
+        buffer.add(payload, (time_ms, state.offset, state.file_number, rows, int(entry) | int(type_) << 8))
 
-    def _pass_over(self, tail: Tail, entry: EntryType, checksum: int) -> None:
+    def _replay(self, tail: Tail, entry: EntryType, checksum: int) -> None:
         if entry is EntryType.END:
-            raise self._differs(tail, f"it ends with event {self.order}")
-        self.passed = checksum
+            raise self._differs(tail, f"it ends with event {self.state.order}")
+        self.state.replayed = checksum
 
     def _compare(self, tail: Tail) -> None:
         """The first event that the store does not have: those before it must be what the store has."""
-        if tail.checksum and int(tail.checksum[8:], 16) != self.passed:
+        if tail.checksum and int(tail.checksum[8:], 16) != self.state.replayed:
             raise self._differs(tail, "its events up to there are others")
-        self.tail = tail._replace(checksum="")
+        self.state.tail = tail._replace(checksum="")
 
     def _differs(self, tail: Tail, how: str) -> TransactionBroken:
         return TransactionBroken(
             f"the store ends inside transaction {tail.transaction}, behind its event {tail.order}, but on this server {how}: a replica "
             "may group rows otherwise (binlog_row_event_max_size, binlog_row_image); let the producer read from the server it had, or "
-            "start anew with a new store"
+            "start again with a new store"
         )
 
     def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
         header, schema, body = split_stored(self.buffer.last)
-        resume = f"{self.file}:{self.begun} {self.before}".rstrip()
+        resume = f"{self.state.file}:{self.state.begun} {self.state.gtids}".rstrip()
         props = {**header.props, "resume": resume, "checksum": UNSEALED}
         self.buffer.replace_last(encode_stored(header._replace(props=props), schema, body))
         self.buffer.cut()
 
     def end(self, flag: SlotFlag, *, empty: bool = False) -> None:
         """The last event written ends the transaction; one that is `empty` may be left out."""
-        self.buffer.end(flag, empty=empty and self.tail is None and self.buffer.part == 0)
-        self.tail = None
-        self.forget()
-
-    def discard(self) -> None:
-        """Forget the open transaction, of which nothing was put."""
-        self.buffer.discard()
-        self.forget()
+        state = self.state
+        self.buffer.end(flag, empty=empty and state.tail is None and self.buffer.part == 0)
+        state.tail = None
+        state.over()

@@ -31,7 +31,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.start.places import join_places, lowest_places, split_places
 from shmstore.producer.start.resume import Resume
 from shmstore.producer.transactions.buffer import Flush
-from shmstore.producer.transactions.writer import Tail
+from shmstore.producer.transactions.state import Tail
 
 TODAY = 2_000_000_000
 

@@ -17,7 +17,8 @@ from shmstore.producer.native_code import COMPILED
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer, new_buffer
 from shmstore.producer.transactions.seal import Seal
-from shmstore.producer.transactions.writer import EventWriter, Tail
+from shmstore.producer.transactions.state import Tail, TransactionState
+from shmstore.producer.transactions.writer import EventWriter
 
 RAW = RawEvent(16, 1_700_000_000, 7, 40, 0, 0, b"")
 
@@ -26,10 +27,10 @@ def write(writer: EventWriter, sizes: list[int], *, number: int, empty: bool = F
     """One transaction with a statement of each of `sizes` bytes."""
     for order, size in enumerate([0, *sizes, 0]):
         entry = EntryType.BEGIN if order == 0 else EntryType.END if order == len(sizes) + 1 else EntryType.ROWS
-        writer.order = order
-        writer.advance(writer.offset + 40)
+        writer.state.order = order
+        writer.state.advance(writer.state.offset + 40)
         if order == 0:
-            writer.name(f"uuid:{number}", 40)
+            writer.state.begin(f"uuid:{number}", 40)
         writer.write(RAW, entry, EventType.QUERY, sql="x" * size, rows=1)
     writer.end(SlotFlag.TRANSACTION_END, empty=empty)
 
@@ -59,11 +60,11 @@ def test_parts_and_flushes(transactions: list[list[int]], most_events: int, most
     """Nothing is lost or reordered; a flush is within its bounds unless one event alone is larger; a transaction that fits
     is never split; parts count up and all but the last say where the transaction began."""
     buffer = TransactionBuffer(events=most_events, size=most_bytes)
-    writer = EventWriter(buffer)
-    writer.move("binlog.000003", 4)
+    writer = EventWriter(buffer, TransactionState())
+    writer.state.move("binlog.000003", 4)
     for number, sizes in enumerate(transactions):
         write(writer, sizes, number=number)
-        writer.gtids = f"uuid:0-{number}"
+        writer.state.gtids = f"uuid:0-{number}"
     flushes = drain(buffer)
     events = [event for flush in flushes for event in flush]
     assert [(event.transaction, event.order) for event in events] == [
@@ -95,8 +96,8 @@ def test_parts_and_flushes(transactions: list[list[int]], most_events: int, most
 def test_an_event_larger_than_the_buffer_goes_alone() -> None:
     """Whatever its size, an event passes; it shares its part and its flush with no other."""
     buffer = TransactionBuffer(events=100, size=1000)
-    writer = EventWriter(buffer)
-    writer.move("binlog.000001", 4)
+    writer = EventWriter(buffer, TransactionState())
+    writer.state.move("binlog.000001", 4)
     write(writer, [10, 5000, 10], number=1)
     assert [len(flush) for flush in drain(buffer)] == [2, 1, 2]
 
@@ -104,7 +105,7 @@ def test_an_event_larger_than_the_buffer_goes_alone() -> None:
 def test_small_transactions_share_a_flush() -> None:
     """What is ready together leaves together."""
     buffer = TransactionBuffer(events=100, size=100_000)
-    writer = EventWriter(buffer)
+    writer = EventWriter(buffer, TransactionState())
     for number in range(5):
         write(writer, [10], number=number)
     assert not buffer.full
@@ -116,8 +117,8 @@ def test_small_transactions_share_a_flush() -> None:
 def test_a_tail_is_passed_over(order: int, part: int) -> None:
     """Of a transaction that stands half in the store the events up to its tail are left out; the parts count on from there."""
     buffer = TransactionBuffer(events=100, size=100_000)
-    writer = EventWriter(buffer)
-    writer.tail = Tail("uuid:1", order, part)
+    writer = EventWriter(buffer, TransactionState())
+    writer.state.tail = Tail("uuid:1", order, part)
     write(writer, [1, 2, 3, 4, 5, 6], number=1)
     write(writer, [1], number=2)
     events = [event for flush in drain(buffer) for event in flush]
@@ -134,8 +135,8 @@ def test_what_is_passed_over_is_compared(cut: int, then: str) -> None:
 
     def parts(sizes: list[int], tail: Tail | None) -> list[Flush]:
         buffer, seal = TransactionBuffer(events=2, size=100_000), Seal(settings)
-        writer = EventWriter(buffer)
-        writer.tail = seal.begin(tail)
+        writer = EventWriter(buffer, TransactionState())
+        writer.state.tail = seal.begin(tail)
         if tail is None:
             write(writer, [1], number=0)
         write(writer, sizes, number=1)
@@ -231,7 +232,7 @@ def test_savepoints() -> None:
 def test_empty_transactions() -> None:
     """Of empty transactions one in so many passes; a full one passes always and starts the count again."""
     buffer = TransactionBuffer(events=100, size=100_000, empty_events=3, empty_seconds=1000)
-    writer = EventWriter(buffer)
+    writer = EventWriter(buffer, TransactionState())
     for number in range(10):
         write(writer, [], number=number, empty=number != 4)
     names = [event.transaction for flush in drain(buffer) for event in flush if event.entry is EntryType.END]
@@ -241,7 +242,7 @@ def test_empty_transactions() -> None:
 def test_the_last_empty_transaction_passes_when_it_is_quiet() -> None:
     """The position reaches the end of filtered traffic without waiting for more of it."""
     buffer = TransactionBuffer(events=100, size=100_000, empty_events=1000, empty_seconds=0.1)
-    writer = EventWriter(buffer)
+    writer = EventWriter(buffer, TransactionState())
     write(writer, [1], number=0)
     for number in range(1, 6):
         write(writer, [], number=number, empty=True)
@@ -257,13 +258,13 @@ def test_the_last_empty_transaction_passes_when_it_is_quiet() -> None:
 def test_an_empty_transaction_does_not_pass_inside_another() -> None:
     """One held back stays so while a part of a later transaction has left."""
     buffer = TransactionBuffer(events=2, size=100_000, empty_events=1000, empty_seconds=0.0)
-    writer = EventWriter(buffer)
+    writer = EventWriter(buffer, TransactionState())
     buffer._empty_seconds = 1000.0
     write(writer, [], number=0, empty=True)
     buffer._empty_seconds = 0.0
-    writer.name("uuid:1", 40)
+    writer.state.begin("uuid:1", 40)
     for order in range(4):
-        writer.order = order
+        writer.state.order = order
         writer.write(RAW, EntryType.ROWS if order else EntryType.BEGIN)
     assert len(drain(buffer)) == 1
     buffer.tick()
@@ -273,12 +274,12 @@ def test_an_empty_transaction_does_not_pass_inside_another() -> None:
 @pytest.mark.parametrize(("start", "ends"), [(0xFFFFFF00, [0x10, 0x90]), (5 << 32, [4, 900])])
 def test_positions_beyond_4_gib(start: int, ends: list[int]) -> None:
     """A log_pos has 32 bits; in a longer file the position goes on counting."""
-    writer = EventWriter(TransactionBuffer(events=10, size=1000))
-    writer.move("binlog.000001", start)
+    writer = EventWriter(TransactionBuffer(events=10, size=1000), TransactionState())
+    writer.state.move("binlog.000001", start)
     seen = []
     for end in ends:
-        writer.advance(end)
-        seen.append(writer.offset)
+        writer.state.advance(end)
+        seen.append(writer.state.offset)
     assert seen == sorted(seen)
     assert all(offset >= start and offset & 0xFFFFFFFF == end for offset, end in zip(seen, ends, strict=True))
     assert Position("binlog.000001", seen[-1]).order > Position("binlog.000001", start).order
@@ -290,11 +291,11 @@ def test_the_compiled_checksum_is_the_same(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(40):
         buffer = TransactionBuffer(events=1000, size=10_000_000)
-        writer = EventWriter(buffer)
-        writer.move("binlog.000001", 4)
-        writer.name("uuid:1", 0)
+        writer = EventWriter(buffer, TransactionState())
+        writer.state.move("binlog.000001", 4)
+        writer.state.begin("uuid:1", 0)
         for order in range(rng.choice((1, 3, 300))):
-            writer.order = rng.choice((order, order * 1000, order * 10**8, 2**40))
+            writer.state.order = rng.choice((order, order * 1000, order * 10**8, 2**40))
             body = [[rng.randbytes(rng.choice((0, 3, 40, 300, 70_000 if order < 3 else 9)))]]
             schema = rng.randbytes(rng.choice((20, 255, 256, 66_000 if order < 3 else 30)))
             sql = rng.choice(("", "", "", "ALTER TABLE t ADD x int"))

@@ -18,7 +18,7 @@ from shmstore.producer.filter import TableFilter
 from shmstore.producer.gtid import GtidSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.producer.transactions.writer import Tail
+from shmstore.producer.transactions.state import Tail
 from tests.producer.running import execute
 from tests.servers.server import Server, start_server
 
