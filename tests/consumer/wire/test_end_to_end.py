@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore
-from shmstore.consumer.formats import canal
+from shmstore.consumer.formats import canal_values
 from shmstore.consumer.wire.protocol import messages as m
 from tests.consumer.wire.harness import PackagedClient, RawClient, ServerThread, entries
 from tests.producer.running import running, wait_for_position
@@ -28,10 +28,10 @@ def eight_hours_ahead() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC-8")
         time.tzset()
-        canal._local.cache_clear()
+        canal_values._local.cache_clear()
         yield
     time.tzset()
-    canal._local.cache_clear()
+    canal_values._local.cache_clear()
 
 
 @contextmanager
