@@ -3,7 +3,7 @@
     +----------------------+ 0
     | header               |  what never changes, then one cache line for each word that some process writes
     +----------------------+ HEADER.itemsize
-    | subscription table   |  SUBSCRIPTIONS entries of one record; entry 0 keeps the events while nobody subscribes
+    | subscription table   |  SUBSCRIPTIONS entries of one record; entry 0 keeps the events while nobody subscribes, or is the log's
     +----------------------+ page boundary (FIXED_SIZE)
     | ends   int64[P]      |  bytes put so far, this event included: where its payload ends in the arena
     | rows   int64[P]      |  rows put so far, this event included
@@ -28,13 +28,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 MAGIC: Final = b"SHMSTORE"
-VERSION: Final = 3
+VERSION: Final = 4
 PAGE: Final = mmap.PAGESIZE
 LINE: Final = 64
 
 SUBSCRIPTIONS: Final = 64
 NAME_BYTES: Final = 64
 SOURCE_BYTES: Final = 256
+HOME_BYTES: Final = 1024
 DISARMED: Final = 2**63 - 1
 MAX_SEQUENCE: Final = 2**63 - 1 - 2**32
 MAX_CAPACITY: Final = 2**26
@@ -51,11 +52,13 @@ class BatchMode(IntEnum):
 
 
 class StoreFlag(IntFlag):
-    """Options of a store, fixed at creation."""
+    """Options of a store, fixed at creation. With LOG, entry 0 of the subscription table is the log's: its ack is the last event that is
+    written there, and what the ring may give up follows that one alone."""
 
     DDL_ISOLATION = 1
     EVICT = 2
     CHECKSUM = 4
+    LOG = 8
 
 
 class SlotFlag(IntFlag):
@@ -155,6 +158,15 @@ HEADER: Final = _record(
     [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
     [("start_offset", "<i8"), ("start_file", f"S{SOURCE_BYTES}")],  # every event of this epoch after here is or was in the store
     [("lock", "<i8")],  # what those who want the table's lock sleep on
+    [
+        ("log_first", "<i8"),  # oldest event kept in the log; written by the keeper under the table's lock
+        ("log_bytes", "<i8"),  # of its files; by the keeper
+        ("log_oldest_ms", "<i8"),  # event time of the oldest event kept; by the keeper
+        ("log_error", "<i8"),  # errno of the last append, 0 where it succeeded; by the keeper
+    ],
+    # last event known to be on disk, by the keeper; the one that somebody wants there, by anybody; and what the keeper sleeps on
+    [("synced", "<i8"), ("sync_wanted", "<i8"), ("keeper", "<i8")],
+    [("log_size", "<i8"), ("log_keep_ms", "<i8"), ("home", f"S{HOME_BYTES}")],  # of the log, fixed at creation
 )
 
 SUBSCRIPTION: Final = _record(

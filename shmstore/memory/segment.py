@@ -343,6 +343,9 @@ def _first_header(options: Options, sizes: Sizes) -> bytes:
     header["entries"] = 1
     header["put"] = header["floor"] = header["oversized"] = options.first - 1
     header["ack_wanted"] = layout.DISARMED
+    header["log_first"], header["synced"], header["sync_wanted"] = options.first, options.first - 1, options.first - 1
+    header["log_size"], header["log_keep_ms"] = options.log_size, round(options.log_keep * 1000)
+    header["home"] = options.home.encode()
     return header.tobytes()
 
 

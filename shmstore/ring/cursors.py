@@ -13,6 +13,7 @@ from shmstore.memory.layout import (
     ABSURD,
     DISARMED,
     SUBSCRIPTIONS,
+    StoreFlag,
     SubscriptionState,
     header_word,
     subscription_word,
@@ -31,6 +32,11 @@ GET_OF: Final = tuple(subscription_word(entry, "get") for entry in range(SUBSCRI
 ACK_OF: Final = tuple(subscription_word(entry, "ack") for entry in range(SUBSCRIPTIONS))
 WANTED_OF: Final = tuple(subscription_word(entry, "wanted") for entry in range(SUBSCRIPTIONS))
 ACTIVE: Final = int(SubscriptionState.ACTIVE)
+LOGGED: Final = ACK_OF[0]  # in a store with a log: the last event that is written there
+LOG_FIRST: Final = header_word("log_first")
+SYNCED: Final = header_word("synced")
+SYNC_WANTED: Final = header_word("sync_wanted")
+LOG: Final = int(StoreFlag.LOG)
 ABSURD_BYTES: Final = 2**62
 
 
@@ -49,11 +55,21 @@ def cursor_at(views: Views, sequence: int) -> Cursor:
     return Cursor(sequence, views.ends[at], views.rows[at], int(views.slots["time"][at]))
 
 
+def spared(views: Views) -> int:
+    """Return the last event that the ring may give up: what the log has, or without a log what every subscription has acked."""
+    return views.words[LOGGED] if views.flags & LOG else slowest_ack(views)
+
+
+def oldest_kept(views: Views) -> int:
+    """Return the first event that a reader can still get: the log's oldest, or without a log the first that somebody has not acked."""
+    return views.words[LOG_FIRST] if views.flags & LOG else slowest_ack(views) + 1
+
+
 def slowest_ack(views: Views) -> int:
     """Return the lowest ack of the subscriptions, joining ones included.
 
-    There is always one: entry 0 stands in while nobody is subscribed. A look that falls between two changes of the table
-    may find none; it then learns nothing new.
+    Without a log there is always one: entry 0 stands in while nobody is subscribed. A look that falls between two changes of the
+    table may find none; it then learns nothing new.
     """
     words = views.words
     acks = [words[ACK_OF[entry]] for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] & 1]
