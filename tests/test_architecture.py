@@ -31,6 +31,7 @@ LAYERS = {
         "memory",
         "encoding",
         "ring",
+        "log",
         "store",
     ),
     "shmstore.producer": (

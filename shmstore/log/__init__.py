@@ -1,0 +1,1 @@
+"""The log behind the ring: the events of a store on disk, in files."""
