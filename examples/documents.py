@@ -1,7 +1,4 @@
-"""All tables in one stream, rows as VARIANT, read by path and without a schema: ``python examples/documents.py STORE CHECKPOINT``.
-
-With a spool (``shmstore spool STORE --directory DIR``) as a third word the stream reads there, and may be away for days.
-"""
+"""All tables in one stream, rows as VARIANT, read by path and without a schema: ``python examples/documents.py STORE CHECKPOINT``."""
 
 import sys
 
@@ -25,6 +22,5 @@ def changes(spark: SparkSession, store: str, **options: str) -> DataFrame:
 if __name__ == "__main__":
     session = SparkSession.builder.master("local[*]").config(map=session_settings()).getOrCreate()
     register(session)
-    options = {"spool": sys.argv[3]} if len(sys.argv) > 3 else {}
-    stream = changes(session, sys.argv[1], **options).writeStream.format("console")
+    stream = changes(session, sys.argv[1]).writeStream.format("console")
     stream.option("checkpointLocation", sys.argv[2]).start().awaitTermination()

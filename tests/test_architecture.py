@@ -38,7 +38,7 @@ LAYERS = {
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
-    "shmstore.consumer": ("consumer", "formats", "tail spool metrics", "spark wire"),
+    "shmstore.consumer": ("consumer", "formats", "tail metrics", "spark wire"),
     "shmstore.consumer.spark": ("ddl options", "decode", "source", "replicate"),
     "shmstore.consumer.wire": ("protocol", "encoding", "session", "server"),
 }
@@ -75,7 +75,7 @@ OWNERS = {
     "zstandard": ("producer/binlog/compression.py",),
     "pyspark": ("consumer/spark/",),
     "py4j": ("consumer/spark/",),
-    "pyarrow": ("shmstore/encoding/", "consumer/spool.py", "consumer/spark/"),
+    "pyarrow": ("shmstore/encoding/", "consumer/spark/"),
     "pandas": ("consumer/spark/",),
     "deltalake": ("consumer/spark/replicate/",),
     "google": ("consumer/wire/protocol/",),

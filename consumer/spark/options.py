@@ -25,7 +25,6 @@ FORMATS = ("delta", "parquet", "jdbc")  # of copies
 
 HELP = {
     "store": "name of the store (required)",
-    "spool": "folder that `shmstore spool` fills: read the store's events there instead of in the ring (none)",
     "storePath": "folder of a store that is a file on disk; default: shared memory",
     "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
     "tables": f"{TABLE_FORMS} (*)",
@@ -123,7 +122,6 @@ class Options:
     zero_dates: str
     store_timeout: float
     state_directory: str | None
-    spool: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
@@ -167,7 +165,6 @@ class Options:
             zero_dates=_choice(given, "zerodates", ZERO_DATES, "fail"),
             store_timeout=_seconds(given, "storetimeout", 60.0),
             state_directory=given.get("statedirectory"),
-            spool=given.get("spool"),
         )
 
     @property

@@ -275,20 +275,6 @@ def secret(file: str | None, variable: str) -> str:
         return lines.read().rstrip("\r\n")
 
 
-def spool(options: argparse.Namespace) -> int:
-    """`shmstore spool`."""
-    from shmstore.consumer.spool import Spool
-
-    with (
-        attach(options) as store,
-        Spool(store, options.directory, options.subscription, options.file_size << 20) as writer,
-        on_signal(writer.stop) as came,
-    ):
-        written = writer.run(options.interval)
-    say(f"{options.store}: wrote {written} events into {options.directory}")
-    return ended(came)
-
-
 def spark(options: argparse.Namespace) -> int:
     """`shmstore spark`: its own command line parses the rest, so that spark-submit has the same."""
     from shmstore.consumer.spark.__main__ import main as run_spark
@@ -446,6 +432,6 @@ def unsubscribe(options: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, parser.Run] = {
     command.__name__: command
-    for command in (produce, run, doctor, snapshot, tail, spool, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
+    for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
 }
 FILLS: dict[str, parser.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}

@@ -126,15 +126,6 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             store=False,
         )
     )
-    _spool(
-        command(
-            "spool",
-            "keep writing a store's events to files, for readers that are away for longer than the ring holds",
-            "  shmstore spool orders --directory /var/spool/orders",
-            "Spark reads the files with .option('spool', '/var/spool/orders'). A file is removed once every such query "
-            "has read it.",
-        )
-    )
     command(
         "spark",
         "run a Spark program over a store, such as `replicate`: a copy of every table",
@@ -224,19 +215,6 @@ def _tail(sub: Parser) -> None:
     form.add_argument("--format", choices=FORMATS, default="json", help="form of the documents (default: json)")
     form.add_argument("--schemas", action="store_true", help="debezium: add its schema to each document")
     form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
-
-
-def _spool(sub: Parser) -> None:
-    sub.add_argument("--directory", required=True, metavar="DIR", help="folder for the files; created if it does not exist")
-    sub.add_argument("--subscription", default="spool", metavar="NAME", help="subscription to read as (default: spool)")
-    sub.add_argument(
-        "--interval",
-        type=seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="write a file this often, or earlier when it is full (default: 1)",
-    )
-    sub.add_argument("--file-size", type=whole, default=64, metavar="MB", help="largest file, in encoded megabytes (default: 64)")
 
 
 def _serve(sub: Parser) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from shmstore import EventStore, SchemaUnknown, state_directory
 from shmstore.atomic_file import replace
 from shmstore.consumer.spark.options import Options
-from shmstore.consumer.spark.source.spool_reader import find_schema
 from shmstore.consumer.spark.source.subscription_owner import attach
 from shmstore.encoding.codec import decode_schema, encode_schema, split_stored
 from shmstore.event import EntryType, TableSchema
@@ -26,12 +25,9 @@ def find_table(options: Options) -> TableSchema:
     database, table = options.tables.one.split(".", 1)
     folder = Path(options.state_directory or state_directory()) / options.store / "tables"
     kept = folder / f"{database}.{table}.msgpack"
-    if options.spool is not None:
-        found, there = find_schema(options, database, table), ""
-    else:
-        with attach(options, 0.0) as store:
-            found = newest_schema(store, database, table)
-            there = "" if found is not None or kept.exists() else _what_is_there(store, f"{database}.{table}")
+    with attach(options, 0.0) as store:
+        found = newest_schema(store, database, table)
+        there = "" if found is not None or kept.exists() else _what_is_there(store, f"{database}.{table}")
     if found is not None:
         blob = encode_schema(found)
         if not kept.exists() or kept.read_bytes() != blob:

@@ -19,7 +19,6 @@ from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_gro
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
 from shmstore.consumer.spark.source.schema_lookup import find_table
-from shmstore.consumer.spark.source.spool_reader import SpoolBatchReader, SpoolReader
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from shmstore.consumer.spark.source.subscription_owner import attach
 
@@ -48,14 +47,10 @@ class ShmStoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of micro-batches."""
-        if self._parsed.spool is not None:
-            return SpoolReader(self._decoder)
         return StreamReader(self._decoder)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of what the store, or its spool, holds now."""
-        if self._parsed.spool is not None:
-            return SpoolBatchReader(self._decoder)
+        """Return the reader of what the store holds now."""
         return BatchReader(self._decoder)
 
 

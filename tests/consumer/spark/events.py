@@ -62,21 +62,6 @@ class Binlog:
         """One transaction that deletes `rows`."""
         return self.transaction((EventType.DELETE, tuple(Row(row, None) for row in rows)), table=table)
 
-    def snapshot(self, *rows: tuple[Any, ...], table: TableSchema = ORDERS) -> list[Event]:
-        """A chunk of a snapshot: a transaction of READ events, all of them where the stream stands, with the GTIDs that it has there."""
-        at, name = Position("binlog.000001", self.offset, f"0-1-{self.number}"), f"binlog.000001:{self.offset}:0"
-        made = (
-            (EntryType.BEGIN, {}),
-            (EntryType.ROWS, {"table": table, "rows": tuple(Row(None, row) for row in rows)}),
-            (EntryType.END, {}),
-        )
-        return [
-            Event(
-                entry, EventType.READ, at, 1_700_000_000_000 + self.offset, 1, 0, name, order, database=table.database, **values
-            )
-            for order, (entry, values) in enumerate(made)
-        ]
-
     def ddl(self, sql: str, type_: EventType = EventType.ALTER, database: str = "shop") -> list[Event]:
         """One DDL."""
         self.number += 1

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from shmstore import EventStore, PositionNotFound, ShmStoreError
+from shmstore import EventStore, PositionNotFound
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
@@ -22,7 +22,6 @@ from shmstore.consumer.spark.source.foreach import each_batch
 from shmstore.consumer.spark.source.multi_source import is_group
 from shmstore.consumer.spark.source.source import BatchReader
 from shmstore.consumer.spark.source.stream_reader import StreamReader
-from shmstore.consumer.spool import Spool, pieces
 from tests.consumer.spark.events import ORDERS
 from tests.consumer.spark.sources import FILES, Group, Transaction, keys, merged, transactions
 
@@ -307,15 +306,3 @@ def test_a_loop_names_them_too(store_name: str, recreate: Any) -> None:
     assert calls == 2
     assert taken(found) == [key for one in order for key in keys(one)]
     assert found[0]["seq"].startswith("b/")
-
-
-def test_a_spool_refuses_it(tmp_path: Path, store_name: str, recreate: Any) -> None:
-    """After the store was re-created it cannot know what it has; so it writes nothing, and acks nothing."""
-    store, group = recreate(16)
-    spool = Spool(store, tmp_path / "spool")
-    put(store, group, [Transaction("a", 1, ((1,),))])
-    with pytest.raises(ShmStoreError, match=r"holds several sources.* a spool keeps one source"):
-        spool.step(0)
-    assert store.subscriptions()[0].lag_events == 5
-    spool.close()
-    assert pieces(tmp_path / "spool") == []

@@ -1,10 +1,9 @@
-"""A query owns its subscription, in the ring and in a spool."""
+"""A query owns its subscription."""
 
 from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,22 +12,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from shmstore import EventStore, PositionNotFound, SubscriptionInUse
 from shmstore.consumer.spark.source import subscription_owner
 from shmstore.consumer.spark.source.source import ShmStoreSource
-from shmstore.consumer.spool import Spool
 from tests.consumer.spark.events import Binlog, order_row
 
 
-@pytest.fixture(params=["ring", "spool"])
-def readers(
-    request: pytest.FixtureRequest, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path
-) -> tuple[Any, Any]:
+@pytest.fixture
+def readers(store: EventStore, store_name: str, binlog: Binlog) -> tuple[Any, Any]:
     """Two readers of one subscription, of which the first owns it."""
-    options = {"store": store_name, "tables": "shop.orders"}
     store.put(binlog.insert(order_row(1)))
-    if request.param == "spool":
-        options["spool"] = str(tmp_path / "spool")
-        with Spool(store, tmp_path / "spool") as spool:
-            spool.step(0)
-    source = ShmStoreSource(options)
+    source = ShmStoreSource({"store": store_name, "tables": "shop.orders"})
     first, second = source.streamReader(source.schema()), source.streamReader(source.schema())
     first.initialOffset()
     return first, second
