@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: real servers, started once a session, fresh databases on them, and the seed of what is random.
+"""Fixtures that all tests share: real servers, started once a session, fresh databases on them, stores, and the seed of what is random.
 
 A run tells about the commit, not about luck: each test's seed comes from its name, the same on every machine. `SHMSTORE_SEED=random`
 draws a fresh one, `SHMSTORE_SEED=<n>` repeats that of a failed test (it is printed there); Hypothesis follows. Long runs, which nothing
@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `tests.servers.server`, from wherever pytest was called
 
+from shmstore import EventStore  # noqa: E402
 from tests.servers.server import Server, start_server  # noqa: E402
 
 _numbers = itertools.count(1)
@@ -57,6 +58,29 @@ def seed(request: pytest.FixtureRequest) -> int:
         chosen = int(SEED) if SEED else zlib.crc32(node.nodeid.encode())
     print(f"SHMSTORE_SEED={chosen}")
     return chosen
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own, for it and for the processes that it starts."""
+    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store_name() -> Iterator[str]:
+    """A name for a store, removed after the test."""
+    name = f"test-{os.getpid()}-{next(_numbers)}"
+    yield name
+    if name in EventStore.names():
+        EventStore.unlink(name)
+
+
+@pytest.fixture
+def store(store_name: str) -> Iterator[EventStore]:
+    """A store of 1024 events."""
+    with EventStore.create(store_name, capacity=1024) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

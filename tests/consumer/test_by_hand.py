@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,24 +15,7 @@ from shmstore.consumer import Consumer
 from tests.consumer.test_consumer import acked, transaction
 from tests.shmstore.test_atomic_file import room_for
 
-_numbers = itertools.count(1)
-
-
-def free_name() -> str:
-    return f"byhand{os.getpid()}_{next(_numbers)}"
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def store() -> Iterator[EventStore]:
-    name = free_name()
-    with EventStore.create(name, capacity=256) as made:
-        yield made
-    EventStore.unlink(name)
+pytestmark = pytest.mark.usefixtures("state")
 
 
 def test_acks_one_by_one(store: EventStore) -> None:
@@ -209,51 +191,43 @@ def test_a_disk_that_stays_full(store: EventStore) -> None:
 
 
 @pytest.mark.parametrize("own_folder", [False, True])
-def test_a_checkpoint_that_is_too_old(tmp_path: Path, own_folder: bool) -> None:
+def test_a_checkpoint_that_is_too_old(tmp_path: Path, store_name: str, own_folder: bool) -> None:
     """Where a store made again begins too late, the error says what the place came from and what to do, and that does it."""
-    name = free_name()
     checkpoint = tmp_path / "own" if own_folder else True
-    with EventStore.create(name, capacity=256) as store:
+    with EventStore.create(store_name, capacity=256) as store:
         store.put(transaction(0))
-        with Consumer(name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
+        with Consumer(store_name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
             assert len(list(consumer)) == 1
-    EventStore.unlink(name)
-    try:
-        with EventStore.create(name, capacity=256) as store:
-            store.claim(start=Position("binlog.000001", 8000))
-            store.put(transaction(8))
-            with pytest.raises(PositionNotFound, match=rf"`shmstore snapshot {name} --tables") as refused:
-                Consumer(name, "audit", checkpoint=checkpoint)
-            command = re.search(rf"`shmstore (unsubscribe {name} audit)` lets it begin as a new one", str(refused.value))
-            if own_folder:
-                file = tmp_path / "own" / name / "audit.json"
-                assert f"{file}: removing that file lets it begin as a new one" in str(refused.value)
-                file.unlink()
-            else:
-                assert command is not None
-                assert main(command[1].split()) == 0
-            with Consumer(name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
-                assert [batch.first for batch in consumer] == [0]
-    finally:
-        EventStore.unlink(name)
-
-
-def test_an_evicted_reader(tmp_path: Path) -> None:
-    """A loop whose subscription was evicted ends with an error that names the command, after which it begins again."""
-    name = free_name()
-    with EventStore.create(name, capacity=4, lag="evict", evict_after=0.0) as store:
-        try:
-            consumer = Consumer(name, "slow", timeout=0, limit_events=1)
-            store.put(transaction(0))
-            next(consumer)
-            store.put(transaction(1))
-            with pytest.raises(SubscriptionLost) as lost:
-                next(consumer)
-            consumer.close()
-            command = re.search(rf"`shmstore (unsubscribe {name} slow)`", str(lost.value))
+    EventStore.unlink(store_name)
+    with EventStore.create(store_name, capacity=256) as store:
+        store.claim(start=Position("binlog.000001", 8000))
+        store.put(transaction(8))
+        with pytest.raises(PositionNotFound, match=rf"`shmstore snapshot {store_name} --tables") as refused:
+            Consumer(store_name, "audit", checkpoint=checkpoint)
+        command = re.search(rf"`shmstore (unsubscribe {store_name} audit)` lets it begin as a new one", str(refused.value))
+        if own_folder:
+            file = tmp_path / "own" / store_name / "audit.json"
+            assert f"{file}: removing that file lets it begin as a new one" in str(refused.value)
+            file.unlink()
+        else:
             assert command is not None
             assert main(command[1].split()) == 0
-            with Consumer(name, "slow", timeout=0) as consumer:
-                assert [batch.last for batch in consumer] == [2, 3, 4, 5]
-        finally:
-            EventStore.unlink(name)
+        with Consumer(store_name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
+            assert [batch.first for batch in consumer] == [0]
+
+
+def test_an_evicted_reader(store_name: str) -> None:
+    """A loop whose subscription was evicted ends with an error that names the command, after which it begins again."""
+    with EventStore.create(store_name, capacity=4, lag="evict", evict_after=0.0) as store:
+        consumer = Consumer(store_name, "slow", timeout=0, limit_events=1)
+        store.put(transaction(0))
+        next(consumer)
+        store.put(transaction(1))
+        with pytest.raises(SubscriptionLost) as lost:
+            next(consumer)
+        consumer.close()
+        command = re.search(rf"`shmstore (unsubscribe {store_name} slow)`", str(lost.value))
+        assert command is not None
+        assert main(command[1].split()) == 0
+        with Consumer(store_name, "slow", timeout=0) as consumer:
+            assert [batch.last for batch in consumer] == [2, 3, 4, 5]

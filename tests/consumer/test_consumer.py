@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,9 @@ from shmstore.consumer import Consumer
 from shmstore.consumer.consumer import IDLE_SECONDS
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 
+pytestmark = pytest.mark.usefixtures("state")
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = TableSchema("shop", "orders", (Column("id", "bigint", nullable=False), Column("note", "varchar")), (0,))
-_numbers = itertools.count(1)
 
 
 def transaction(number: int, rows: int = 1) -> list[Event]:
@@ -41,20 +39,6 @@ def transaction(number: int, rows: int = 1) -> list[Event]:
         )
     end = Position("binlog.000001", 1000 * (number + 1), f"0-1-{number}")
     return [*made, Event(EntryType.END, EventType.NONE, end, number, transaction=name, order=1 + rows)]
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store() -> Iterator[EventStore]:
-    name = f"consumer{os.getpid()}_{next(_numbers)}"
-    with EventStore.create(name, capacity=256) as made:
-        yield made
-    EventStore.unlink(name)
 
 
 def acked(store: EventStore, subscription: str = "audit") -> int:
@@ -322,16 +306,15 @@ def test_interrupts_lose_nothing(store: EventStore, seed: int) -> None:
         process.wait()
 
 
-def test_checkpoint_outlives_the_store(state: Path) -> None:
+def test_checkpoint_outlives_the_store(store_name: str, state: Path) -> None:
     """A subscription resumes after its last acked transaction even when the segment was removed and filled again."""
-    name = f"consumer{os.getpid()}_{next(_numbers)}"
     for again in range(2):
-        with EventStore.create(name, capacity=256) as store:
+        with EventStore.create(store_name, capacity=256) as store:
             for number in range(4):
                 store.put(transaction(number))
-            with Consumer(name, "audit", limit_events=3, timeout=0) as consumer:
+            with Consumer(store_name, "audit", limit_events=3, timeout=0) as consumer:
                 batches = [batch.events[1].transaction for batch in (consumer if again else itertools.islice(consumer, 2))]
-        EventStore.unlink(name)
+        EventStore.unlink(store_name)
         assert batches == (["0-1-2", "0-1-3"] if again else ["0-1-0", "0-1-1"])
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
 

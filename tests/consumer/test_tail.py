@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import threading
@@ -19,8 +18,6 @@ from shmstore.consumer.tail import Peek, tables, tail
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.start_position import Start
 
-_numbers = itertools.count(1)
-
 
 def change(number: int, table: str = "orders", note: str = "n") -> Event:
     schema = TableSchema("shop", table, (Column("id", "bigint", nullable=False), Column("note", "varchar")), (0,))
@@ -33,11 +30,9 @@ def ddl(sql: str, database: str = "shop") -> Event:
 
 
 @pytest.fixture
-def store() -> Iterator[EventStore]:
-    name = f"tail{os.getpid()}_{next(_numbers)}"
-    with EventStore.create(name, capacity=64) as made:
+def store(store_name: str) -> Iterator[EventStore]:
+    with EventStore.create(store_name, capacity=64) as made:
         yield made
-    EventStore.unlink(name)
 
 
 def reader(store: EventStore, limit: int = 2) -> Consumer:

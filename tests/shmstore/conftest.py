@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -74,6 +76,27 @@ def start() -> Iterator[Callable[..., Future[Any]]]:
     """Run a call in a thread of its own."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         yield pool.submit
+
+
+@pytest.fixture
+def interrupted() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Run a call that waits, once for Ctrl-C and once for SIGTERM: each must end it, by what the signal's handler raises."""
+
+    def handler(signum: int, frame: object) -> None:
+        raise SystemExit(143) if signum == signal.SIGTERM else KeyboardInterrupt
+
+    def interrupt(call: Callable[[], object]) -> None:
+        for number, error in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+            timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, number))
+            timer.start()
+            with pytest.raises(error):
+                call()
+            timer.join()
+
+    old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield interrupt
+    for number, before in old.items():
+        signal.signal(number, before)
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""Events, stores and one Spark session a module, shared by the Spark tests."""
+"""Events and one Spark session, shared by the Spark tests."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from shmstore import EventStore
 from tests.consumer.spark.events import Binlog
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -24,26 +20,8 @@ def binlog() -> Binlog:
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_state(state: Path) -> None:
     """Checkpoints of subscriptions go into the test's own folder."""
-    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store_name() -> Iterator[str]:
-    """A name for a store, removed after the test."""
-    name = f"sparktest-{os.getpid()}-{next(_numbers)}"
-    yield name
-    if name in EventStore.names():
-        EventStore.unlink(name)
-
-
-@pytest.fixture
-def store(store_name: str) -> Iterator[EventStore]:
-    """A store of 1024 events."""
-    with EventStore.create(store_name, capacity=1024) as made:
-        yield made
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from types import FrameType
 from typing import Any
@@ -531,26 +530,12 @@ def test_an_interrupt_between_any_two_lines_of_a_put(name, how):
     assert k > 10
 
 
-def test_an_interrupt_ends_a_put_that_waits(make):
+def test_an_interrupt_ends_a_put_that_waits(make, interrupted):
     """Ctrl-C and SIGTERM end a wait for room at once; nothing was stored, and the store goes on."""
     store = make(capacity=4)
     reader = store.subscribe("a")
     store.put([b"1", b"2", b"3", b"4"])
-
-    def handler(signum: int, frame: object) -> None:
-        raise SystemExit(143) if signum == signal.SIGTERM else KeyboardInterrupt
-
-    old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for number, error in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
-            timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, number))
-            timer.start()
-            with pytest.raises(error):
-                store.put(b"5", timeout=SOON)
-            timer.join()
-    finally:
-        for number, handler_ in old.items():
-            signal.signal(number, handler_)
+    interrupted(lambda: store.put(b"5", timeout=SOON))
     assert store.newest == 3
     reader.ack(reader.get(timeout=0))
     assert store.put(b"5", timeout=0) == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -92,25 +91,11 @@ def test_waiting_for_some_and_for_many(make, attach, start, no_slices):
     assert len(waiting.result(SOON)) == 3
 
 
-def test_an_interrupt_ends_a_wait(make):
+def test_an_interrupt_ends_a_wait(make, interrupted):
     """Ctrl-C and SIGTERM end a waiting get at once; nothing was taken, and the next get works."""
     store = make()
     reader = store.subscribe("a")
-
-    def handler(signum: int, frame: object) -> None:
-        raise SystemExit(143) if signum == signal.SIGTERM else KeyboardInterrupt
-
-    old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for number, error in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
-            timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, number))
-            timer.start()
-            with pytest.raises(error):
-                reader.get(timeout=SOON)
-            timer.join()
-    finally:
-        for number, handler_ in old.items():
-            signal.signal(number, handler_)
+    interrupted(lambda: reader.get(timeout=SOON))
     store.put(b"x")
     assert contents(reader.get(timeout=0)) == [b"x"]
 

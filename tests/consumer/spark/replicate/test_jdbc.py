@@ -225,18 +225,10 @@ def test_a_new_primary_key_that_the_copy_cannot_take(target: Copies, spark: Any,
     assert target.select("pairs") == texts([(1, 10), (2, 20), (4, 40)])
 
 
-def test_history_keeps_every_version(target: Copies, spark: Any, binlog: Binlog) -> None:
+def test_history_keeps_every_version(target: Copies, spark: Any, binlog: Binlog, versions: list[list[list[Event]]]) -> None:
     """SCD type 2: each version once, replays included; TRUNCATE ends what is current."""
     copy = replication(target, spark, history=True)
-    batches = [
-        [binlog.insert(order_row(1), order_row(2), order_row(3))],
-        [
-            binlog.update((order_row(1), order_row(1, status="paid"))),
-            binlog.update((order_row(1, status="paid"), order_row(1, status="sent"))),
-        ],
-        [binlog.delete(order_row(2)), binlog.insert(order_row(2, status="again")), binlog.update((order_row(3), order_row(4)))],
-    ]
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(versions):
         apply(copy, number, *batch)
         apply(replication(target, spark, history=True), number, *batch)
     ended = "CASE WHEN _valid_to IS NULL THEN 0 ELSE 1 END"

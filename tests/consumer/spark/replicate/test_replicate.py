@@ -242,18 +242,10 @@ def test_a_change_of_the_primary_key_is_followed(tmp_path: Path, binlog: Binlog,
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_history_keeps_every_version(tmp_path: Path, binlog: Binlog, format: str) -> None:
+def test_history_keeps_every_version(tmp_path: Path, binlog: Binlog, format: str, versions: list[list[list[Event]]]) -> None:
     """SCD type 2: each version once, from its change to the next one of its key; replays and TRUNCATE included."""
     copy = replication(tmp_path, format, history=True)
-    batches = [
-        [binlog.insert(order_row(1), order_row(2), order_row(3))],
-        [
-            binlog.update((order_row(1), order_row(1, status="paid"))),
-            binlog.update((order_row(1, status="paid"), order_row(1, status="sent"))),
-        ],
-        [binlog.delete(order_row(2)), binlog.insert(order_row(2, status="again")), binlog.update((order_row(3), order_row(4)))],
-    ]
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(versions):
         apply(copy, number, *batch)
         apply(replication(tmp_path, format, history=True), number, *batch)
     found = sorted(

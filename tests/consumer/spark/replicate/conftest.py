@@ -1,0 +1,21 @@
+"""Fixtures of the tests of copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from shmstore import Event
+from tests.consumer.spark.events import Binlog, order_row
+
+
+@pytest.fixture
+def versions(binlog: Binlog) -> list[list[list[Event]]]:
+    """Micro-batches of transactions: a row that changes twice, one that goes and comes again, one whose key changes."""
+    return [
+        [binlog.insert(order_row(1), order_row(2), order_row(3))],
+        [
+            binlog.update((order_row(1), order_row(1, status="paid"))),
+            binlog.update((order_row(1, status="paid"), order_row(1, status="sent"))),
+        ],
+        [binlog.delete(order_row(2)), binlog.insert(order_row(2, status="again")), binlog.update((order_row(3), order_row(4)))],
+    ]
