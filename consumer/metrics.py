@@ -14,7 +14,7 @@ from typing import Any
 from shmstore import StoreStat, SubscriptionStat
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SILENCE_MS = 60_000  # no sign of life, no word of the source or no room for so long is a problem
+SILENCE_MS = 60_000  # no sign of life, no word of the source or no free space for so long is a problem
 PATIENCE = 5.0  # seconds that a client may say nothing, or take nothing
 
 
@@ -101,7 +101,12 @@ def _producer(families: Families, stat: StoreStat) -> None:
     add("source_lag_seconds", "gauge", lag, stream.behind_ms / 1000)
     add("last_put_timestamp_seconds", "gauge", "When something was put last, 0 for not in this run.", stream.put_ms / 1000)
     add("producer_transactions_total", "counter", "Transactions and DDLs put by this producer.", stream.transactions)
-    add("producer_blocked_seconds_total", "counter", "Time that this producer has waited for room.", stream.blocked_ms / 1000)
+    add(
+        "producer_blocked_seconds_total",
+        "counter",
+        "Time that this producer has waited for free space.",
+        stream.blocked_ms / 1000,
+    )
     add("producer_reconnects_total", "counter", "Links that this producer lost.", stream.reconnects)
     add("producer_skipped_events_total", "counter", "Events left out because they could not be decoded.", stream.skipped)
     add("snapshot_tables", "gauge", "Tables of the snapshots asked for.", stream.snapshot_tables)
@@ -150,7 +155,7 @@ def problems(stats: Iterable[StoreStat]) -> list[str]:
         elif stream.heard_ms and now - stream.heard_ms > SILENCE_MS:
             found.append(f"{store}: {stat.source} said nothing for {_since(stream.heard_ms, now)}")
         found += [
-            f"{store}: subscription {each.name!r} was evicted: forget it with `shmstore unsubscribe {stat.name} {each.name}`, and let its reader begin anew"
+            f"{store}: subscription {each.name!r} was evicted: forget it with `shmstore unsubscribe {stat.name} {each.name}`, and let its reader begin again"
             for each in stat.subscriptions
             if each.state == "lost"
         ]

@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
     _missing = error
 
     def __getattr__(name: str) -> NoReturn:
-        """Without pyspark the command line still explains itself, and whoever asks for a name is told what is missing."""
+        """Without pyspark the command line still explains itself, and the error of whoever asks for a name says what is missing."""
         if name in __all__:
             raise _missing
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

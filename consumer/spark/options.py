@@ -33,7 +33,7 @@ HELP = {
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
     "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring always holds)",
     "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (none; half the ring always holds)",
-    "failOnDataLoss": "true | false: stop when events between two offsets are gone (true)",
+    "failOnDataLoss": "true | false: stop when events between two offsets are missing (true)",
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
     "transport": "auto | shm | inline | network: how executors get the events; auto is shm, and network where that is not seen (auto)",
@@ -42,7 +42,7 @@ HELP = {
     "partitionBytes": "least encoded bytes that are worth a partition of their own (4m)",
     "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
     "zeroDates": "fail | null: typed payload, zero or impossible dates (fail)",
-    "storeTimeout": "seconds to wait for a store that is gone or still catching up after it was re-created (60)",
+    "storeTimeout": "seconds to wait for a store that is missing or still catching up after it was re-created (60)",
     "stateDirectory": "folder of the subscription's durable checkpoint (the store's default)",
 }
 _NAMES = {name.lower(): name for name in HELP}

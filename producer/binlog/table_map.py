@@ -5,7 +5,7 @@ columns, one type byte for each, the types' metadata, the nullable bits, and the
 metadata that `binlog_row_metadata` asks for: signs, character sets, names, ENUM and SET members, primary key. Types say how
 many bytes a value takes; only the optional metadata says what they mean.
 
-What cannot be told (no names, an unknown type) is kept as an error and raised when the schema is asked for, so that a table
+What cannot be determined (no names, an unknown type) is kept as an error and raised when the schema is asked for, so that a table
 which nobody wants cannot stop the producer.
 """
 
@@ -112,7 +112,7 @@ _GEOMETRY = ("geometry", "point", "linestring", "polygon", "multipoint", "multil
 
 
 class Field(NamedTuple):
-    """One column on the wire: type byte (ENUM and SET told from STRING), metadata as one number, and the column.
+    """One column on the wire: type byte (ENUM and SET distinguished from STRING), metadata as one number, and the column.
 
     A hidden column is in the row images but in no SELECT: MariaDB's hash of a UNIQUE over BLOBs. It is always behind the others.
     """

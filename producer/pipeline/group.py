@@ -256,7 +256,7 @@ class Group:
             pieces.append((by_lane[id(lane)], head))
             size, events = size + head.size + added, events + head.events
         if pieces:
-            self.changed.notify_all()  # there is room
+            self.changed.notify_all()  # there is free space
         return pieces
 
     # ------------------------------------------------------------ the store

@@ -73,8 +73,8 @@ def literals(selected: Selection, key: Key, row: Sequence[Any]) -> list[str]:
     """Return the key of a row of `selected` as SQL literals that mean exactly its bytes."""
     table = selected.table
     width = len(table.schema.columns)
-    told = {i: row[width + at] for at, (i, _) in enumerate(selected.extras)}
-    return [_literal(table.schema.columns[i], table.collations[i], told.get(i, row[i])) for i in key.columns]
+    extra = {i: row[width + at] for at, (i, _) in enumerate(selected.extras)}
+    return [_literal(table.schema.columns[i], table.collations[i], extra.get(i, row[i])) for i in key.columns]
 
 
 def _literal(column: Column, collation: str, value: Any) -> str:

@@ -11,9 +11,9 @@ it shows is logged before high:
 
 MariaDB   START TRANSACTION WITH CONSISTENT SNAPSHOT names the exact place of the read (binlog_snapshot_file, _position): it
           must not be before low, and it is high.
-MySQL     low must lie within @@global.gtid_executed, asked before the read begins: a transaction enters that set only after
+MySQL     low must be within @@global.gtid_executed, asked before the read begins: a transaction enters that set only after
           the engine has committed it. high is the end of the binlog, asked after: a transaction is logged before the engine
-          commits it. For the same reason SHOW BINARY LOG STATUS is no low watermark: its end may lie behind transactions
+          commits it. For the same reason SHOW BINARY LOG STATUS is no low watermark: its end may be behind transactions
           that no read shows yet, and a reader's copy would go back to rows from before them. So gtid_mode has to be ON.
 
 A read goes forward by key, WHERE (a, b) > (last a, last b) ORDER BY a, b LIMIT n, compared by the server with its own collations:

@@ -1,6 +1,6 @@
 """How the C library hands memory out: freed buffers of a put's size are kept for the next one.
 
-glibc maps each larger block anew and gives it back when it is freed, so every put of some megabytes had its pages faulted in
+glibc maps memory for each larger block and unmaps it when it is freed, so every put of some megabytes had its pages faulted in
 and zeroed again: a third of the producer's time in bulk.
 """
 

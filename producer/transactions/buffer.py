@@ -129,7 +129,7 @@ class TransactionBuffer:
         self.part = 0
 
     def reset(self) -> None:
-        """Forget everything that was not taken: the stream begins anew."""
+        """Forget everything that was not taken: the stream begins again."""
         self.discard()
         self._ready.clear()
         self.ready_bytes = self.ready_events = 0

@@ -138,7 +138,7 @@ class EventDecoder:
     def feed(self, raw: RawEvent) -> None:
         """Take one event, or a compiled splitter's run of events.
 
-        Raises `UnsupportedEvent` or `SchemaUnknown`, naming the place, unless told to skip.
+        Raises `UnsupportedEvent` or `SchemaUnknown`, naming the position, unless the settings say to skip it.
         """
         if not isinstance(raw, RawEvent):
             if self._fast_path is not None:

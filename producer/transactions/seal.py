@@ -2,8 +2,8 @@
 
 It goes into the props of the last event of a put that ends inside a transaction: ``checksum``, two numbers of eight hex digits:
 of the options that decide what an event holds, and of the events themselves. Headers are left out, but for what the event
-does: another server of the same transaction has other offsets. The writer leaves a place for it at the header's end, which is
-filled in where it lies.
+does: another server of the same transaction has other offsets. The writer leaves space for it at the header's end, which is
+filled in there.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def charset_of(collation: int) -> str:
         name = _UCA1400[(collation - 2048) >> 8]
     if name is None:
         raise UnsupportedEvent(
-            f"collation id {collation} is unknown to this version: its character set cannot be told; "
+            f"collation id {collation} is unknown to this version: its character set is not known; "
             "convert the column to utf8mb4, or report the id with the server's version"
         )
     return name
@@ -202,7 +202,7 @@ def _big5(code: bytes) -> tuple[str | None, int]:
 
 
 def _ujis(code: bytes) -> tuple[str | None, int]:
-    """User-defined rows 85 to 94 of both planes lie in the private use area."""
+    """User-defined rows 85 to 94 of both planes are in the private use area."""
     if len(code) >= 2 and code[0] >= 0xF5 and 0xA1 <= code[1] < 0xFF and code[0] < 0xFF:
         return chr(0xE000 + (code[0] - 0xF5) * 94 + code[1] - 0xA1), 2
     if len(code) >= 3 and code[0] == 0x8F and 0xF5 <= code[1] < 0xFF and 0xA1 <= code[2] < 0xFF:

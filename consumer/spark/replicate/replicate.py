@@ -207,7 +207,7 @@ def replicate(
     tables without a primary key, as ``{"shop.log": ["id"]}``. With `history` every version of a row is kept (SCD type 2:
     ``_valid_from``, ``_valid_to``, ``_current``, ``_seq``). `trigger` is what ``DataStreamWriter.trigger`` takes
     (``{"availableNow": True}``; as fast as it goes by default). `options` are further options of the source.
-    The checkpoint is kept in ``_checkpoint`` beside the copies where none is given.
+    The checkpoint is kept in ``_checkpoint`` next to the copies where none is given.
 
     Deletes, changed keys of rows, another primary key, TRUNCATE, DROP, and ADD, DROP, RENAME, CHANGE and MODIFY COLUMN are
     followed; what cannot be followed stops the query with a message that says what to do. Each batch lands in each table once.

@@ -15,7 +15,7 @@ BUCKETS: Final = (2.5, 10.0, 25.0, 100.0)
 
 @dataclass(slots=True)
 class ClientMetrics:
-    """What one client (or all that have named none yet) has done. Latency is without the time a GET was told to wait."""
+    """What one client (or all that have named none yet) has done. Latency is without the time that a GET asked to wait."""
 
     packets: Counter[str] = field(default_factory=Counter)
     errors: Counter[int] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ class Metrics:
                 families.add(f"client_{name}_total", "counter", help, getattr(metrics, name), **by)
             families.histogram(
                 "client_request_duration_seconds",
-                "Time to answer, without what a GET was told to wait.",
+                "Time to answer, without the time that a GET asked to wait.",
                 [bound / 1000 for bound in BUCKETS],
                 [*metrics.latency_buckets, metrics.latency_count],
                 metrics.latency_ms_sum / 1000,

@@ -57,7 +57,7 @@ from shmstore.consumer.wire.session.turn import Seat, Turn
 
 _log = logging.getLogger("shmstore.serve")
 
-# Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for room.
+# Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for free space.
 _WAIT_EMPTY: Final = 30.0
 _WAIT_PARTIAL: Final = 0.1
 _IN_A_ROW: Final = 16
@@ -219,7 +219,7 @@ class Server:
     # ------------------------------------------------------------ requests
 
     async def _perform(self, peer: Peer, request: Request) -> tuple[bytes, float]:
-        """Carry out a request; return (answer, seconds it waited because it was told to)."""
+        """Carry out a request; return (answer, seconds it waited because it asked to)."""
         assert not isinstance(request, Answer)
         if isinstance(request, Subscribe):
             return await self._subscribe(request), 0.0
@@ -323,7 +323,7 @@ class Server:
     async def _subscribe(self, request: Subscribe) -> bytes:
         client = request.client
         self._allowed(client.destination)
-        # Compiled beside the loop, and remembered: a long filter keeps nobody waiting.
+        # Compiled in a thread, and remembered: a long filter keeps nobody waiting.
         await self._in_thread(compile_filter, request.filter)
         seat = await self._open(client)
         async with Turn(seat):

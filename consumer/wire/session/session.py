@@ -111,11 +111,11 @@ class Session:
 
     def _back(self) -> None:
         """Go back to what the client was given last, or has acked: what came after it will be got again."""
-        told = self._given[-1].last if self._given else self.subscription.ack_cursor.sequence
-        if self.subscription.get_cursor.sequence > told:
+        given = self._given[-1].last if self._given else self.subscription.ack_cursor.sequence
+        if self.subscription.get_cursor.sequence > given:
             self._ready.clear()
             self.subscription.rollback()
-            self._advance(told)
+            self._advance(given)
 
     # ------------------------------------------------------------ get
 
@@ -126,7 +126,7 @@ class Session:
         return Limit(1 << 62, min(size * self.store.memory_unit, self._max_reply))
 
     def full(self, limit: Limit) -> bool:
-        """True where waiting longer would not make the batch larger, or where the producer waits for room."""
+        """True where waiting longer would not make the batch larger, or where the producer waits for free space."""
         ready = self._ready
         if ready.count >= limit.entries or ready.bytes >= limit.bytes:
             return True
@@ -284,9 +284,9 @@ class Session:
         try:
             self.subscription.close()
             self.store.unsubscribe(subscription_name(self.client))
-            # Removed with the subscription: a producer must not start over for a reader that is gone.
+            # Removed with the subscription: a producer must not start over for a reader that has left.
             self._checkpoint.remove()
-            with suppress(StoreError):  # it starts anew then, at worst seeing again what it has acked
+            with suppress(StoreError):  # it starts again then, at worst seeing again what it has acked
                 self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
         finally:
             self.store.close()

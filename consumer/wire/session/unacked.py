@@ -6,11 +6,11 @@ a server killed while it writes leaves the older place whole.
 
 Order, and what a crash in between leaves:
 
-    give     get moves, ledger, answer      a batch nobody was told of: given again under a new id
+    give     get moves, ledger, answer      a batch that no client has seen: given again under a new id
     ack      ack moves, ledger              a batch acked already: `batches_after` leaves it out
     rollback get moves, ledger              a batch that is given again: the same
 
-The file is not synced to disk: it outlives a killed server, and after a crash of the host the segment is gone as well,
+The file is not synced to disk: it outlives a killed server, and after a crash of the host the segment is lost as well,
 so that only the next id counts, which then at worst repeats.
 """
 
