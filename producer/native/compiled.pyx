@@ -8,7 +8,6 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     values.pxi  bytes of one value -> MessagePack of its stored form
     json.pxi    MySQL's binary JSON -> its text
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
-    crc32.pxi   the events' checksum
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
     split.pxi   Splitter: packets to runs of events
     fold.pxi    the checksum of half-put transactions
@@ -35,12 +34,12 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from shmstore.event import Position
 
 include "../../shmstore/native/utf8.pxi"
+include "../../shmstore/native/crc32.pxi"
 include "pack.pxi"
 include "text.pxi"
 include "values.pxi"
 include "json.pxi"
 include "image.pxi"
-include "crc32.pxi"
 include "fold.pxi"
 include "buffer.pxi"
 include "split.pxi"
@@ -63,3 +62,8 @@ use_width(64)
 def is_text(const uint8_t[::1] data):
     """Whether `data` is UTF-8."""
     return is_utf8(&data[0] if data.shape[0] else NULL, data.shape[0])
+
+
+def checksum(const uint8_t[::1] data):
+    """Return the CRC-32 of `data`."""
+    return crc_of(&data[0] if data.shape[0] else NULL, data.shape[0], 0)

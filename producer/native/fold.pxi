@@ -97,12 +97,12 @@ cdef bint _fold_one(const uint8_t* at, const uint8_t* end, int type_, uint32_t* 
             if texts[found] == NULL:
                 return False
             found += 1
-    value = crc32(<const uint8_t*>prefix, snprintf(prefix, 64, "%llu %d ", <unsigned long long>order, type_), checksum[0])
+    value = crc_of(<const uint8_t*>prefix, snprintf(prefix, 64, "%llu %d ", <unsigned long long>order, type_), checksum[0])
     for i in range(3):
-        value = crc32(texts[i], ends[i] - texts[i], value)
+        value = crc_of(texts[i], ends[i] - texts[i], value)
         if i < 2:
-            value = crc32(<const uint8_t*>b" ", 1, value)
-    checksum[0] = crc32(at, end - at, value)
+            value = crc_of(<const uint8_t*>b" ", 1, value)
+    checksum[0] = crc_of(at, end - at, value)
     return True
 
 

@@ -213,7 +213,7 @@ cdef class Splitter:
         return 0
 
     cdef bint sums_up(self, const uint8_t* at, size_t size) noexcept:
-        return size >= HEADER + 4 and crc32(at, size - 4) == <uint32_t>little(at + size - 4, 4)
+        return size >= HEADER + 4 and crc_of(at, size - 4, 0) == <uint32_t>little(at + size - 4, 4)
 
 
 def inner_run(bytes events, uint32_t length, uint32_t end):

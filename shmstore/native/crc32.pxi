@@ -76,14 +76,33 @@ cdef extern from *:
     static size_t crc_fold_wide(unsigned state, const unsigned char *at, size_t size, unsigned char *out) { return 0; }
     static size_t crc_fold(unsigned state, const unsigned char *at, size_t size, unsigned char *out) { return 0; }
     #endif
+    #if defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+    #include <arm_acle.h>
+    #define CRC_STEPS 1
+    static unsigned crc_steps(unsigned state, const unsigned char *at, size_t size) {
+        uint64_t eight;
+        for (; size >= 8; at += 8, size -= 8) {
+            __builtin_memcpy(&eight, at, 8);
+            state = __crc32d(state, eight);
+        }
+        while (size--)
+            state = __crc32b(state, *at++);
+        return state;
+    }
+    #else
+    #define CRC_STEPS 0
+    static unsigned crc_steps(unsigned state, const unsigned char *at, size_t size) { return 0; }
+    #endif
     """
     bint CRC_FOLDS() noexcept
     bint CRC_WIDE() noexcept
-    size_t crc_fold(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept
-    size_t crc_fold_wide(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept
+    const bint CRC_STEPS  # the processor, as it was compiled for, has an instruction for this very checksum
+    size_t crc_fold(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept nogil
+    size_t crc_fold_wide(unsigned int state, const uint8_t* at, size_t size, uint8_t* out) noexcept nogil
+    uint32_t crc_steps(uint32_t state, const uint8_t* at, size_t size) noexcept nogil
 
 cdef uint32_t CRC[8][256]
-cdef bint FOLDS, FOLDS_WIDE
+cdef bint FOLDS = CRC_FOLDS(), FOLDS_WIDE = FOLDS and CRC_WIDE()
 
 
 cdef void _fill_crc() noexcept:
@@ -102,8 +121,10 @@ cdef void _fill_crc() noexcept:
 _fill_crc()
 
 
-cdef uint32_t _sliced(uint32_t value, const uint8_t* at, size_t size) noexcept:
+cdef uint32_t _sliced(uint32_t value, const uint8_t* at, size_t size) noexcept nogil:
     cdef uint32_t low, high
+    if CRC_STEPS:
+        return crc_steps(value, at, size)
     while size >= 8:
         memcpy(&low, at, 4)
         memcpy(&high, at + 4, 4)
@@ -121,7 +142,7 @@ cdef uint32_t _sliced(uint32_t value, const uint8_t* at, size_t size) noexcept:
     return value
 
 
-cdef uint32_t crc32(const uint8_t* at, size_t size, uint32_t before=0) noexcept:
+cdef uint32_t crc_of(const uint8_t* at, size_t size, uint32_t before) noexcept nogil:
     """`before`: the checksum of the bytes before these."""
     cdef uint32_t value = ~before
     cdef uint8_t folded[16]
@@ -132,8 +153,3 @@ cdef uint32_t crc32(const uint8_t* at, size_t size, uint32_t before=0) noexcept:
         at += taken
         size -= taken
     return ~_sliced(value, at, size)
-
-
-def checksum(const uint8_t[::1] data):
-    """Return the CRC-32 of `data`."""
-    return crc32(&data[0] if data.shape[0] else NULL, data.shape[0])
