@@ -85,8 +85,9 @@ def mapped(fd: int, sizes: Sizes, header: np.void, *, read_only: bool = False) -
     ends, rows, slots, arena = views
     fixed, capacity, native = whole[: layout.FIXED_SIZE], int(header["capacity"]), None
     words: Words = fixed.cast("q")
+    logged = bool(int(header["flags"]) & layout.StoreFlag.LOG)
     if COMPILED and not read_only:
-        native = hot.Mapped(fixed, ends, rows, slots, arena, sizes.slot_count, capacity, sizes.arena_size, ASYMMETRIC)
+        native = hot.Mapped(fixed, ends, rows, slots, arena, sizes.slot_count, capacity, sizes.arena_size, ASYMMETRIC, logged)
         words = hot.Words(native)
     elif WEAK_ORDER:
         words = OrderedWords(fixed.cast("q"))

@@ -6,6 +6,7 @@ cdef class Run:
     cdef readonly object _segment
     cdef readonly int64_t first, last, generation
     cdef public object _raw
+    cdef public object _ends  # int64 array, where each payload ends in `_raw`; None: as the ring says
     cdef Mapped mapped  # None: everything goes the long way
 
     def __init__(self, segment, first, last, generation):
@@ -28,6 +29,9 @@ cdef class Run:
         if self._raw is None:
             if at is None or look(at.words + OVERSIZED) >= self.first:
                 self._raw = self._whole()
+            elif at.logged:
+                if not self.copied():
+                    self._raw = self._whole()
             else:
                 start, end = at.ends[(self.first - 1) & at.mask], at.ends[self.last & at.mask]
                 if start < 0 or end < start or end - start > at.arena_size:
@@ -36,17 +40,52 @@ cdef class Run:
                     self._raw = viewed(at.window, at.arena + start % at.arena_size, end - start)
         return self._raw
 
+    cdef bint copied(self) except -1:
+        """Copy payloads and ends out of the ring of a store with a log. False where the ring may have been written over meanwhile."""
+        cdef Mapped at = self.mapped
+        cdef int64_t n = self.last - self.first + 1, start, size, k
+        cdef const int64_t* ends = at.ends + (self.first & at.mask)
+        cdef int64_t* copies
+        cdef bytes raw, own = None
+        if not 0 < n <= at.capacity or look(at.words + FLOOR) >= self.first:
+            return False
+        start = at.ends[(self.first - 1) & at.mask]
+        size = ends[n - 1] - start
+        if start < 0 or not 0 < size <= at.arena_size:
+            return False  # written over, or damaged: that the long way says
+        raw = PyBytes_FromStringAndSize(NULL, size)
+        memcpy(PyBytes_AS_STRING(raw), at.arena + start % at.arena_size, size)
+        if n > 1:
+            own = PyBytes_FromStringAndSize(NULL, n * 8)
+            copies = <int64_t*>PyBytes_AS_STRING(own)
+            for k in range(n):
+                copies[k] = ends[k] - start
+        full_fence()  # the copy, before the look at the floor, which the producer moves before it writes over anything
+        if look(at.words + FLOOR) >= self.first:
+            return False
+        self._raw, self._ends = PyMemoryView_FromObject(raw), own
+        return True
+
     def payloads(self):
         """Give the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
         cdef Payloads payloads
         cdef int64_t count = self.last - self.first + 1
         raw = self.raw
-        if self.mapped is None or count < 2 or count > self.mapped.capacity or type(raw) is not memoryview:
+        if self.mapped is None or count < 2 or type(raw) is not memoryview:
             return self._each()
         payloads = Payloads.__new__(Payloads)
         payloads.run, payloads.raw, payloads.left = self, raw, count
-        payloads.ends = self.mapped.ends + (self.first & self.mapped.mask)
-        payloads.start = payloads.begin = self.mapped.ends[(self.first - 1) & self.mapped.mask]
+        if self._ends is not None:
+            PyObject_GetBuffer(self._ends, &payloads.relative, PyBUF_SIMPLE)
+            payloads.held = True
+            if payloads.relative.len != count * 8:
+                return self._each()
+            payloads.ends = <const int64_t*>payloads.relative.buf
+        elif count > self.mapped.capacity or self.mapped.logged:
+            return self._each()
+        else:
+            payloads.ends = self.mapped.ends + (self.first & self.mapped.mask)
+            payloads.start = payloads.begin = self.mapped.ends[(self.first - 1) & self.mapped.mask]
         payloads.size = (<View*>raw).view.len
         payloads.ready = payloads.moved(None)
         return payloads
@@ -65,6 +104,12 @@ cdef class Payloads:
     cdef const int64_t* ends
     cdef int64_t left, start, begin, size
     cdef object ready, given, before
+    cdef Py_buffer relative  # the ends, where they are not the ring's own
+    cdef bint held
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.relative)
 
     def __iter__(self):
         return self

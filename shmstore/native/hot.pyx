@@ -24,15 +24,17 @@ each of them is mapped twice; an offset in the arena is taken modulo its size, a
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from shmstore.errors import StoreCorrupt
-from shmstore.memory.layout import ABSURD, DISARMED, FIXED_SIZE, MAX_SEQUENCE, SLOT, SUBSCRIPTIONS, StoreState, SubscriptionState, header_word, subscription_word
+from shmstore.log.format import BLOCK, GROUP_BYTES, HEADER, MAGIC, RECORD, VERSION
+from shmstore.memory.layout import ABSURD, DISARMED, FIXED_SIZE, MAX_SEQUENCE, SLOT, SUBSCRIPTIONS, SlotFlag, StoreState, SubscriptionState, header_word, subscription_word
 
 cdef extern from *:
     """
@@ -57,6 +59,7 @@ cdef extern from *:
         return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
     }
     #define clock_now() nanoseconds(CLOCK_MONOTONIC)
+    #define coarse_now() nanoseconds(CLOCK_MONOTONIC_COARSE)
     #define wall_now() nanoseconds(CLOCK_REALTIME)
     /* as sync.Condition: the lower half of a word, 1 once it was notified */
     static inline void sleep_on(uint32_t *flag, int64_t until) {
@@ -79,6 +82,7 @@ cdef extern from *:
     #define publish(word, value) (trace('s', (word), (value)), store_released((word), (value)))
     #define look(word) (trace('l', (word), 0), __atomic_load_n((word), __ATOMIC_ACQUIRE))
     #define wake_up(word) (trace('p', NULL, 0), wake_one((uint32_t *)(word)))
+    #define trace_fence() trace('f', NULL, 0)
     #define full_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define settle(asymmetric) \\
         do { \\
@@ -96,12 +100,14 @@ cdef extern from *:
     """
     void store_released(int64_t* word, int64_t value) noexcept nogil
     void publish(int64_t* word, int64_t value) noexcept nogil
+    void trace_fence() noexcept nogil
     void full_fence() noexcept nogil
     int64_t look(const int64_t* word) noexcept nogil
     void settle(bint asymmetric) noexcept nogil
     void settle_heavily(bint asymmetric) noexcept nogil
     void wake_up(int64_t* word) noexcept nogil
     int64_t clock_now() noexcept nogil
+    int64_t coarse_now() noexcept nogil
     int64_t wall_now() noexcept nogil
     void sleep_on(uint32_t* flag, int64_t until) noexcept nogil
     void rest_a_moment() noexcept nogil
@@ -142,6 +148,7 @@ cdef int64_t FIRST_WOKEN = subscription_word(0, "woken")
 cdef int64_t FIRST_STATE = subscription_word(0, "state"), FIRST_ACK = subscription_word(0, "ack")
 cdef int64_t DISARM = DISARMED, LIVE = StoreState.LIVE, ACTIVE = SubscriptionState.ACTIVE, MOST = SUBSCRIPTIONS
 cdef Py_ssize_t FIXED_WORDS = FIXED_SIZE // 8
+cdef int64_t LOITERING = DISARMED - 1  # cursors.LOITERING, entry 0's wish while the appender waits for more: no put wakes it
 cdef tuple nothing = ()
 
 
@@ -157,12 +164,12 @@ cdef class Mapped:
     cdef object window  # the arena, for views of parts of it
     cdef Py_buffer views[5]
     cdef int held
-    cdef bint asymmetric
+    cdef bint asymmetric, logged  # logged: entry 0 is that of a log, and its ack what the ring may give up
 
     def __cinit__(
-        self, words, ends, rows, slots, arena, int64_t slot_count, int64_t capacity, int64_t arena_size, bint asymmetric
+        self, words, ends, rows, slots, arena, int64_t slot_count, int64_t capacity, int64_t arena_size, bint asymmetric, bint logged=False
     ):
-        self.asymmetric = asymmetric
+        self.asymmetric, self.logged = asymmetric, logged
         for part in (words, ends, rows, slots, arena):
             PyObject_GetBuffer(part, &self.views[self.held], PyBUF_SIMPLE | PyBUF_WRITABLE)
             self.held += 1
@@ -216,3 +223,5 @@ def fence():
 include "puts.pxi"
 include "takes.pxi"
 include "batch.pxi"
+include "crc32.pxi"
+include "append.pxi"

@@ -116,7 +116,7 @@ cdef class Puts:
             return False
         if n <= self._limit_sequence - self.put and self.end + size <= self._limit_end:
             return True
-        if not self.refresh_now() or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
+        if not (self.spare_now(n, size) if self.mapped.logged else self.refresh_now()) or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
             return False
         publish(self.mapped.words + ACK_WANTED, DISARM)
         return True
@@ -142,6 +142,41 @@ cdef class Puts:
         self._limit_sequence = min(floor, LAST_SEQUENCE - at.capacity) + at.capacity
         self._limit_end = acked + self.limit
         return True
+
+    cdef bint spare_now(self, int64_t n, int64_t size) noexcept:
+        """As Writer.refresh in a store with a log: give up what the log has, but no more than half of the ring, or what `n` events need.
+
+        In its order: floor, full fence, and only then is anything written over. False as in `refresh_now`.
+        """
+        cdef Mapped at = self.mapped
+        cdef int64_t* words = at.words
+        cdef int64_t logged = look(words + FIRST_ACK), floor
+        if self._limit_sequence < -1 or logged > self.put or self._floor < self.put - at.capacity or self._floor > self.put:
+            return False
+        floor = max(self.put - at.capacity // 2, self.ended(self.end - self.limit // 2))
+        floor = max(floor, max(self.put + n - at.capacity, self.ended(self.end + size - self.limit)))
+        floor = max(self._floor, min(floor, logged))
+        if floor < self.put - at.capacity or at.ends[floor & at.mask] > self.end:
+            return False
+        if floor != self._floor:
+            self._floor = floor
+            publish(words + FLOOR, floor)
+            settle(False)  # a reader that finds its copy above the floor has read it before anything of it is written over
+        self._limit_sequence = min(floor, LAST_SEQUENCE - at.capacity) + at.capacity
+        self._limit_end = at.ends[floor & at.mask] + self.limit
+        return True
+
+    cdef int64_t ended(self, int64_t end) noexcept:
+        """The first sequence from the floor up to put that ends at `end` or later: as numpy.searchsorted."""
+        cdef const int64_t* ends = self.mapped.ends + (self._floor & self.mapped.mask)
+        cdef int64_t low = 0, high = self.put - self._floor + 1, middle
+        while low < high:
+            middle = (low + high) // 2
+            if ends[middle] < end:
+                low = middle + 1
+            else:
+                high = middle
+        return self._floor + low
 
     cdef bint slowest_now(self, int64_t* slowest) noexcept:
         """As ring.slowest_ack; False where an ack is absurd."""
@@ -173,14 +208,14 @@ cdef class Puts:
         """As ring.armed_readers, in its order: wake the readers that have what they wait for."""
         cdef int64_t* words = self.mapped.words
         cdef int64_t* wanted
-        cdef int64_t entries, entry, wish
+        cdef int64_t entries, entry, wish, first = 0 if self.mapped.logged else 1
         publish(words + ARMED, 0)
         settle(False)  # a full fence: or a reader that arms itself now could have its flag cleared, and its wish not seen
         entries = min(look(words + ENTRIES), MOST)  # after the fence, as the wishes: or a reader that came since would not be seen
-        for entry in range(1, entries):
+        for entry in range(first, entries):
             wanted = words + FIRST_WANTED + entry * NEXT_ENTRY
             wish = look(wanted)
-            if wish == DISARM:
+            if wish == DISARM or wish == LOITERING:
                 continue
             if wish > self.put:
                 publish(words + ARMED, 1)

@@ -7,6 +7,7 @@ cdef class Takes:
     cdef int64_t ack_word, get_word
     cdef public int64_t get, ack, _seen, generation
     cdef public bint gets_now, acks_now  # False: everything goes the long way
+    cdef public int64_t due  # ns of the monotonic clock: an ack from then on goes the long way; 0: none does for that
     cdef public bint interrupted  # by another thread or a handler: the wait is to end
     cdef int64_t wanted_word, state_word, heartbeat_word
     cdef uint32_t* woken
@@ -65,7 +66,10 @@ cdef class Takes:
         """The put cursor; what is behind it may be taken, but where it is out of bounds: then the long way must say so."""
         cdef int64_t put = look(self.mapped.words + PUT)
         # Unsigned: a forged put may be anything.
-        if put > self.get and <uint64_t>put - <uint64_t>self.ack <= <uint64_t>self.mapped.capacity:
+        if self.mapped.logged:
+            if put > self.get >= look(self.mapped.words + FLOOR) and <uint64_t>put - <uint64_t>self.get <= <uint64_t>self.mapped.capacity:
+                self._seen = put
+        elif put > self.get and <uint64_t>put - <uint64_t>self.ack <= <uint64_t>self.mapped.capacity:
             self._seen = put
         return put
 
@@ -134,7 +138,7 @@ cdef class Takes:
         last = run.last
         if run.generation != self.generation or last < run.first or not self.ack < last <= self.get:
             return 0
-        if look(at.words + OVERSIZED) > self.ack:
+        if look(at.words + OVERSIZED) > self.ack or self.due and coarse_now() >= self.due:
             return 0
         publish(at.words + self.ack_word, last)
         self.ack = last

@@ -37,6 +37,9 @@ LOG_FIRST: Final = header_word("log_first")
 SYNCED: Final = header_word("synced")
 SYNC_WANTED: Final = header_word("sync_wanted")
 LOG: Final = int(StoreFlag.LOG)
+LOITERING: Final = (
+    DISARMED - 1
+)  # of entry 0's `wanted`: the appender waits for more to come, or for a producer that finds no room
 ABSURD_BYTES: Final = 2**62
 
 
@@ -93,7 +96,8 @@ def with_core(core: type, reference: type) -> Any:
 
 
 def armed_readers(views: Views, *, everyone: bool) -> list[int]:
-    """Return the entries whose readers have what they wait for, disarmed; with `everyone`, those that have anything at all.
+    """Return the entries whose readers have what they wait for, disarmed; with `everyone`, those that have anything at all. In a store
+    with a log entry 0 is one of them: the appender.
 
     Called by the producer after it published and fenced. The flag is cleared before the entries are looked at: a reader
     that arms itself later sets it again, and it looks at put after that, so it sees what was published.
@@ -103,11 +107,12 @@ def armed_readers(views: Views, *, everyone: bool) -> list[int]:
     fence()  # or a reader that arms itself now could have its flag cleared, and its wish not seen
     put = words[PUT]
     ready = []
-    for entry in range(1, min(words[ENTRIES], SUBSCRIPTIONS)):  # were it damaged: what was put is put
+    logged = bool(views.flags & LOG)
+    for entry in range(0 if logged else 1, min(words[ENTRIES], SUBSCRIPTIONS)):  # were it damaged: what was put is put
         wanted = words[WANTED_OF[entry]]
-        if wanted == DISARMED:
+        if wanted == DISARMED or (wanted == LOITERING and not everyone):
             continue
-        if wanted <= put or (everyone and words[GET_OF[entry]] < put):
+        if wanted <= put or (everyone and words[(GET_OF if entry else ACK_OF)[entry]] < put):
             words[WANTED_OF[entry]] = DISARMED
             ready.append(entry)
         else:

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shmstore.errors import StoreCorrupt
 from shmstore.memory.layout import (
     SlotFlag,
 )
 from shmstore.memory.mapping import Views
-from shmstore.memory.ordering import hot
-from shmstore.ring.cursors import ACK_OF, GET_OF, PUT, with_core
+from shmstore.memory.ordering import fence, hot
+from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, LOG, PUT, with_core
+
+
+def copied(views: Views, first: int, last: int) -> tuple[memoryview, NDArray[np.int64]] | None:
+    """Return a copy of the payloads of events `first` to `last`, and where each ends in it. For stores with a log.
+
+    None where the ring does not have all of them any more, or wrote over one meanwhile: the log has them then. An event in a segment
+    of its own is not for here.
+    """
+    words, mask, n = views.words, views.slot_count - 1, last - first + 1
+    if not 0 < n <= views.capacity or words[FLOOR] >= first:
+        return None
+    i = first & mask
+    start = views.ends[(first - 1) & mask]
+    ends = views.ends_array[i : i + n] - start
+    size = int(ends[-1])
+    if start < 0 or not 0 < size <= views.arena_size:
+        return None  # written over, or damaged
+    at = start % views.arena_size
+    raw = bytes(views.arena[at : at + size])
+    fence()  # the copy, before the look at the floor, which the producer moves before it writes over anything
+    if words[FLOOR] >= first:
+        return None
+    return memoryview(raw), ends
+
 
 # ---------------------------------------------------------------- a subscription's end
 
@@ -28,6 +53,7 @@ class Reader:
         "_views",
         "_words",
         "ack",
+        "due",
         "generation",
         "get",
         "interrupted",
@@ -45,12 +71,21 @@ class Reader:
         self.get: int = self.ack
         self._seen: int = self.ack
         self.generation = 0  # of batches, which rollbacks number: see Subscription
+        self.due = 0  # ns of the monotonic clock: the compiled ack leaves one from then on to Subscription.ack; 0: never
         self.interrupted = False  # by Subscription.interrupt
         views.words[self._get] = self.ack  # what the last owner got and did not ack comes again
 
     def available(self) -> int:
-        """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds."""
+        """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds.
+
+        In a store with a log they may be more than the ring has.
+        """
         seen = self._words[PUT]
+        if self._views.flags & LOG:
+            if not 0 <= self.ack - self._views.first + 1 <= self.get - self._views.first + 1 <= seen - self._views.first + 1:
+                raise StoreCorrupt(f"put stands at {seen}, get at {self.get}, ack at {self.ack}: `shmstore check` tells more")
+            self._seen = seen
+            return seen - self.get
         if not 0 <= seen - self.get <= seen - self.ack <= self._views.capacity:
             raise StoreCorrupt(
                 f"put stands at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` tells more"

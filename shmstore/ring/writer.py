@@ -9,6 +9,9 @@ older sequence. Therefore the producer writes its new floor, fences, and looks a
 entry of the table JOINING, fences, and reads the floor: at least one of them sees the other (`Writer.refresh`,
 `SubscriptionTable._fill`). What the second look confirmed is never taken back: below it things may be overwritten, and a
 subscriber that comes too late must find that out.
+
+In a store with a log nobody holds events back in the ring but the log itself: the floor follows LOGGED, and lazily, so that readers find
+in the ring what is new. A reader copies, fences, and looks at the floor; the producer moves the floor, fences, and writes.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from shmstore.memory.layout import (
 )
 from shmstore.memory.mapping import Views
 from shmstore.memory.ordering import fence, hot
-from shmstore.ring.cursors import ABSURD_BYTES, FLOOR, OVERSIZED, PUT, cursor_at, slowest_ack, with_core
+from shmstore.ring.cursors import ABSURD_BYTES, FLOOR, LOG, LOGGED, OVERSIZED, PUT, cursor_at, slowest_ack, with_core
 
 
 def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
@@ -82,7 +85,8 @@ class Writer:
         self._plain, self._counts = b"", np.arange(0)  # slot records for put_many, and 1, 2, 3 ...
         self.resync()
         self._limit_sequence = self._limit_end = -1
-        self._floor = slowest_ack(views)  # the last one confirmed; written by `refresh` alone
+        # The last one confirmed; written by `refresh` alone. With a log each is: nothing is written over before the floor says so.
+        self._floor = self._words[FLOOR] if views.flags & LOG else slowest_ack(views)
         self.refresh()
 
     def resync(self) -> None:
@@ -93,9 +97,13 @@ class Writer:
                 f"event {self.put} claims to end at byte {self.end} and row {self.rows}: `shmstore check` tells more"
             )
 
-    def refresh(self) -> None:
-        """Take over what the subscriptions have acked since the last look."""
+    def refresh(self, n: int = 1, size: int = 0) -> None:
+        """Take over what the subscriptions have acked since the last look; in a store with a log, of what the log has taken over as
+        much as leaves half of the ring, or as `n` more events of `size` bytes need."""
         words = self._words
+        if self._views.flags & LOG:
+            self._spare(n, size)
+            return
         floor = max(self._floor, slowest_ack(self._views))
         words[FLOOR] = floor
         fence()  # a subscriber that comes meanwhile either is seen by the next line, or sees the floor just written
@@ -112,6 +120,29 @@ class Writer:
             )
         self._limit_sequence = min(floor + self._views.capacity, MAX_SEQUENCE)
         self._limit_end = acked + self._views.limit
+
+    def _spare(self, n: int, size: int) -> None:
+        words, views, put = self._words, self._views, self.put
+        logged, before = words[LOGGED], self._floor
+        if not put - views.capacity <= before <= put or logged > put:
+            raise StoreCorrupt(
+                f"the log has events up to {logged}, the ring those from {before + 1} to {put}, capacity {views.capacity}: `shmstore check` tells more"
+            )
+        half = max(put - views.capacity // 2, self._ended(self.end - views.limit // 2))
+        floor = max(before, min(logged, max(half, put + n - views.capacity, self._ended(self.end + size - views.limit))))
+        acked = self._ends[floor & self._mask]
+        if not acked <= self.end:
+            raise StoreCorrupt(f"event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` tells more")
+        if floor != before:
+            words[FLOOR] = self._floor = floor
+            fence()  # a reader that finds its copy above the floor has read it before anything of it is written over
+        self._limit_sequence = min(floor + views.capacity, MAX_SEQUENCE)
+        self._limit_end = acked + views.limit
+
+    def _ended(self, end: int) -> int:
+        """Return the first sequence from the floor up to put that ends at `end` or later."""
+        i = self._floor & self._mask
+        return self._floor + int(np.searchsorted(self._views.ends_array[i : i + self.put - self._floor + 1], end))
 
     def close(self) -> None:
         """Let every later put fail its room check, so that it goes the slow way and finds the store closed."""

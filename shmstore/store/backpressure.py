@@ -49,7 +49,7 @@ class Backpressure:
         Where readers are in full flow it wishes for a share of the ring, so that not every ack has to wake it; for `FLOW` only.
         """
         words = self._segment.words
-        writer.refresh()
+        writer.refresh(n, size)
         if writer.put != self._stuck_at:
             self._stuck_at, self._stuck_since = writer.put, time.monotonic()
         while not writer.fits(n, size):
@@ -58,7 +58,7 @@ class Backpressure:
             wish = max(wanted, min(wanted + more, writer.put))
             words[ACK_WANTED] = wish
             heavy_fence()
-            writer.refresh()
+            writer.refresh(n, size)
             if writer.fits(n, size):
                 break
             if self._segment.removed:
@@ -67,7 +67,7 @@ class Backpressure:
                 armed_readers(self._segment.views, everyone=True)
             )  # a reader that waits for more than can come before its ack takes what is there
             if self._table.repair():
-                writer.refresh()
+                writer.refresh(n, size)
                 continue
             left = deadline.left(WAIT_SLICE)
             if left <= 0:
@@ -81,13 +81,13 @@ class Backpressure:
                     self._wake(late)
                     self._tell(late, writer.put)
                     remove_orphans(self._segment)  # after all: it may be refused
-                    writer.refresh()
+                    writer.refresh(n, size)
                     continue
                 left = min(left, patience)
             began = time.monotonic()
             self._condition.wait(min(left, FLOW) if more else left)
             self._flowing = time.monotonic() - began < FLOW
-            writer.refresh()
+            writer.refresh(n, size)
         words[ACK_WANTED] = DISARMED
 
     def _tell(self, late: list[int], put: int) -> None:

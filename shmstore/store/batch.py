@@ -25,7 +25,7 @@ OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds agai
 class _Run:
     """The numbers of a batch, and the way to its payloads."""
 
-    __slots__ = ("_raw", "_segment", "first", "generation", "last")
+    __slots__ = ("_ends", "_raw", "_segment", "first", "generation", "last")
 
     def __init__(self, segment: Segment, first: int, last: int, generation: int) -> None:
         self._segment = segment
@@ -33,6 +33,7 @@ class _Run:
         self.last = last
         self.generation = generation
         self._raw: memoryview | None = None
+        self._ends: Any = None  # where each payload ends in `_raw`, int64, back to back; None: as the ring says
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -109,6 +110,8 @@ class Batch(_Run):
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each payload ends in `raw`, shape (len(batch),)."""
+        if self._ends is not None:
+            return np.frombuffer(self._ends, np.int64)
         if self.oversized:
             return np.array([len(self.raw)], np.int64)
         views, mask = self._segment.views, self._segment.views.slot_count - 1
@@ -232,7 +235,7 @@ class Batch(_Run):
 class _Copied(Batch):
     """A batch on memory of its own."""
 
-    __slots__ = ("_ends", "_oversized", "_rows", "_slots")
+    __slots__ = ("_oversized", "_rows", "_slots")
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch._segment, batch.first, batch.last, batch.generation)
@@ -243,13 +246,9 @@ class _Copied(Batch):
         self._raw = memoryview(bytes(batch.raw))
 
     slots = property(lambda self: self._slots)
-    ends = property(lambda self: self._ends)
     rows = property(lambda self: self._rows)
     oversized = property(lambda self: self._oversized)
     _flags = property(lambda self: self._slots["flags"])
-
-    def payloads(self) -> Iterator[memoryview]:
-        return self._each()
 
     def copy(self) -> Batch:
         return self

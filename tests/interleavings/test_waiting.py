@@ -185,7 +185,7 @@ def test_a_wish_without_a_fence_is_caught(outcomes, monkeypatch):
 
 
 WISH = "            words[ACK_WANTED] = wish\n"
-LOOK_AGAIN = "            heavy_fence()\n            writer.refresh()\n"
+LOOK_AGAIN = "            heavy_fence()\n            writer.refresh(n, size)\n"
 
 
 def test_a_wish_after_the_look_is_caught(outcomes, monkeypatch):
