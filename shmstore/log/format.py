@@ -143,6 +143,13 @@ def header_fault(raw: bytes, epoch: int, first: int) -> str:
     return ""
 
 
+def header_torn(raw: bytes) -> bool:
+    """True where the HEADER was never written whole, so that nothing can be said of what it is of."""
+    return len(raw) < HEADER.itemsize or zlib.crc32(raw[:HEADER_CHECKED]) != int.from_bytes(
+        raw[HEADER_CHECKED : HEADER_CHECKED + 4], "little"
+    )
+
+
 def block_bytes(first: int, at: int, events: bytes | memoryview, records: bytes | memoryview, appended_ms: int) -> bytes:
     """Return the BLOCK of a group: `events` are its payloads, to be at `at` in .events, and `records` its RECORDs."""
     block = np.zeros((), BLOCK)
@@ -181,18 +188,12 @@ def verify_blocks(
     return -1
 
 
-def records_fault(records: NDArray[np.void], at: int, end: int, rows: int) -> str:
-    """Return how RECORDs contradict each other and the `at`, `end` and `rows` before them; nothing where they do not."""
+def first_fault(records: NDArray[np.void], at: int, end: int, rows: int) -> int:
+    """Return the index of the first RECORD that contradicts itself, those before it, or the `at`, `end` and `rows` before all; or -1."""
     sizes, flags = records["slot"]["size"].astype(np.int64), records["slot"]["flags"]
-    behind = at + np.cumsum(sizes)
     charged = np.diff(records["end"], prepend=end)
-    oversized = (flags & int(SlotFlag.OVERSIZED)) != 0
-    for what, wrong in (
-        ("its payload does not begin where the one before ends", records["at"] != behind - sizes),
-        ("it has no bytes", sizes < 1),
-        ("its bytes differ from what they were counted", np.where(oversized, charged < 0, charged != sizes)),
-        ("its rows differ from what they were counted", np.diff(records["rows"], prepend=rows) != records["slot"]["rows"]),
-    ):
-        if wrong.any():
-            return f"record {int(np.argmax(wrong))}: {what}"
-    return ""
+    oversized = (flags & int(SlotFlag.OVERSIZED)) != 0  # charged the ring's limit
+    wrong = (sizes < 1) | (records["at"] != at + np.cumsum(sizes) - sizes)
+    wrong |= np.where(oversized, charged < 0, charged != sizes)
+    wrong |= np.diff(records["rows"], prepend=rows) != records["slot"]["rows"]
+    return int(np.argmax(wrong)) if wrong.any() else -1

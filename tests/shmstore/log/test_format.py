@@ -46,7 +46,12 @@ def test_a_header_is_checked() -> None:
     assert "by its name" in log_format.header_fault(raw, 7, 101)
     assert "of 64 bytes" in log_format.header_fault(raw[:63], 7, 100)
     for i in range(log_format.HEADER_CHECKED + 4):
-        assert log_format.header_fault(raw[:i] + bytes([raw[i] ^ 1]) + raw[i + 1 :], 7, 100)
+        changed = raw[:i] + bytes([raw[i] ^ 1]) + raw[i + 1 :]
+        assert log_format.header_fault(changed, 7, 100)
+        assert log_format.header_torn(changed)
+    assert not log_format.header_torn(raw)
+    assert log_format.header_torn(raw[:63])
+    assert log_format.header_torn(bytes(64))
 
 
 def test_blocks_are_checked() -> None:
@@ -87,8 +92,11 @@ def test_records_are_consistent() -> None:
     records = np.zeros(3, RECORD)
     records["slot"]["size"], records["slot"]["rows"] = [5, 6, 7], [1, 2, 3]
     records["at"], records["end"], records["rows"] = [10, 15, 21], [105, 111, 118], [51, 53, 56]
-    assert log_format.records_fault(records, 10, 100, 50) == ""
-    assert log_format.records_fault(records, 11, 100, 50).startswith("record 0")
-    assert log_format.records_fault(records, 10, 99, 50).startswith("record 0")
+    assert log_format.first_fault(records, 10, 100, 50) == -1
+    assert log_format.first_fault(records, 11, 100, 50) == 0
+    assert log_format.first_fault(records, 10, 99, 50) == 0
     records["rows"][1] += 1
-    assert log_format.records_fault(records, 10, 100, 50).startswith("record 1")
+    assert log_format.first_fault(records, 10, 100, 50) == 1
+    records["rows"][1] -= 1
+    records["slot"]["size"][2] = 0
+    assert log_format.first_fault(records, 10, 100, 50) == 2
