@@ -112,7 +112,7 @@ class Log:
             found = np.frombuffer(blocks, format.BLOCK, len(blocks) // 64)
             total = int(found["count"].sum())
             records = np.frombuffer(slots[64 : 64 + 64 * total], format.RECORD)
-            assert format.records_fault(records, 0, end, rows) == ""
+            assert format.first_fault(records, 0, end, rows) == -1
             assert np.all(found["first"] == first + np.cumsum(found["count"]) - found["count"])
             assert np.all(found["at"] == np.cumsum(found["size"]) - found["size"])
             views = memoryview(events), memoryview(slots)[64:], memoryview(blocks)
