@@ -31,8 +31,8 @@ _UNKNOWN, _SOUND, _DAMAGED = 0, 1, 2  # what is known of a block
 _DDL: Final = int(SlotFlag.DDL)
 
 
-#: As `format.verify_blocks` without `start`, for blocks that follow from each other and reach no further than the files.
-verify_blocks: Callable[[Any, Any, Any, int, int], int] = (
+#: `format.verify_blocks`, or the compiled one.
+verify_blocks: Callable[[Any, Any, Any, int, int, int], int] = (
     getattr(hot, "verify_blocks", log_format.verify_blocks) if COMPILED else log_format.verify_blocks
 )
 
@@ -232,16 +232,8 @@ class LogSet:
 
     def _check(self, low: int, high: int) -> int:
         """Index of the first block from `low` to `high` whose bytes are not those that were written, or -1."""
-        block = self._blocks[high]
-        events, records, blocks = self._events, self._record_bytes, _raw(self._blocks).data
-        sizes = _size(events), _size(self._slots) - HEADER.itemsize
-        whole = (
-            int(block["at"]) + int(block["size"]) <= sizes[0]
-            and (_behind(self._blocks[high : high + 1]) - self.first) * RECORD.itemsize <= sizes[1]
-        )
-        if whole and self._spans is None:
-            return verify_blocks(events, records, blocks, low, high)
-        return log_format.verify_blocks(events[: max(0, sizes[0])], records[: max(0, sizes[1])], blocks, low, high, self.first)
+        events, records = self._events[: _size(self._events)], self._slots[HEADER.itemsize : _size(self._slots)]
+        return verify_blocks(events, records, _raw(self._blocks).data, low, high, self.first)
 
     def _damaged_file(self, index: int) -> str:
         """Ending of the file to which a damaged block's damage was done."""

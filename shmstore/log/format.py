@@ -171,7 +171,7 @@ def verify_blocks(
     """Return the index of the first damaged block of `first_block` to `last_block` (included), or -1.
 
     The buffers are those of one set from their start, `records` without the header; a block that reaches outside of them is damaged.
-    `start` is the set's first sequence, None: that of its first block. This is the reference of `hot.verify_blocks`, which has no `start`.
+    `start` is the set's first sequence, None: that of its first block. This is the reference of `hot.verify_blocks`.
     """
     found = np.frombuffer(blocks, BLOCK, last_block + 1)
     if start is None:

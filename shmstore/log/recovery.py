@@ -133,7 +133,7 @@ def _examined(folder: Path, first: int, before: Tail | None) -> Tail | None:
     blocks = np.frombuffer(blocks_file, BLOCK, len(blocks_file) // BLOCK.itemsize)
     count = _following(blocks, first, len(events), len(records))
     if count:
-        bad = verify_blocks(events, record_bytes, blocks_file, 0, count - 1)
+        bad = verify_blocks(events, record_bytes, blocks_file, 0, count - 1, first)
         count = count if bad < 0 else bad
     count = _consistent(blocks[:count], records, first, end, rows)
     if not count:
