@@ -33,7 +33,8 @@ _SET_WANTED: Final = -3  # inside only: the next set is not prepared, or the las
 
 MOST_RECORDS: Final = 4096  # events in a group
 LOITER: Final = 0.005  # seconds that little waits for more ...
-_LOITER_SLICE: Final = 0.001  # ... and how often it is looked at meanwhile
+_LOITER_SLICE: Final = 0.001  # ... how often it is looked at meanwhile ...
+_FLOW_SLICE: Final = 0.00025  # ... and how often where much has just come
 _SLEEP: Final = 1.0
 _OVERSIZED: Final = int(SlotFlag.OVERSIZED)
 
@@ -99,6 +100,7 @@ class Appender:
         self._prepared: Files | None = None
         self._old: _Set | None = None
         self._renamed = 0  # files of the next set that have their names already
+        self._flowing = False  # what was appended last did not have to wait for more
         self._stopping = False
 
     # ------------------------------------------------------------ the other thread's side
@@ -156,7 +158,9 @@ class Appender:
                 continue
             if not 0 < put - logged <= capacity:
                 return DAMAGED
-            if self._is_little(logged, put):
+            if not self._is_little(logged, put):
+                self._flowing = True
+            else:
                 self._loiter(logged, until)
                 put = words[PUT]
                 if not 0 < put - logged <= capacity:
@@ -210,7 +214,8 @@ class Appender:
         """Wait a moment for more, unless somebody waits for room or for the disk. In the order wanted, heavy fence, look, as `_rest`; but
         nothing is armed: a put does not end it, who finds no room does."""
         words, now = self._words, time.monotonic()
-        end = min(until, now + LOITER)
+        end, slice_ = min(until, now + LOITER), _FLOW_SLICE if self._flowing else _LOITER_SLICE
+        self._flowing = False
         if now >= end:
             return
         words[WANTED_OF[0]] = LOITERING
@@ -219,8 +224,9 @@ class Appender:
             if words[ACK_WANTED] != DISARMED or words[SYNC_WANTED] > logged or self._stopping:
                 break
             if not self._is_little(logged, words[PUT]):
+                self._flowing = True
                 break
-            self._woken.wait(min(end - now, _LOITER_SLICE))
+            self._woken.wait(min(end - now, slice_))
             now = time.monotonic()
         words[WANTED_OF[0]] = DISARMED
 

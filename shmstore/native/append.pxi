@@ -74,7 +74,8 @@ cdef enum:
     DAMAGED = -2            # the ring contradicts itself
     SET_WANTED = -3         # inside only: the next set is not prepared, or the last one not collected
 
-cdef int64_t LOITER = 5000000, LOITER_SLICE = 1000000, SLEEP = 1000000000  # ns
+# ns: how long little waits for more, how often it is looked at meanwhile, how often where much has just come; and the longest sleep
+cdef int64_t LOITER = 5000000, LOITER_SLICE = 1000000, FLOW_SLICE = 250000, SLEEP = 1000000000
 
 
 cdef struct Ring:  # where the parts of the segment lie, for code that touches no object
@@ -102,6 +103,7 @@ cdef class Appender:
     cdef int64_t epoch, file_bytes, file_slots, limit
     cdef LogSet current, prepared, old
     cdef int64_t is_prepared, is_old, stopping  # flags that the two threads tell each other by; what belongs to them is written before
+    cdef bint flowing  # what was appended last did not have to wait for more
     cdef int renamed  # files of the next set that have their names already
     cdef LogRecord* staging
 
@@ -196,7 +198,9 @@ cdef class Appender:
                 continue
             if put < logged or put - logged > self.ring.capacity:
                 return DAMAGED
-            if self.is_little(logged, put):
+            if not self.is_little(logged, put):
+                self.flowing = True
+            else:
                 self.loiter(logged, until)
                 put = look(words + PUT)
                 if put < logged or put - logged > self.ring.capacity:
@@ -228,7 +232,8 @@ cdef class Appender:
         """Wait a moment for more, unless somebody waits for room or for the disk. In the order wanted, heavy fence, look, as `rest`; but
         nothing is armed: a put does not end it, who finds no room does."""
         cdef int64_t* words = self.ring.words
-        cdef int64_t now = clock_now(), end = min(until, now + LOITER), put
+        cdef int64_t now = clock_now(), end = min(until, now + LOITER), put, slice = FLOW_SLICE if self.flowing else LOITER_SLICE
+        self.flowing = False
         if now >= end:
             return
         publish(words + FIRST_WANTED, LOITERING)
@@ -238,8 +243,9 @@ cdef class Appender:
                 break
             put = look(words + PUT)
             if not self.is_little(logged, put):
+                self.flowing = True
                 break
-            sleep_on(<uint32_t*>(words + FIRST_WOKEN), min(end, now + LOITER_SLICE))
+            sleep_on(<uint32_t*>(words + FIRST_WOKEN), min(end, now + slice))
             now = clock_now()
         publish(words + FIRST_WANTED, DISARM)
 
@@ -318,8 +324,7 @@ cdef class Appender:
         self.current.at += size
         self.current.block_count += 1
         publish(words + FIRST_ACK, last)
-        trace_fence()
-        full_fence()  # LOGGED, before the looks at who waits for it
+        settle(False)  # a full fence: LOGGED, before the looks at who waits for it
         if look(words + ACK_WANTED) <= last:
             publish(words + ACK_WANTED, DISARM)
             wake_up(words + FREED)

@@ -60,7 +60,7 @@ cdef class Run:
             copies = <int64_t*>PyBytes_AS_STRING(own)
             for k in range(n):
                 copies[k] = ends[k] - start
-        full_fence()  # the copy, before the look at the floor, which the producer moves before it writes over anything
+        settle(False)  # a full fence: the copy, before the look at the floor, which the producer moves before it writes over anything
         if look(at.words + FLOOR) >= self.first:
             return False
         self._raw, self._ends = PyMemoryView_FromObject(raw), own

@@ -82,7 +82,6 @@ cdef extern from *:
     #define publish(word, value) (trace('s', (word), (value)), store_released((word), (value)))
     #define look(word) (trace('l', (word), 0), __atomic_load_n((word), __ATOMIC_ACQUIRE))
     #define wake_up(word) (trace('p', NULL, 0), wake_one((uint32_t *)(word)))
-    #define trace_fence() trace('f', NULL, 0)
     #define full_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define settle(asymmetric) \\
         do { \\
@@ -100,7 +99,6 @@ cdef extern from *:
     """
     void store_released(int64_t* word, int64_t value) noexcept nogil
     void publish(int64_t* word, int64_t value) noexcept nogil
-    void trace_fence() noexcept nogil
     void full_fence() noexcept nogil
     int64_t look(const int64_t* word) noexcept nogil
     void settle(bint asymmetric) noexcept nogil

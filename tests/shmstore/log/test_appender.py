@@ -120,7 +120,8 @@ class Log:
                 assert format.verify_blocks(*views, 0, len(found) - 1) == -1
             assert np.all((found["size"] <= format.GROUP_BYTES) | (found["count"] == 1))
             for record in records:
-                payload = events[int(record["at"]) :][: int(record["slot"]["size"])]
+                at = int(record["at"])
+                payload = events[at : at + int(record["slot"]["size"])]
                 assert payload == self.payloads[sequence], sequence
                 assert record["slot"] == self.slots[sequence]
                 sequence += 1
