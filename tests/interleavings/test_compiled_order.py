@@ -20,7 +20,7 @@ import shmstore
 
 NATIVE = Path(shmstore.__file__).with_name("native")
 
-STEPS = """
+WATCHED = """
 import ctypes, importlib.util, json, os, sys
 
 library, name = sys.argv[1:]
@@ -30,7 +30,7 @@ if library:
     spec.loader.exec_module(sys.modules[spec.name])
 
 import numpy as np
-import shmstore.ring.cursors, shmstore.store.backpressure, shmstore.memory.segment, shmstore.store.store, shmstore.store.subscription
+import shmstore.log.appender, shmstore.ring.cursors, shmstore.store.backpressure, shmstore.memory.segment, shmstore.store.store, shmstore.store.subscription
 from shmstore.memory.layout import DISARMED, FIXED_SIZE, SLOT, header_word, subscription_word
 from shmstore.memory.ordering import ASYMMETRIC, COMPILED
 from shmstore.memory.semaphores import Condition
@@ -45,7 +45,7 @@ LOADS = {ARMED: "armed", ACK_WANTED: "room", ENTRIES: "entries", OVERSIZED: "ove
          STATE_OF[1]: "state", ACK_OF[0]: "ack 0", header_word("state"): "life"}
 OF_PRODUCER, OF_READER = {**LOADS, ACK_OF[1]: "ack"}, {**LOADS, PUT: "put"}
 steps, wholes, events = [], {}, []
-asleep = lambda: None
+asleep = behind_fence = lambda: None
 
 
 def step(*what):
@@ -101,11 +101,11 @@ def watched(*arguments, **options):
 
 base = {}
 shmstore.memory.segment.mapped = watched
-for module in [shmstore.ring.cursors, shmstore.ring.writer, shmstore.ring.reader,
+for module in [shmstore.ring.cursors, shmstore.ring.writer, shmstore.ring.reader, shmstore.log.appender,
                shmstore.store.backpressure, shmstore.store.store, shmstore.store.subscription]:
     for fence, kind in (("fence", "fence"), ("heavy_fence", "heavy")):
         if hasattr(module, fence):
-            setattr(module, fence, lambda do=getattr(module, fence), kind=kind: (step(kind), do())[1])
+            setattr(module, fence, lambda do=getattr(module, fence), kind=kind: (step(kind), kind == "heavy" and behind_fence(), do())[2])
 notify = Condition.notify
 Condition.notify = lambda self: (step("wake"), notify(self))[1]
 
@@ -119,14 +119,18 @@ if library:
                 at = None if start is None else (word - start) // 8
                 stored(at, value) if kind == ord("s") else loaded(at, base[start]) if start else None
             else:
-                step({ord("f"): "fence", ord("h"): "heavy", ord("p"): "wake"}[kind])
+                step({ord("f"): "fence", ord("h"): "heavy", ord("p"): "wake", ord("w"): "write", ord("n"): "name"}[kind],
+                     *[value] * (kind in (ord("w"), ord("n"))))
+            if kind == ord("h"):
+                behind_fence()
         except BaseException as error:
             steps.append(repr(error))
 
     heard = HEAR(hear)
     ctypes.c_void_p.in_dll(ctypes.CDLL(library), "shmstore_traced").value = ctypes.cast(heard, ctypes.c_void_p).value
+"""
 
-
+STEPS = """
 def encoded(payloads):
     slots = np.zeros(len(payloads), SLOT)
     slots["size"], slots["rows"] = [len(payload) for payload in payloads], 1
@@ -177,6 +181,100 @@ finally:
 print(json.dumps(steps))
 """
 
+LOGGED_STEPS = """
+import tempfile
+from types import SimpleNamespace
+from shmstore.log import format
+from shmstore.memory import segment as segments
+from shmstore.memory.create_options import checked
+from shmstore.memory.layout import BatchMode
+from shmstore.ring.cursors import LOITERING, SYNC_WANTED, armed_readers
+from shmstore.ring.reader import copied
+from shmstore.ring.wakeups import Wakeups
+from shmstore.ring.writer import writer_of
+from shmstore.store.batch import Batch
+
+appending = shmstore.log.appender
+WORDS[ACK_OF[0]], WORDS[WANTED_OF[0]] = "logged", "wanted 0"
+for side in (OF_PRODUCER, OF_READER):
+    side.update({SYNC_WANTED: "sync", WANTED_OF[0]: "wanted 0"})
+OF_READER[FLOOR] = "floor"
+if not library:
+    write, rename = appending._write, os.rename
+    appending._write = lambda fd, raw, at: (step("write", memoryview(raw).nbytes), write(fd, raw, at))
+    appending.os.rename = lambda old, new, **to: (step("name", int(new.partition(".")[0])), rename(old, new, **to))
+
+
+def put(payload):
+    events.append(payload)
+    step("put")
+    if library:
+        assert writer.put_now(payload) == len(events) - 1
+        return
+    words[header_word("state")]  # as EventStore.put, and as Backpressure
+    if not writer.fits(1, len(payload)):
+        writer.refresh(1, len(payload))
+        words[ACK_WANTED] = DISARMED
+    assert writer.put_one(payload)
+    if words[ARMED]:
+        wakeups.notify(armed_readers(store.segment.views, everyone=False))
+
+
+def append(seconds=0):
+    step("append")
+    appender.retired()
+    if not appender.prepared_set:
+        appender.set_next(made("next"))
+    step("appended", appender.run(seconds))
+
+
+def read(first, last):
+    step("read")
+    if library:
+        found = bytes(Batch(other, first, last, 0).raw)
+    else:
+        other.views.words[OVERSIZED]  # as Batch
+        found = bytes(copied(other.views, first, last)[0])
+    assert found == b"".join(events[first : last + 1])
+
+
+def made(name):
+    return tuple(os.open(f"{folder}/{name}{ending}", os.O_CREAT | os.O_EXCL | os.O_RDWR) for ending in (".events", ".slots", ".blocks"))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    options = checked(capacity=16, memory_unit=8, batch_mode=BatchMode.MEMSIZE, ddl_isolation=False, lag="block", evict_after=1,
+                      checksum=False, first_sequence=0, home=folder)
+    store = SimpleNamespace(segment=segments.create(name, options, path=None, mode=0o600, group=None))
+    try:
+        other = segments.attach(name, path=None)
+        words, writer, wakeups = store.segment.views.words, writer_of(store.segment.views), Wakeups(store.segment)
+        at = os.open(folder, os.O_RDONLY)
+        appender = appending.appender_of(other.views, at, 1, 1 << 20, 16)
+        files = made(format.set_name(0))
+        appender.set_current(files, 0, 0, 0, 0)
+        del steps[:]
+        for number in (1, 2, 5, 1, 15, 3, 14, 2, 7, 15):
+            for k in range(number):
+                put(b"%d" % k * (k + 1) if number < 8 else b"8")
+            read(len(events) - number, len(events) - 1)
+            append()
+            read(len(events) - 1, len(events) - 1)
+        words[ACK_WANTED] = len(events)  # the producer finds no room
+        put(b"x")
+        append()
+        words[SYNC_WANTED] = len(events) + 1  # somebody wants the disk
+        put(b"x")
+        # What comes when the appender is about to wait for more, to sleep, to wait for more, to sleep.
+        others = iter([lambda: None, lambda: put(b"y"), lambda: None, appender.stop])
+        behind_fence = lambda: next(others)()
+        append(30)
+        assert next(others, None) is None
+    finally:
+        segments.unlink(name, path=None, force=True)
+print(json.dumps(steps))
+"""
+
 
 def built(folder: Path, *changes: tuple[str, str, str]) -> str:
     """A build of the compiled hot path that says what it does, with `changes` (file, old text, new text) made to it."""
@@ -203,11 +301,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return built(tmp_path_factory.mktemp("traced"))
 
 
-def steps_of(library: str) -> Any:
+def steps_of(library: str, calls: str = STEPS) -> Any:
     environment = {**os.environ, "SHMSTORE_PURE": "" if library else "1"}
     name = f"order-{os.getpid()}-{'compiled' if library else 'pure'}"
     done = subprocess.run(
-        [sys.executable, "-c", STEPS, library, name], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", WATCHED + calls, library, name], env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -235,27 +333,63 @@ def test_compiled_code_goes_the_steps_of_the_python(library):
     }
 
 
+def test_a_compiled_appender_goes_the_steps_of_the_python(library):
+    """So do a put, the appender and a copy in a store with a log: payload, records, block, LOGGED, fence, and who waits for it."""
+    compiled, pure = steps_of(library, LOGGED_STEPS), steps_of("", LOGGED_STEPS)
+    for i, (one, other) in enumerate(zip(compiled, pure, strict=False)):
+        assert one == other, f"step {i}: {compiled[max(0, i - 12) : i + 8]} instead of {pure[max(0, i - 12) : i + 8]}"
+    assert len(compiled) == len(pure)
+    kinds = {step[0] for step in compiled}
+    assert kinds >= {
+        "put",
+        "append",
+        "write",
+        "name",
+        "logged",
+        "fence",
+        "heavy",
+        "wake",
+        "wanted 0",
+        "floor",
+        "room",
+        "armed",
+        "load",
+    }
+
+
 CLEARED = "        publish(words + ARMED, 0)\n"
 ENTRIES = "        entries = min(look(words + ENTRIES), MOST)"
 ACKED = "        publish(at.words + self.ack_word, last)\n"
 ROOM = "look(at.words + ACK_WANTED)"
+LOGGED = "        publish(words + FIRST_ACK, last)\n"
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "calls"),
     [
         pytest.param(
-            [("puts.pxi", ENTRIES, "        pass"), ("puts.pxi", CLEARED, f"{ENTRIES}\n{CLEARED}")], id="entries before the flag"
+            [("puts.pxi", ENTRIES, "        pass"), ("puts.pxi", CLEARED, f"{ENTRIES}\n{CLEARED}")],
+            STEPS,
+            id="entries before the flag",
         ),
         pytest.param(
             [
                 ("takes.pxi", ACKED, f"        cdef int64_t room = {ROOM}\n{ACKED}"),
                 ("takes.pxi", f"return 2 if {ROOM}", "return 2 if room"),
             ],
+            STEPS,
             id="room before the ack",
+        ),
+        pytest.param(
+            [
+                ("append.pxi", LOGGED, f"        cdef int64_t room = look(words + ACK_WANTED)\n{LOGGED}"),
+                ("append.pxi", "if look(words + ACK_WANTED) <= last", "if room <= last"),
+            ],
+            LOGGED_STEPS,
+            id="room before what is logged",
         ),
     ],
 )
-def test_a_load_out_of_order_is_seen(changes, tmp_path):
+def test_a_load_out_of_order_is_seen(changes, calls, tmp_path):
     """Compiled code that loads a word where the Python does not is told by its steps: nothing else shows it but a wait of a second."""
-    assert steps_of(built(tmp_path, *changes)) != steps_of("")
+    assert steps_of(built(tmp_path, *changes), calls) != steps_of("", calls)
