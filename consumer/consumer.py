@@ -55,7 +55,8 @@ class Consumer:
         pipeline.run(orders(consumer))
         consumer.ack()                                        # only now is it in the warehouse
 
-    Events that are not acked stay in the ring: ack before they fill it, or nothing new can come.
+    Events that are not acked stay in the store's log, up to its size; without a log they stay in the ring, and nothing new can come
+    when they fill it.
 
     `limit` bounds a batch in the store's own unit (events in ITEMSIZE, memory units in MEMSIZE), `limit_events` in events,
     `limit_bytes` in bytes; without any of them a batch is at most an eighth of the ring. The iteration ends after `timeout`

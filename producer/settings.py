@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shmstore.arguments import duration, size
 from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.producer import gtid
@@ -42,7 +43,8 @@ GROUPS = {
     "Tables and columns": "exclude column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
     "row_image on_error schema_history",
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
-    "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation lag evict_after",
+    "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
+    "lag evict_after",
     "Snapshot": "snapshot_chunk",
 }
 
@@ -172,9 +174,19 @@ class Settings:
         "MEMSIZE", "what limits the new store: events and bytes, or events only (ITEMSIZE)", choices=("MEMSIZE", "ITEMSIZE")
     )
     ddl_isolation: bool = _option(False, "give readers of the new store each DDL in a batch of its own")
+    log: str = _option(
+        "on",
+        "keep the new store's events on disk too, in its folder in `state`: slow readers read on there, and after a reboot everything "
+        "is as it was (on); or the ring alone, which forgets (off)",
+        choices=("on", "off"),
+    )
+    log_keep: str = _option("24h", "how long the log keeps events that every reader has acked: 90m, 24h, 7d, or seconds")
+    log_size: str = _option(
+        "10g", "most bytes of the log, as 500m or 10g; what was acked goes earlier then, and `lag` decides about the rest"
+    )
     lag: str = _option(
         "block",
-        "when a reader is too slow and the new store is full: the producer waits, or marks the reader lost (evict)",
+        "when a reader is so far behind that the log (without one: the ring) is full: the producer waits, or marks the reader lost (evict)",
         choices=("block", "evict"),
     )
     evict_after: float = _option(30.0, "seconds that the producer waits before it marks a reader lost", low=0)
@@ -191,6 +203,11 @@ class Settings:
                 raise SettingsError(f"{option.name} is {value}; it must be at least {meta['low']:g}")
         if self.capacity & (self.capacity - 1):
             raise SettingsError(f"capacity is {self.capacity}; it must be a power of two, such as 16384")
+        for name, read in (("log_keep", duration), ("log_size", size)):
+            try:
+                read(getattr(self, name))
+            except ValueError as error:
+                raise SettingsError(f"{name} is {error}") from error
         if self.server_id >= 2**32:
             raise SettingsError(f"server_id is {self.server_id}; it must be below 4294967296")
         if self.binlog and (self.snapshot != "never" or self.on_purged == "snapshot"):
@@ -362,7 +379,7 @@ def _require_alike(group: list[Settings]) -> None:
 
 _OF_STORE = (
     *("state", "merge_wait", "store_path", "store_group", "store_checksum", "capacity", "memory_unit"),
-    *("batch_mode", "ddl_isolation", "lag", "evict_after"),
+    *("batch_mode", "ddl_isolation", "log", "log_keep", "log_size", "lag", "evict_after"),
 )
 
 

@@ -14,6 +14,7 @@ import itertools
 import os
 import random
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # as well
 )
 settings.load_profile("shmstore")
+
+
+_state = tempfile.TemporaryDirectory(prefix="shmstore-tests-")
+os.environ["SHMSTORE_STATE"] = _state.name  # the homes of stores: never those of whoever runs the tests
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its option
@@ -73,13 +78,13 @@ def store_name() -> Iterator[str]:
     name = f"test-{os.getpid()}-{next(_numbers)}"
     yield name
     if name in EventStore.names():
-        EventStore.unlink(name)
+        EventStore.unlink(name, log=True)
 
 
 @pytest.fixture
 def store(store_name: str) -> Iterator[EventStore]:
     """A store of 1024 events."""
-    with EventStore.create(store_name, capacity=1024) as made:
+    with EventStore.create(store_name, capacity=1024, log=False) as made:
         yield made
 
 

@@ -25,7 +25,7 @@ from shmstore.producer.connection.link import Link
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
-from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, opened
+from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Endpoint, Settings
@@ -395,5 +395,7 @@ def run(
     what was put. Raises `ShmStoreError`.
     """
     stopping = stop if callable(stop) else stop.is_set
-    with opened(settings) as store:
-        return Replicator(settings, store, stopping, before=before, after=after, log=log).run()
+    where = log or logging.getLogger("producer")
+    return with_store(
+        settings, where, lambda store: Replicator(settings, store, stopping, before=before, after=after, log=where).run()
+    )

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shmstore import (
     Checkpoint,
     EventStore,
     Position,
+    StoreClosed,
     StoreError,
     StoreExists,
     StoreFull,
@@ -25,6 +26,7 @@ from shmstore import (
     StreamStat,
     checkpoints,
 )
+from shmstore.arguments import duration, size
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush
@@ -35,6 +37,7 @@ AGAIN = 60.0  # ... and between two such lines
 
 
 Stop = Callable[[], bool]
+Worked = TypeVar("Worked")
 
 
 class Sink(Protocol):
@@ -164,17 +167,34 @@ class BlockingPut:
         )
 
 
+def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventStore], Worked]) -> Worked:
+    """Do `work` with the settings' store, attached or created. A store whose segment somebody took away, as an administrator may, or the end
+    of a login session, is put together again from its home, and the work begun again. Raises what `work` raises."""
+    while True:
+        with opened(settings) as store:
+            try:
+                return work(store)
+            except StoreClosed:
+                if not store.segment.home or store.segment.removed:  # without a log, or removed by `shmstore rm`
+                    raise
+                log.warning(
+                    "the memory of store %r was removed by somebody: putting it together again from %s",
+                    store.name,
+                    store.segment.home,
+                )
+
+
 @contextmanager
 def opened(settings: Settings) -> Iterator[EventStore]:
     """Attach to the store, or create it. One that was created, and is of no use when an error ends it all, goes again."""
     path, created = settings.store_path or None, False
     try:
-        store = EventStore.attach(settings.store, path=path)
+        store = EventStore.attach(settings.store, path=path, state=settings.state or None)
     except StoreNotFound:
         try:
             store, created = _created(settings), True
         except StoreExists:  # somebody was faster
-            store = EventStore.attach(settings.store, path=path)
+            store = EventStore.attach(settings.store, path=path, state=settings.state or None)
     with store:
         try:
             yield store
@@ -182,7 +202,7 @@ def opened(settings: Settings) -> Iterator[EventStore]:
             if created and store.latest_position is None:
                 with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
                     store.claim()
-                    EventStore.unlink(settings.store, path=path)
+                    EventStore.unlink(settings.store, path=path, log=True, state=settings.state or None)
             raise
 
 
@@ -199,4 +219,8 @@ def _created(settings: Settings) -> EventStore:
         group=settings.store_group or None,
         path=settings.store_path or None,
         checksum=settings.store_checksum or None,
+        log=settings.log == "on",
+        log_keep=duration(settings.log_keep),
+        log_size=size(settings.log_size),
+        state=settings.state or None,
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from shmstore import EventStore, StoreNotFound, checkpoints
 from shmstore.producer.pipeline.group import run_group
 from shmstore.producer.pipeline.replicator import StopEvent, run
-from shmstore.producer.pipeline.sink import Stop, opened
+from shmstore.producer.pipeline.sink import Stop, with_store
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import resume_point
@@ -48,7 +48,7 @@ def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: loggin
 def _is_of_group(settings: Settings) -> bool:
     """Whether the store was one of several sources before, so that the one left goes on where it was."""
     try:
-        with EventStore.attach(settings.store, path=settings.store_path or None) as store:
+        with EventStore.attach(settings.store, path=settings.store_path or None, state=settings.state or None) as store:
             resume = resume_point(store)
     except StoreNotFound:
         resume = None
@@ -60,5 +60,4 @@ def _is_of_group(settings: Settings) -> bool:
 def _run(settings: list[Settings], stop: Stop, log: logging.Logger | None) -> list[Summary]:
     if len(settings) == 1 and not _is_of_group(settings[0]):
         return [run(settings[0], stop, log=log)]
-    with opened(settings[0]) as store:
-        return run_group(settings, store, stop, log=log)
+    return with_store(settings[0], log or logging.getLogger("producer"), lambda store: run_group(settings, store, stop, log=log))

@@ -171,7 +171,7 @@ def read(port: int, point: Point) -> tuple[float, float, float, int]:
     file, offset = _new_file(connection)
     end = _write(connection, point)
     name = f"bench-growth-{os.getpid()}-{time.monotonic_ns()}"
-    with EventStore.create(name) as store:
+    with EventStore.create(name, log=False) as store:
         try:
             reader = store.subscribe("reader")
             link, settings = decode._link(port, file, offset)

@@ -99,7 +99,7 @@ def peak_of_all(
 ) -> dict[str, float]:
     """Send a load through a store; return each process's peak in MB."""
     name = f"bench-memory-{os.getpid()}-{time.monotonic_ns()}"
-    with EventStore.create(name) as store:
+    with EventStore.create(name, log=False) as store:
         try:
             for reader in readers:
                 store.subscribe(reader).close()

@@ -68,7 +68,7 @@ class _Producer:
     def __init__(self, port: int, start: str) -> None:
         self.store = f"bench-pipeline-{os.getpid()}-{time.monotonic_ns()}"
         self._stop, self.cpu = _FORK.Event(), _FORK.Value("d", 0.0)
-        EventStore.create(self.store).close()
+        EventStore.create(self.store, log=False).close()
         with EventStore.attach(self.store) as store:
             store.subscribe("reader").close()
         self._process = _FORK.Process(target=self._run, args=(port, start))

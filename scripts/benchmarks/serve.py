@@ -111,7 +111,7 @@ def _one_case(table: TableSchema, rows: int, total: int, kind: str, clients: int
     unit_rows = min(total, 20_000)
     blob, slots, unit = _transactions(table, rows, unit_rows)
     repeats = max(1, total // unit)
-    with tempfile.TemporaryDirectory() as state, EventStore.create(name) as store:
+    with tempfile.TemporaryDirectory() as state, EventStore.create(name, log=False) as store:
         try:
             server, port = (None, 0) if kind == "own" else _start_server(state)
             own = store.subscribe("own") if kind == "own" else None

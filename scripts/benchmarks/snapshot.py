@@ -83,7 +83,7 @@ def _snapshot(server: Server, table: str, rows: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as state:
         process = _FORK.Process(target=_produce, args=(server.port, store, table, state, stop))
         try:
-            with EventStore.create(store) as made, made.subscribe("reader") as reader:
+            with EventStore.create(store, log=False) as made, made.subscribe("reader") as reader:
                 process.start()
                 started, began, seen = time.perf_counter(), 0.0, 0
                 while seen < rows:

@@ -75,7 +75,7 @@ class Feed:
 
     def __init__(self, name: str, largest: int) -> None:
         capacity = 1 << (4 * largest).bit_length() - 1
-        self.store = EventStore.create(name, capacity=max(4096, capacity), memory_unit=400)
+        self.store = EventStore.create(name, capacity=max(4096, capacity), memory_unit=400, log=False)
         self.blob = b""
         self.slots = np.zeros(0, SLOT)
         self._put = (b"", self.slots)

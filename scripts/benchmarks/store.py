@@ -299,7 +299,7 @@ def _fan_out(runs: int, events: int) -> list[measure.Measurement]:
 def _fan_out_once(subscriptions: int, events: int) -> float:
     """The producer's own cost: puts are timed, reading in between is not, so that two cores can serve sixteen readers."""
     name = f"bench-fan-{os.getpid()}"
-    with EventStore.create(name) as store:
+    with EventStore.create(name, log=False) as store:
         try:
             readers = [store.subscribe(f"s{i}") for i in range(subscriptions)]
             payloads, spent = [bytes(transports.EVENT)] * 100, 0.0

@@ -40,7 +40,7 @@ class Shmstore:
     def __init__(self, batch: int) -> None:
         self.store_name = f"bench-{os.getpid()}-{batch}"
         self.batch = batch
-        self.store = EventStore.create(self.store_name, capacity=32768, memory_unit=256)
+        self.store = EventStore.create(self.store_name, capacity=32768, memory_unit=256, log=False)
         self.store.subscribe("reader").close()
 
     def sender(self) -> Any:

@@ -315,6 +315,10 @@ def create(options: argparse.Namespace) -> int:
         group=options.group,
         path=options.path,
         checksum=options.checksum,
+        log=options.log,
+        log_keep=options.log_keep,
+        log_size=options.log_size,
+        state=options.state,
     ):
         return 0
 

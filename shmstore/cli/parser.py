@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
-from shmstore.arguments import Parser
+from shmstore.arguments import Parser, duration, size
 from shmstore.start_position import Start, parse_start
 from shmstore.table_patterns import FORMS as TABLE_FORMS
 
@@ -293,25 +293,49 @@ def _serve(sub: Parser) -> None:
 
 
 def _create(sub: Parser) -> None:
-    size = sub.add_argument_group("Size")
-    size.add_argument(
+    memory = sub.add_argument_group("Size")
+    memory.add_argument(
         "--capacity", type=int, default=16384, metavar="N", help="most events it holds, a power of two (default: 16384)"
     )
-    size.add_argument(
+    memory.add_argument(
         "--memory-unit", type=int, default=1024, metavar="BYTES", help="bytes of memory for each of these events (default: 1024)"
     )
-    size.add_argument(
+    memory.add_argument(
         "--batch-mode",
         choices=("memsize", "itemsize"),
         default="memsize",
         help="what limits it: events and bytes (memsize, the default), or events only (itemsize)",
     )
+    log = sub.add_argument_group("Log")
+    log.add_argument(
+        "--log",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the events on disk too: slow readers read on there, and after a reboot everything is as it was (default); or the "
+        "ring alone, which forgets",
+    )
+    log.add_argument(
+        "--log-keep",
+        type=valued(duration),
+        default="24h",
+        metavar="TIME",
+        help="how long it keeps events that every reader has acked: 90m, 24h, 7d (default: 24h)",
+    )
+    log.add_argument(
+        "--log-size",
+        type=valued(size),
+        default="10g",
+        metavar="BYTES",
+        help="most bytes of it, as 500m or 10g; what was acked goes earlier then, and --lag decides about the rest (default: 10g)",
+    )
+    log.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
     readers = sub.add_argument_group("Readers")
     readers.add_argument(
         "--lag",
         choices=("block", "evict"),
         default="block",
-        help="when a reader is too slow and the ring is full: the producer waits (block, the default), or the reader is marked lost (evict)",
+        help="when a reader is so far behind that the log (without one: the ring) is full: the producer waits (block, the default), or the "
+        "reader is marked lost (evict)",
     )
     readers.add_argument(
         "--evict-after",
@@ -340,6 +364,18 @@ def mode(text: str) -> int:
         return int(text, 8)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text} is not a file mode in octal digits, such as 0660") from error
+
+
+def valued(read: Callable[[str], float]) -> Callable[[str], float]:
+    """Return `read` as the type of an option: what it raises is what the command line reports."""
+
+    def found(text: str) -> float:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return found
 
 
 def seconds(text: str) -> float:

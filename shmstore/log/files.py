@@ -59,6 +59,14 @@ class SetStat(NamedTuple):
     path: Path
 
 
+class Damage(NamedTuple):
+    """Events `first` to `last` that are lost, and the error that says so."""
+
+    first: int
+    last: int
+    error: StoreCorrupt
+
+
 class LogSet:
     """One set of files, mapped. Raises FileNotFoundError where one of them is missing, `StoreCorrupt` where they are no set of this log.
 
@@ -94,6 +102,16 @@ class LogSet:
         self._spans: list[tuple[int, int, int]] | None = None  # (first, count, index of the block or -1), where some are damaged
 
     # ---------------------------------------------------------------- which blocks there are
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks were read."""
+        return len(self._blocks)
+
+    def holds(self, block: np.void) -> bool:
+        """True where the bytes that `block` is about are what it says; it need not be one that was read."""
+        events, records = self._events[: _size(self._events)], self._slots[HEADER.itemsize : _size(self._slots)]
+        return verify_blocks(events, records, memoryview(block.tobytes()), 0, 0, self.first) < 0
 
     @property
     def damaged(self) -> bool:
@@ -188,31 +206,36 @@ class LogSet:
 
         That is one before `last` where a damaged block follows. Raises `StoreCorrupt` where `first` itself is in one.
         """
+        damage = self.damage(first, last)
+        if damage is None:
+            return last
+        if first < damage.first:
+            return damage.first - 1
+        raise damage.error
+
+    def damage(self, first: int, last: int) -> Damage | None:
+        """Return the first damage of what holds events `first` to `last`, which must be covered; None where all of it is sound."""
         if self._spans is not None:
-            return self._verify_spans(self._spans, first, last)
+            return self._damaged_span(self._spans, first, last)
         firsts = self._blocks["first"]
         low = bisect_right(firsts, first) - 1
         high = bisect_right(firsts, last, low) - 1
         bad = self._first_damaged(low, high)
-        if bad < 0:
-            record = self._records[last - self.first]
-            if int(record["at"]) + int(record["slot"]["size"]) > _size(self._events):
-                raise self._lost(EVENTS, first, last)
-            return last
-        if first < firsts[bad]:
-            return int(firsts[bad]) - 1
-        raise self._lost(self._damaged_file(bad), int(firsts[bad]), _behind(self._blocks[bad : bad + 1]) - 1)
+        if bad >= 0:
+            return self._damage(self._damaged_file(bad), int(firsts[bad]), _behind(self._blocks[bad : bad + 1]) - 1)
+        record = self._records[last - self.first]
+        if int(record["at"]) + int(record["slot"]["size"]) > _size(self._events):
+            return self._damage(EVENTS, first, last)  # it was cut after it was checked
+        return None
 
-    def _verify_spans(self, spans: list[tuple[int, int, int]], first: int, last: int) -> int:
+    def _damaged_span(self, spans: list[tuple[int, int, int]], first: int, last: int) -> Damage | None:
         low = bisect_right(spans, first, key=lambda span: span[0]) - 1
         for begin, count, block in spans[low:]:
             if begin > last:
                 break
             if block < 0 or self._first_damaged(block, block) >= 0:
-                if first < begin:
-                    return begin - 1
-                raise self._lost(BLOCKS if block < 0 else self._damaged_file(block), begin, begin + count - 1)
-        return last
+                return self._damage(BLOCKS if block < 0 else self._damaged_file(block), begin, begin + count - 1)
+        return None
 
     def _first_damaged(self, low: int, high: int) -> int:
         """Index of the first damaged block from `low` to `high`, or -1."""
@@ -246,15 +269,16 @@ class LogSet:
             return SLOTS
         return EVENTS
 
-    def _lost(self, ending: str, first: int, last: int) -> StoreCorrupt:
-        return StoreCorrupt(
+    def _damage(self, ending: str, first: int, last: int) -> Damage:
+        error = StoreCorrupt(
             f"{self.stem}{ending} is damaged: events {first} to {last} of the log are lost, and nothing of them is given; "
             f"{_advice(self.stem)}, `shmstore seek` to {last + 1} goes on behind them"
         )
+        return Damage(first, last, error)
 
     def missing(self, first: int, last: int) -> StoreCorrupt:
         """The error that says that the files end before `first`."""
-        return self._lost(BLOCKS if self.covered < first else SLOTS, first, last)
+        return self._damage(BLOCKS if self.covered < first else SLOTS, first, last).error
 
     def records(self, first: int, last: int) -> NDArray[np.void]:
         """The records of events `first` to `last`, in the mapping. Check them with `verify` before."""

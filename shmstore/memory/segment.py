@@ -16,8 +16,9 @@ import secrets
 import stat as stat_module
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -85,6 +86,9 @@ class Segment:
             raise
         self.words = self.views.words
         self._fixed = self.views.fixed
+        self.home = self.read_text("home")  # of a store with a log
+        #: Reads the store's log, where it has one: a `shmstore.log.files.LogFiles`, of whoever opened the store.
+        self.log: Any = None
         self._finalizer = weakref.finalize(self, os.close, fd)
         self._finalizer.atexit = False  # a daemon thread may use it until the process is gone
 
@@ -133,8 +137,20 @@ def _file(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else os.path.abspath(os.fspath(path))
 
 
-def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
-    """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing."""
+def create(
+    name: str,
+    options: Options,
+    *,
+    path: str | os.PathLike[str] | None,
+    mode: int,
+    group: str | int | None,
+    epoch: int = 0,
+    fill: Callable[[int, Sizes], object] = lambda fd, sizes: None,
+) -> Segment:
+    """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing.
+
+    `epoch` is that of an earlier life; 0: a new one. `fill` writes what the segment is to hold before anybody can attach.
+    """
     path = _file(path)
     if mode not in (0o600, 0o640, 0o660):
         raise ValueError(f"mode is {mode:#o}: give 0o600; or, with a group, 0o660, or 0o640 to let it look only")
@@ -162,8 +178,9 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
             raise StoreError(
                 f"store {name!r} needs {sizes.total} bytes in {directory}; {error.strerror}: choose a smaller capacity or memory unit"
             ) from error
-        os.pwrite(fd, _first_header(options, sizes), 0)
+        os.pwrite(fd, _first_header(options, sizes, epoch or secrets.randbits(63) | 1), 0)
         os.pwrite(fd, _first_entries(options), layout.HEADER.itemsize)
+        fill(fd, sizes)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store
         try:
             remains = _remains(name, path)  # listed while the name is free: nobody's that lives
@@ -179,7 +196,12 @@ def create(name: str, options: Options, *, path: str | os.PathLike[str] | None, 
     for left in remains:  # by a process killed while it removed a store
         with suppress(OSError):
             os.unlink(left)
-    return Segment(name, path, fd)
+    try:
+        return Segment(name, path, fd)
+    except BaseException:  # it cannot even be mapped, as with `ulimit -v`: nobody has it
+        with suppress(OSError):
+            os.unlink(where)
+        raise
 
 
 def take_memory(fd: int, size: int, *, in_memory: bool) -> None:
@@ -323,11 +345,11 @@ def owner_of(where: str) -> int:
 # ---------------------------------------------------------------- header
 
 
-def _first_header(options: Options, sizes: Sizes) -> bytes:
+def _first_header(options: Options, sizes: Sizes, epoch: int) -> bytes:
     header = np.zeros(1, dtype=layout.HEADER)
     pid = os.getpid()
     header["magic"] = layout.MAGIC
-    header["epoch"] = secrets.randbits(63) | 1
+    header["epoch"] = epoch
     header["capacity"] = options.capacity
     header["memory_unit"] = options.memory_unit
     header["limit"] = options.limit
@@ -382,6 +404,8 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
         and 0 <= first <= layout.MAX_SEQUENCE
         and float(header["evict_after"]) >= 0
         and 1 <= int(header["entries"]) <= layout.SUBSCRIPTIONS
+        and bool(int(header["flags"]) & StoreFlag.LOG) == bool(header["home"])
+        and (not header["home"] or int(header["log_size"]) > 0 <= int(header["log_keep_ms"]))
     )
     if not sane:
         raise LayoutMismatch(f"{where} has a header that contradicts itself: remove it with `shmstore rm` and create it anew")

@@ -87,8 +87,9 @@ def slowest_ack(views: Views) -> int:
 
 def with_core(core: type, reference: type) -> Any:
     """`reference` as a subclass of `core`, which keeps its numbers and does its usual cases (see native/hot.pyx)."""
-    methods = {name: value for name, value in vars(reference).items() if isinstance(value, FunctionType)}
-    slots = [name for name in vars(reference)["__slots__"] if not hasattr(core, name)]
+    kinds = [kind for kind in reversed(reference.__mro__) if kind is not object]
+    methods = {name: value for kind in kinds for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+    slots = [name for kind in kinds for name in vars(kind)["__slots__"] if not hasattr(core, name)]
     return type(reference.__name__, (core,), {"__slots__": slots, "__doc__": reference.__doc__, **methods})
 
 
@@ -131,7 +132,7 @@ def ack_is_wanted(views: Views, ack: int) -> bool:
     if wanted > ack:
         return False
     fence()  # our ack, before the look at the others'
-    if slowest_ack(views) < wanted:
+    if spared(views) < wanted:
         return False
     words[ACK_WANTED] = DISARMED
     return True

@@ -16,7 +16,7 @@ import numpy as np
 from shmstore.errors import StoreError, refused
 from shmstore.memory.layout import SlotFlag
 from shmstore.memory.segment import Segment, entries, owner_of, take_memory
-from shmstore.ring.cursors import PUT, slowest_ack
+from shmstore.ring.cursors import PUT, spared
 
 
 def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
@@ -95,10 +95,16 @@ def _in_the_way(path: str) -> StoreError:
     return StoreError(f"{path} is in the way and belongs to uid {owner_of(path)}: remove it as that user; nothing was stored")
 
 
+def read(segment: Segment, sequence: int) -> bytes:
+    """Return the bytes of an oversized event. Raises OSError where its segment cannot be read."""
+    with open(f"{segment.overflow_prefix}.{sequence}", "rb") as file:
+        return file.read()
+
+
 def free(segment: Segment, after: int) -> None:
-    """Remove the segments of events after `after` that every subscription has acked by now."""
+    """Remove the segments of events after `after` that every subscription has acked by now, or the log has."""
     views = segment.views
-    acked = slowest_ack(views)
+    acked = spared(views)
     if acked <= after or acked - after > views.capacity:
         return
     i = (after + 1) & (views.slot_count - 1)
@@ -109,7 +115,7 @@ def free(segment: Segment, after: int) -> None:
 
 def remove_orphans(segment: Segment) -> None:
     """Remove what a dead producer wrote and did not publish, and what was acked while nobody looked."""
-    acked, put = slowest_ack(segment.views), segment.words[PUT]
+    acked, put = spared(segment.views), segment.words[PUT]
     for path, sequence in overflows(segment):
         if sequence <= acked or sequence > put:
             _remove(path)

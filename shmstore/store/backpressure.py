@@ -17,7 +17,7 @@ from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, armed_readers
 from shmstore.ring.overflow import remove_orphans
 from shmstore.ring.writer import Writer
-from shmstore.store.stats import forgetting, subscriptions_of
+from shmstore.store.stats import forgetting, log_trouble, subscriptions_of
 from shmstore.store.subscription_table import SubscriptionTable
 
 _log = logging.getLogger("shmstore")
@@ -61,8 +61,8 @@ class Backpressure:
             writer.refresh(n, size)
             if writer.fits(n, size):
                 break
-            if self._segment.removed:
-                raise StoreClosed(f"store {self._segment.name!r} was removed: create it anew, or attach to its successor")
+            if self._segment.removed or not self._segment.linked:
+                raise StoreClosed(f"store {self._segment.name!r} was removed: attach again, or create it again")
             self._wake(
                 armed_readers(self._segment.views, everyone=True)
             )  # a reader that waits for more than can come before its ack takes what is there
@@ -74,7 +74,7 @@ class Backpressure:
                 raise StoreFull(
                     f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._holdup(wanted)}"
                 )
-            if self._segment.flags & StoreFlag.EVICT:
+            if self._segment.flags & StoreFlag.EVICT and not self._segment.home:  # with a log, its keeper does
                 patience = self._stuck_since + self._segment.evict_after - time.monotonic()
                 if patience <= 0:
                     late = self._table.evict(wanted)
@@ -101,6 +101,8 @@ class Backpressure:
             )
 
     def _holdup(self, wanted: int) -> str:
+        if self._segment.flags & StoreFlag.LOG:
+            return log_trouble(self._segment) or "the disk takes its time to write the log; wait for it longer"
         late = [each for each in subscriptions_of(self._segment) if each.state == "active" and each.ack.sequence < wanted]
         if not late:
             return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"

@@ -1,7 +1,8 @@
 """Durable positions of subscriptions: one small file each, replaced atomically.
 
 A checkpoint stands only at an ack point that was acked, so that a reader resumed from it sees whole transactions and
-misses nothing; it may be older than the ack by the interval at which it is written, never ahead of it.
+misses nothing; it may be older than the ack by the interval at which it is written, never ahead of it. In a store with a log sequences
+last, so that it stands at any event that was acked and is on disk, and it is there from the moment of subscribing.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import json
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shmstore.atomic_file import replace
 from shmstore.errors import StoreError, refused
 from shmstore.event import Position
 from shmstore.memory.segment import check_name
 
+NOWHERE: Final = Position("", 0)
+
 
 class Checkpoint(NamedTuple):
-    """An acked place: the position outlives the store, the sequence counts only inside `epoch`."""
+    """A durable ack. `sequence` counts inside `epoch`, which a store with a log keeps for its whole life: there `position` is NOWHERE.
+    The position outlives a store without one."""
 
     position: Position
     epoch: int
@@ -33,6 +37,11 @@ def state_directory() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "shmstore"
+
+
+def home_of(store: str, state: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of what outlives a store's memory: ``STATE/STORE``, in `state_directory()` by default."""
+    return Path(os.path.abspath(state or state_directory())) / check_name(store)
 
 
 class CheckpointFile:
@@ -67,20 +76,21 @@ class CheckpointFile:
         _remove([self.path])
 
 
-def checkpoints(store: str, directory: str | os.PathLike[str] | None = None) -> dict[str, Checkpoint]:
-    """Return the checkpoints of all subscriptions of `store`, by subscription name."""
+def checkpoints(store: str, directory: str | os.PathLike[str] | None = None, *, placed: bool = True) -> dict[str, Checkpoint]:
+    """Return the checkpoints of all subscriptions of `store`, by subscription name; unless `placed` is False, only those with a position,
+    which a producer could begin at: not those of a store with a log."""
     folder = Path(directory or state_directory()) / check_name(store)
     found = {}
     for path in _files(folder, "*.json"):
         checkpoint = CheckpointFile(directory, store, path.stem).load()
-        if checkpoint is not None:
+        if checkpoint is not None and (not placed or checkpoint.position != NOWHERE):
             found[path.stem] = checkpoint
     return found
 
 
-def forget(store: str) -> bool:
+def forget(store: str, state: str | os.PathLike[str] | None = None) -> bool:
     """Forget the checkpoints of `store` and how far its snapshots are; return whether there was anything."""
-    files = _files(state_directory() / check_name(store), "*.json", "snapshot*")
+    files = _files(home_of(store, state), "*.json", "snapshot*")
     _remove(files)
     return bool(files)
 

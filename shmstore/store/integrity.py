@@ -17,7 +17,7 @@ from shmstore.memory.layout import (
 from shmstore.memory.locks import Ownership, is_alive
 from shmstore.memory.segment import Segment
 from shmstore.ring import overflow
-from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT, STATE_OF, slowest_ack
+from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT, STATE_OF, spared
 from shmstore.store.batch import Batch
 from shmstore.store.stats import forgetting
 
@@ -33,7 +33,7 @@ def findings(segment: Segment) -> list[str]:
 def _cursors(segment: Segment) -> list[str]:
     views, words = segment.views, segment.words
     found = []
-    for entry in range(words[ENTRIES]):
+    for entry in range(int(bool(segment.home)), words[ENTRIES]):  # entry 0 of a store with a log is the log's
         if words[STATE_OF[entry]] != SubscriptionState.ACTIVE:
             continue
         # Read against the way they move: ack, then get, then put; each may only have grown since.
@@ -49,7 +49,7 @@ def _cursors(segment: Segment) -> list[str]:
 
 def _events(segment: Segment) -> list[str]:
     views = segment.views
-    acked, put = slowest_ack(views), segment.words[PUT]
+    acked, put = spared(views), segment.words[PUT]
     n = put - acked
     if not 0 <= n <= views.capacity:
         return [f"{n} events in flight, capacity {views.capacity}: remove the store and create it anew"]
@@ -78,7 +78,7 @@ def _events(segment: Segment) -> list[str]:
             try:
                 Batch(segment, sequence, sequence, -1).verify()
             except StoreCorrupt as error:
-                if slowest_ack(views) < sequence:  # acked while we looked: its room may hold something else by now
+                if spared(views) < sequence:  # acked while we looked: its room may hold something else by now
                     found.append(str(error))
     return found
 
@@ -97,7 +97,7 @@ def _owners(segment: Segment) -> list[str]:
 
 
 def _leftovers(segment: Segment) -> list[str]:
-    acked, put = slowest_ack(segment.views), segment.words[PUT]
+    acked, put = spared(segment.views), segment.words[PUT]
     found = [
         f"{path} holds event {sequence}, which is not in flight; the next producer removes it"
         for path, sequence in overflow.overflows(segment)

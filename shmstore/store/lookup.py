@@ -6,29 +6,41 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shmstore.encoding import codec
 from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Event, EventType, Position
 from shmstore.gtids import well_formed
+from shmstore.log import search
 from shmstore.memory.layout import SlotFlag, StoreFlag, header_word
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, PUT, slowest_ack
+from shmstore.ring.cursors import FLOOR, PUT, oldest_kept, slowest_ack
 from shmstore.start_position import Start, parse_start
 from shmstore.store.batch import Batch
+from shmstore.store.kept_batch import batch_of, slot_is_there, slot_of
+
+
+def has_log(segment: Segment) -> bool:
+    """True where the store keeps its events in a log."""
+    return bool(segment.flags & StoreFlag.LOG)
 
 
 def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: int | None) -> Batch:
     """Return a copy of the events from `first` on; as `EventStore.peek`."""
-    views, newest, oldest = segment.views, segment.words[PUT], slowest_ack(segment.views) + 1
+    views, newest, oldest = segment.views, segment.words[PUT], oldest_kept(segment.views)
     if not oldest <= first <= newest + 1:
         raise absent(segment, first, oldest, newest)
     last = newest if limit_events is None else min(newest, first + limit_events - 1)
+    if has_log(segment):
+        if limit_events is None and limit_bytes is None:
+            limit_bytes = views.limit  # the log may be larger than the memory of any process
+        if limit_bytes is not None and last >= first:
+            last = _fitting(segment, first, last, limit_bytes)
+        return batch_of(segment, first, last).copy()
     if limit_bytes is not None and last >= first:
-        mask = views.slot_count - 1
-        ends = views.ends_array[first & mask : (first & mask) + last - first + 1]
-        last = first - 1 + max(1, int(np.searchsorted(ends, views.ends[(first - 1) & mask] + limit_bytes, side="right")))
+        last = _fitting_in_ring(segment, first, last, limit_bytes)
     batch = Batch(segment, first, last, -1)
     if batch:
         gone = PositionNotFound(
@@ -48,6 +60,24 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
     return batch
 
 
+def _fitting_in_ring(segment: Segment, first: int, last: int, limit_bytes: int) -> int:
+    """The last event up to `last` with which those from `first` on have `limit_bytes`, and `first` at least."""
+    views = segment.views
+    mask = views.slot_count - 1
+    ends = views.ends_array[first & mask : (first & mask) + last - first + 1]
+    return first - 1 + max(1, int(np.searchsorted(ends, views.ends[(first - 1) & mask] + limit_bytes, side="right")))
+
+
+def _fitting(segment: Segment, first: int, last: int, limit_bytes: int) -> int:
+    """As `_fitting_in_ring`, of a store with a log; perhaps fewer, where the log has them."""
+    if segment.words[FLOOR] < first:
+        found = _fitting_in_ring(segment, first, last, limit_bytes)
+        if slot_is_there(segment, first - 1):
+            return found
+    found = segment.log.extent(first, last - first + 1, limit_bytes, ddl_alone=False)
+    return int(found)
+
+
 def absent(segment: Segment, sequence: int, oldest: int, newest: int) -> PositionNotFound:
     """The error that says so, and what is there instead."""
     held = f"it keeps {oldest} to {newest}" if oldest <= newest else f"it is empty, and its next event will be {newest + 1}"
@@ -56,7 +86,7 @@ def absent(segment: Segment, sequence: int, oldest: int, newest: int) -> Positio
 
 def first_wanted(segment: Segment, start: Start) -> int:
     """Return the sequence of the first event from `start` on, one of the forms of `shmstore.start_position`. Raises `PositionNotFound`."""
-    oldest, newest = slowest_ack(segment.views) + 1, segment.words[PUT]
+    oldest, newest = oldest_kept(segment.views), segment.words[PUT]
     start = parse_start(start) if isinstance(start, str) else start
     if start == "earliest":
         return oldest
@@ -74,11 +104,14 @@ def first_wanted(segment: Segment, start: Start) -> int:
 
 
 def first_behind(segment: Segment, start: Start, ack: int, name: str) -> int:
-    """`first_wanted` for the subscription `name` that has acked up to `ack`. Raises `PositionNotFound` where that lies behind it."""
+    """`first_wanted` for the subscription `name` that has acked up to `ack`. Raises `PositionNotFound` where that was acked, and there is
+    no log that has it still."""
     start = parse_start(start) if isinstance(start, str) else start
     if isinstance(start, Position) and _stands_at(segment, ack, start):
         return ack + 1
-    sequence = start if isinstance(start, int) and start <= ack else first_wanted(segment, start)
+    sequence = start if isinstance(start, int) and start <= ack and not has_log(segment) else first_wanted(segment, start)
+    if has_log(segment):
+        return sequence
     if sequence > ack or isinstance(start, str | datetime):
         return max(sequence, ack + 1)
     raise PositionNotFound(
@@ -90,7 +123,10 @@ def first_behind(segment: Segment, start: Start, ack: int, name: str) -> int:
 def _stands_at(segment: Segment, sequence: int, position: Position) -> bool:
     """True where an event is at `position`: also one of a snapshot's, of which many stand behind the transaction that ends there."""
     if position.file and not position.of_group:
-        slot = segment.views.slots[sequence & (segment.views.slot_count - 1)]
+        try:
+            slot = slot_of(segment, sequence)
+        except PositionNotFound:
+            return False
         return (int(slot["file"]), int(slot["offset"])) == position.order[:2]
     here = position_if_readable(segment, sequence)
     return here is not None and here.gtids == position.gtids
@@ -99,14 +135,35 @@ def _stands_at(segment: Segment, sequence: int, position: Position) -> bool:
 def find_time(segment: Segment, moment: datetime) -> int:
     """Return the sequence of the first event of the first transaction that ends at `moment` or later; UTC without a zone."""
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    oldest, put = slowest_ack(segment.views) + 1, segment.words[PUT]
-    i = oldest & (segment.views.slot_count - 1)
-    slots = segment.views.slots[i : i + put - oldest + 1]
-    later = np.flatnonzero(slots["time"] >= round(moment.timestamp() * 1000))
+    wanted = round(moment.timestamp() * 1000)
+    oldest, put = oldest_kept(segment.views), segment.words[PUT]
+    known, slots = _slots(segment, oldest, put)
+    later = np.flatnonzero(slots["time"] >= wanted)
+    if known > oldest and (not len(slots) or (len(later) and not _ends_before(slots[: later[0]]))):
+        return search.first_at_time(segment.log, wanted)
     if not len(later):
         return put + 1
     points = np.flatnonzero(slots["flags"][: later[0]] & int(SlotFlag.ACK_POINT))
-    return oldest + (int(points[-1]) + 1 if len(points) else 0)
+    return known + (int(points[-1]) + 1 if len(points) else 0)
+
+
+def _ends_before(slots: NDArray[np.void]) -> bool:
+    return bool((slots["flags"] & int(SlotFlag.ACK_POINT)).any())
+
+
+def _slots(segment: Segment, oldest: int, put: int) -> tuple[int, NDArray[np.void]]:
+    """The slots of the events from `oldest` to `put`, and which is the first of them: of a store with a log, only those that are in the
+    ring, whole."""
+    views = segment.views
+    if not has_log(segment):
+        i = oldest & (views.slot_count - 1)
+        return oldest, views.slots[i : i + put - oldest + 1]
+    while True:
+        known = max(oldest, views.first, segment.words[FLOOR] + 1)
+        i = known & (views.slot_count - 1)
+        slots = views.slots[i : i + put - known + 1].copy()
+        if slot_is_there(segment, known):
+            return known, slots
 
 
 def find(segment: Segment, position: Position) -> int:
@@ -115,7 +172,7 @@ def find(segment: Segment, position: Position) -> int:
     Raises `PositionNotFound` where events after it may have been in the store and are gone, or never came.
     """
     views = segment.views
-    oldest, put = slowest_ack(views) + 1, segment.words[PUT]
+    oldest, put = oldest_kept(views), segment.words[PUT]
     if position.of_group or (not position.file and position.gtids):
         return _find_gtids(segment, oldest, put, position)
     last = last_ack_point(segment)
@@ -125,16 +182,17 @@ def find(segment: Segment, position: Position) -> int:
             "transaction's end that was read from it, GTIDs and all, or a sequence"
         )
     # One slot back: an event that is gone still says where it ended, and that is enough to know that nothing is missing.
-    known = max(oldest - 1, views.first)
-    i = known & (views.slot_count - 1)
-    slots = views.slots[i : i + put - known + 1]
+    known, slots = _slots(segment, max(oldest - 1, views.first), put)
     file, offset = position.order[:2]
     here = (slots["offset"] == offset) & (slots["type"] == int(EventType.READ))  # a snapshot's rows, put at that place: behind it
     later = (slots["file"] > file) | ((slots["file"] == file) & ((slots["offset"] > offset) | here))
     first = known + (int(np.argmax(later)) if later.any() else len(slots))
     if first > known and len(slots):
         return max(first, oldest)
-    if known == oldest == views.first and begins_at(segment, position):
+    if known > oldest:
+        with suppress(PositionNotFound):
+            return search.after_position(segment.log, file, offset)
+    if max(oldest - 1, views.first) == oldest == views.first and begins_at(segment, position):
         return oldest
     if not len(slots) and not segment.read_text("start_file"):
         raise PositionNotFound(
@@ -158,14 +216,18 @@ def too_old(segment: Segment, position: Position) -> PositionNotFound:
 
 
 def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> int:
+    known = max(oldest, segment.words[FLOOR] + 1) if has_log(segment) else oldest
     snapshot = False  # whether rows of a snapshot stand at the position: they come after it
-    for sequence in ack_points(segment, oldest, put):
+    for sequence in ack_points(segment, known, put):
         here, read = position_at(segment, sequence).gtids == position.gtids, is_read(segment, sequence)
         if (here and not read) or (snapshot and not here):
             return sequence + 1
         snapshot = here
+    if known > oldest:
+        with suppress(PositionNotFound):
+            return search.after_gtids(segment.log, position.gtids)
     if snapshot:
-        return oldest
+        return known
     if not position.of_group and not well_formed(position.gtids):
         raise PositionNotFound(
             f"{position.gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
@@ -177,12 +239,14 @@ def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> 
 
 def is_read(segment: Segment, sequence: int) -> bool:
     """True where the event belongs to a snapshot, whose rows stand at the place that the stream had reached: none was passed."""
-    return bool(segment.views.slots["type"][sequence & (segment.views.slot_count - 1)] == int(EventType.READ))
+    return bool(slot_of(segment, sequence)["type"] == int(EventType.READ))
 
 
 def readable(segment: Segment, sequence: int) -> bool:
-    """True where the payload of `sequence` is still in the arena, acked or not."""
+    """True where the payload of `sequence` is still in the arena, acked or not, or in the log."""
     views, put = segment.views, segment.words[PUT]
+    if has_log(segment):
+        return oldest_kept(views) <= sequence <= put
     mask = views.slot_count - 1
     if not views.first <= sequence <= put or put - sequence >= views.slot_count - 1:
         return False
@@ -193,12 +257,12 @@ def readable(segment: Segment, sequence: int) -> bool:
 
 def position_at(segment: Segment, sequence: int) -> Position:
     """Binlog position of one event, which must be `readable`."""
-    return Batch(segment, sequence, sequence, 0).position_of(sequence)
+    return batch_of(segment, sequence, sequence).position_of(sequence)
 
 
 def event_at(segment: Segment, sequence: int) -> Event:
     """One event, which must be `readable`."""
-    return next(iter(Batch(segment, sequence, sequence, 0)))
+    return next(iter(batch_of(segment, sequence, sequence)))
 
 
 def note_start(segment: Segment, start: Position) -> None:
@@ -214,12 +278,12 @@ def start_position(segment: Segment) -> Position | None:
 
 
 def last_ack_point(segment: Segment) -> Position | None:
-    """Position of the newest transaction end or DDL, acked or not; None without one as far back as the slots reach.
+    """Position of the newest transaction end or DDL, acked or not; None without one as far back as the slots reach, or the log.
 
     Where its payload is gone, its slot and the file name that the producer gave still say file and offset, without GTIDs.
     """
-    views, put = segment.views, segment.words[PUT]
-    for sequence in ack_points(segment, max(views.first, put - views.slot_count + 2), put):
+    sequence = last_ack_point_until(segment, segment.words[PUT])
+    if sequence is not None:
         return position_at(segment, sequence) if readable(segment, sequence) else _position_of_slot(segment, sequence)
     return None
 
@@ -258,7 +322,7 @@ def position_if_readable(segment: Segment, sequence: int) -> Position | None:
             return position_at(segment, sequence)
     except StoreCorrupt:
         return None
-    there = views.first <= sequence <= put and put - sequence < views.slot_count - 1
+    there = views.first <= sequence <= put and put - sequence < views.slot_count - 1 and not has_log(segment)
     return _position_of_slot(segment, sequence) if there and views.slots["file"][sequence & (views.slot_count - 1)] else None
 
 
@@ -273,7 +337,14 @@ def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
 
 
 def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
-    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach."""
-    put = segment.words[PUT]
-    points = ack_points(segment, max(segment.views.first, put - segment.views.slot_count + 2), sequence)
-    return points[0] if points else None
+    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach, or the log."""
+    views, put = segment.views, segment.words[PUT]
+    if not has_log(segment):
+        points = ack_points(segment, max(views.first, put - views.slot_count + 2), sequence)
+        return points[0] if points else None
+    known, slots = _slots(segment, oldest_kept(views), put)
+    slots = slots[: max(0, sequence - known + 1)]
+    found = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+    if len(found):
+        return known + int(found[-1])
+    return search.ack_point_until(segment.log, min(sequence, known - 1))

@@ -19,8 +19,24 @@ from shmstore.memory.layout import (
 )
 from shmstore.memory.locks import Ownership, start_time
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ENTRIES, GET_OF, PUT, STATE_OF, Cursor, cursor_at, slowest_ack
-from shmstore.store.lookup import last_ack_point_until
+from shmstore.ring.cursors import (
+    ACK_OF,
+    ACK_WANTED,
+    ENTRIES,
+    FLOOR,
+    GET_OF,
+    LOG_FIRST,
+    LOGGED,
+    PUT,
+    STATE_OF,
+    SYNCED,
+    Cursor,
+    cursor_at,
+    oldest_kept,
+    spared,
+)
+from shmstore.store.kept_batch import cursor_of
+from shmstore.store.lookup import has_log, last_ack_point_until
 
 LOOK_BACK: Final = 1 << 16  # events
 STREAM_WORDS: Final = tuple(header_word(f"stream_{field}") for field in STREAM_FIELDS)
@@ -78,6 +94,24 @@ def forgetting(store: str, subscription: str) -> str:
     return f"shmstore unsubscribe {store} {subscription}"
 
 
+class LogStat(NamedTuple):
+    """A store's log. Sequences are of events: the oldest kept, the last written, the last known to be on disk. `bytes` are those on
+    disk, of at most `size`; `keep_ms` is how long what was acked is kept; `oldest_ms` the event time of the oldest.
+
+    `trouble` says why nothing can be appended and what to do; empty where all is well.
+    """
+
+    home: str
+    oldest: int
+    written: int
+    synced: int
+    bytes: int
+    size: int
+    keep_ms: int
+    oldest_ms: int
+    trouble: str = ""
+
+
 class StoreStat(NamedTuple):
     """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take.
 
@@ -111,6 +145,7 @@ class StoreStat(NamedTuple):
     put_position: Position | None = None  # of the newest transaction end or DDL, with its GTID set
     evictions: int = 0
     stream: StreamStat = StreamStat()
+    log: LogStat | None = None  # where the store has one
 
     @property
     def slowest(self) -> SubscriptionStat | None:
@@ -121,6 +156,8 @@ class StoreStat(NamedTuple):
     @property
     def holdup(self) -> str:
         """Who holds the producer up and what to do, as a sentence."""
+        if self.log is not None:
+            return self.log.trouble or "the disk takes its time to write the log"
         if (slowest := self.slowest) is None:
             return "nobody is subscribed: let a reader come"
         return f"{slowest.standing} of {self.newest:,}: let it read on, or forget it with `{forgetting(self.name, slowest.name)}`"
@@ -130,12 +167,12 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
     """Describe the store at this moment."""
     views, words = segment.views, segment.words
     put = cursor_at(views, words[PUT])
-    floor = cursor_at(views, min(slowest_ack(views), put.sequence))  # looked at after put, or the room could be negative
+    floor = cursor_at(views, min(spared(views), put.sequence))  # looked at after put, or the room could be negative
     file = segment.read_text("source_file")
     alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
     wanted = words[ACK_WANTED]  # a wish outlives the producer that died with it
     stream = StreamStat._make(words[word] for word in STREAM_WORDS)
-    waits = alive and wanted != DISARMED and slowest_ack(views) < wanted
+    waits = alive and wanted != DISARMED and spared(views) < wanted
     return StoreStat(
         name=segment.name,
         path=segment.path,
@@ -150,7 +187,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         checksum=bool(segment.flags & StoreFlag.CHECKSUM),
         segment_bytes=segment.sizes.total,
         put=put,
-        oldest=floor.sequence + 1,
+        oldest=oldest_kept(views),
         newest=put.sequence,
         free_events=views.capacity - (put.sequence - floor.sequence),
         free_bytes=min(views.limit, max(0, views.limit - (put.bytes - floor.bytes))),  # a slot may be another's by now
@@ -164,6 +201,43 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         put_position=put_position,
         evictions=words[header_word("evictions")],
         stream=stream._replace(connected=alive and bool(stream.connected)),
+        log=_log(segment),
+    )
+
+
+def _log(segment: Segment) -> LogStat | None:
+    if not segment.home:
+        return None
+    words, word = segment.words, header_word
+    return LogStat(
+        home=segment.home,
+        oldest=words[LOG_FIRST],
+        written=words[LOGGED],
+        synced=words[SYNCED],
+        bytes=words[word("log_bytes")],
+        size=words[word("log_size")],
+        keep_ms=words[word("log_keep_ms")],
+        oldest_ms=words[word("log_oldest_ms")],
+        trouble=log_trouble(segment),
+    )
+
+
+def log_trouble(segment: Segment) -> str:
+    """Why nothing can be appended to a store's log, and what to do, as a sentence; empty where it can."""
+    words = segment.words
+    code = words[header_word("log_error")]
+    if code == 0:
+        return ""
+    if code > 0:
+        return f"the log in {segment.home}/log cannot be written: {os.strerror(code)}; make room there, and it goes on by itself"
+    active = [each for each in subscriptions_of(segment) if each.state == "active"]
+    if not active:
+        return f"the log in {segment.home}/log is as large as it may be, {words[header_word('log_size')]:,} bytes"
+    slowest = min(active, key=lambda each: each.ack.sequence)
+    return (
+        f"the log in {segment.home}/log is as large as it may be, {words[header_word('log_size')]:,} bytes, and {slowest.standing} of "
+        f"{words[PUT]:,}: let it read on, move it with `shmstore seek {segment.name} {slowest.name} latest`, or forget it with "
+        f"`{forgetting(segment.name, slowest.name)}`"
     )
 
 
@@ -176,8 +250,8 @@ def subscriptions_of(segment: Segment) -> tuple[SubscriptionStat, ...]:
 
 def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
     views, words = segment.views, segment.words
-    ack = cursor_at(views, words[ACK_OF[entry]])
-    get = cursor_at(views, words[GET_OF[entry]])
+    ack = cursor_of(segment, words[ACK_OF[entry]])
+    get = cursor_of(segment, words[GET_OF[entry]])
     put = cursor_at(views, words[PUT])
     since = _time_at(segment, max(ack.sequence, views.first), put.sequence)  # who never acked has waited since the first event
     return SubscriptionStat(
@@ -193,7 +267,7 @@ def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
         lag_rows=put.rows - ack.rows,
         lag_ms=max(0, put.time_ms - since) if put.sequence > ack.sequence else 0,
         ack_point=last_ack_point_until(segment, ack.sequence),
-        oldest_ms=cursor_at(views, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
+        oldest_ms=cursor_of(segment, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
     )
 
 
@@ -203,6 +277,8 @@ def _time_at(segment: Segment, sequence: int, put: int) -> int:
     What came before it counts as far as the slots reach, `LOOK_BACK` at most, but nothing that is still to come.
     """
     views = segment.views
+    if has_log(segment) and sequence <= segment.words[FLOOR]:
+        return cursor_of(segment, sequence).time_ms
     first = max(views.first, put - views.slot_count + 2, sequence - LOOK_BACK)
     i = first & (views.slot_count - 1)
     times = views.slots["time"][i : i + max(0, sequence - first + 1)]

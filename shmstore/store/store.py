@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 
 from shmstore.encoding import codec
 from shmstore.encoding.checksum import with_checks
-from shmstore.errors import ProducerInUse, StoreClosed
+from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreNotFound
 from shmstore.event import Position
+from shmstore.log import home as homes
+from shmstore.log.keeper import Keeper
 from shmstore.memory import segment
-from shmstore.memory.create_options import DEFAULT_CAPACITY, DEFAULT_MEMORY_UNIT, checked
+from shmstore.memory.create_options import DEFAULT_CAPACITY, DEFAULT_LOG_KEEP, DEFAULT_LOG_SIZE, DEFAULT_MEMORY_UNIT, checked
 from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, LOCK_PRODUCER, LOCK_TABLE, BatchMode, StoreFlag, StoreState, header_word
 from shmstore.memory.locks import Lock, Ownership
@@ -24,21 +28,23 @@ from shmstore.memory.ordering import ASYMMETRIC, fence
 from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring import overflow
-from shmstore.ring.cursors import ACK_WANTED, ARMED, PUT, armed_readers, slowest_ack
+from shmstore.ring.cursors import ACK_WANTED, ARMED, PUT, SYNC_WANTED, SYNCED, armed_readers, spared
 from shmstore.ring.put_request import Events, Unclaimed, admit, listed
 from shmstore.ring.wakeups import Wakeups
 from shmstore.ring.writer import Writer, plain_slots, writer_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.backpressure import Backpressure
-from shmstore.store.checkpoint import CheckpointFile
+from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile, forget, home_of
 from shmstore.store.recovery import recover
 from shmstore.store.replay_filter import ReplayFilter
+from shmstore.store.restore import attached, catch_up, made
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription
 from shmstore.store.subscription_table import SubscriptionTable
 from shmstore.store.view import StoreView
 
+FLUSHING: Final = 10.0  # seconds that close() gives the log to write what was put
 STATE: Final = header_word("state")
 LIVE: Final = int(StoreState.LIVE)
 
@@ -64,6 +70,8 @@ class EventStore(StoreView):
         self._put_encoded_now: Callable[[object, object], int] | None = None
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
+        self._keeper: Keeper | None = None  # of the producer of a store with a log
+        self._linked_at = 0.0
         _open_stores.add(self)
 
     # ------------------------------------------------------------ create, attach, unlink, close
@@ -84,12 +92,21 @@ class EventStore(StoreView):
         path: str | os.PathLike[str] | None = None,
         checksum: bool | None = None,
         first_sequence: int = 0,
+        log: bool = True,
+        log_size: int = DEFAULT_LOG_SIZE,
+        log_keep: float = DEFAULT_LOG_KEEP,
+        state: str | os.PathLike[str] | None = None,
     ) -> EventStore:
         """Make a store and attach to it.
 
+        A store remembers: behind the ring is a log on disk, in the store's home, ``STATE/NAME`` (`state_directory()` by default). What
+        leaves the ring is read from there, by the same calls; after a reboot whoever attaches first puts the store together again.
+        `log_keep` seconds after they were put, events that all subscriptions have acked go; earlier where the log has `log_size` bytes.
+        What some subscription has not acked stays; at `log_size` `lag` decides. With ``log=False`` the store is the ring alone.
+
         `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the room for their payloads (in
-        ITEMSIZE mode, too: it is memory). `lag` says what a put does when a subscription holds it up: "block", or "evict" it
-        after `evict_after` seconds. `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is
+        ITEMSIZE mode, too: it is memory). `lag` says what happens to a subscription that is as far behind as the log is large (without
+        a log: as the ring): "block", the producer waits for it, or "evict", it is let go `evict_after` seconds later. `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is
         on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
         """
         options = checked(
@@ -101,25 +118,56 @@ class EventStore(StoreView):
             evict_after=evict_after,
             checksum=path is not None if checksum is None else checksum,
             first_sequence=first_sequence,
+            home=os.fspath(home_of(name, state)) if log else "",
+            log_size=log_size,
+            log_keep=log_keep,
         )
-        return cls(segment.create(name, options, path=path, mode=mode, group=group))
+        return cls(made(name, options, path=path, mode=mode, group=group))
 
     @classmethod
-    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> Self:
-        """Attach to a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing."""
-        store = cls(segment.attach(name, path=path))
-        if store._checksum:  # only file-backed stores come back from a crash of the whole host
+    def attach(
+        cls, name: str, *, path: str | os.PathLike[str] | None = None, state: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """Attach to a store by name; one that has a log and is not in memory, after a reboot, is put together again from its home.
+
+        `state` is the directory of that home. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing.
+        """
+        store = cls(attached(name, path=path, state=state))
+        if store._checksum and not store.segment.home:  # only file-backed stores come back from a crash of the whole host
             recover(store.segment, store.lock)
         return store
 
     @staticmethod
-    def unlink(name: str, *, path: str | os.PathLike[str] | None = None, force: bool = False) -> None:
-        """Remove a store and all that belongs to it. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`.
+    def unlink(
+        name: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        force: bool = False,
+        log: bool = False,
+        state: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Remove a store's memory. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`.
+
+        What its home remembers stays, and who attaches next puts the store together again; with `log` the log and the subscriptions go too.
 
         A store of another layout version, or a damaged one, is not removed while a process uses it, because that would not notice:
         `LayoutMismatch`, unless `force`.
         """
-        segment.unlink(name, path=path, force=force)
+        if not log:
+            segment.unlink(name, path=path, force=force)
+            return
+        found = False
+        with suppress(StoreNotFound):
+            segment.unlink(name, path=path, force=force)
+            found = True
+        home = home_of(name, state)
+        if homes.has_log(home):
+            with homes.AppendLock.take(home, FLUSHING):  # a producer that has just learned that the store is gone
+                homes.remove(home)
+            found = True
+            forget(name, state)
+        if not found:
+            raise StoreNotFound(f"no store {name!r}, in memory or in {home}: `shmstore ls` lists the stores of this host")
 
     def close(self) -> None:
         """Give up all roles held through this object. The store stays. Idempotent."""
@@ -129,10 +177,19 @@ class EventStore(StoreView):
             rest.callback(self.segment.close)
             rest.callback(self._retire)
             if self._producer.held:
-                self._words[header_word("producer_pid")] = 0
-                self._producer.release()
+                rest.callback(self._resign)
             for subscription in self._subscriptions:
                 rest.callback(subscription.close)
+
+    def _resign(self) -> None:
+        """Give the producer role up; what was put is in the log then, and on disk."""
+        try:
+            if self._keeper is not None:
+                self._keeper.close(FLUSHING)
+        finally:
+            self._keeper = None
+            self._words[header_word("producer_pid")] = 0
+            self._producer.release()
 
     def _retire(self) -> None:
         self._closed = True
@@ -145,6 +202,9 @@ class EventStore(StoreView):
         """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
         for subscription in list(self._subscriptions):
             subscription._retire()
+        if self._keeper is not None:
+            self._keeper.abandon()
+            self._keeper = None
         self._retire()
 
     # ------------------------------------------------------------ put
@@ -162,16 +222,33 @@ class EventStore(StoreView):
             raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
         if start is not None and self._words[PUT] == self._views.first - 1:
             lookup.note_start(self.segment, start)
+            if self.segment.home:
+                homes.note_start(self.segment.home, start)
         if not isinstance(self._writer, Unclaimed):
             return
         note_producer(self.segment)
         self._words[ACK_WANTED] = DISARMED
+        if self.segment.home:
+            self._open_log()
         overflow.remove_orphans(self.segment)
         with self._table.locked():
             self._writer = writer_of(self._views)
         if self._views.native is not None and not self._checksum:
             writer: Any = self._writer
             self._put_now, self._put_encoded_now = writer.put_now, writer.put_encoded_now
+
+    def _open_log(self) -> None:
+        """Append to the log from here on, in threads of this process. Raises `StoreError` where it cannot be written."""
+        keeper = Keeper(self.segment, self._table)
+        try:
+            keeper.check()
+            catch_up(self._views, keeper.files, keeper.tail)
+            keeper.start()
+        except BaseException:
+            keeper.close(0.0)
+            self._producer.release()
+            raise
+        self._keeper = keeper
 
     def _claimed(self) -> Writer:
         self.claim()
@@ -252,6 +329,8 @@ class EventStore(StoreView):
     def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
         """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
         self._check_open()  # a producer that has nothing to put learns here that the store is gone
+        if not self.segment.linked:  # by somebody who does not know what it was: `rm`, or logind at the end of a session
+            raise self._removed()
         if not self._producer.held:
             raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
         note_heartbeat(self.segment, source, position, stream)
@@ -281,17 +360,84 @@ class EventStore(StoreView):
         """
         self._check_open()
         saved = checkpoint.load() if checkpoint is not None else None
+        if self.segment.home:
+            checkpoint = self._durable(name)
+            saved = checkpoint.load() or saved
+        if saved is not None and saved.epoch != self.epoch and saved.position == NOWHERE:
+            saved = None  # of a store of this name that was removed with its log
         passed = ReplayFilter(saved.position) if saved is not None and saved.epoch != self.epoch else None
         begin = start if saved is None else passed or saved.sequence + 1
-        before = slowest_ack(self._views)
+        before = spared(self._views)
         entry, owner = self._table.take(name, begin)
         woken = self._wakeups.condition(entry)
         subscription = Subscription(self, name, entry, owner, woken, checkpoint, checkpoint_interval, passed)
         self._subscriptions.add(subscription)
+        if self.segment.home:
+            try:
+                subscription.remember(saved.sequence if saved is not None and passed is None else None)
+            except BaseException:
+                subscription.close()
+                raise
+            return subscription
         self.free_oversized(before)  # entry 0 may have been what held them, and the producer, up
         if self._words[ACK_WANTED] != DISARMED:
             self.wake_producer()
         return subscription
+
+    def _durable(self, name: str) -> CheckpointFile:
+        """Where a subscription's durable ack is, of a store with a log."""
+        home = Path(self.segment.home)
+        return CheckpointFile(home.parent, home.name, name)
+
+    def seek(self, name: str, start: Start) -> int:
+        """Let the subscription `name`, which nobody reads, go on at `start`, in a store with a log; return the sequence before that.
+
+        Raises `SubscriptionNotFound`, `SubscriptionInUse`, `PositionNotFound`, and `StoreError` for a store without a log.
+        """
+        self._check_open()
+        if not self.segment.home:
+            raise StoreError(f"store {self.name!r} has no log: what was acked is gone, so nobody can go back")
+        acked = self._table.move(name, start)
+        self._durable(name).save(Checkpoint(NOWHERE, self.epoch, acked))
+        return acked
+
+    # ------------------------------------------------------------ the log, for subscriptions
+
+    def hold(self, entry: int, sequence: int) -> None:
+        """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
+        self._table.hold(entry, sequence)
+
+    def sync(self, sequence: int | None = None, timeout: float = 10.0) -> int:
+        """Ask for the log to have everything up to `sequence` (None: all that was put) on disk, and wait `timeout` seconds for it.
+
+        Return up to where it is on disk: -1 at first, and always without a log.
+        """
+        words = self._words
+        if not self.segment.home:
+            return -1
+        sequence = words[PUT] if sequence is None else sequence
+        until = time.monotonic() + timeout
+        while (synced := words[SYNCED]) < sequence:
+            words[SYNC_WANTED] = max(words[SYNC_WANTED], sequence)  # of two who write at once, one writes again
+            self._wakeups.notify([0])
+            Condition(self._views.fixed, header_word("keeper")).notify()
+            if time.monotonic() >= until:
+                break
+            if not self._producer.taken():
+                self._flush()
+                return words[SYNCED]
+            time.sleep(0.001)
+        return synced
+
+    def _flush(self) -> None:
+        """Put what a dead producer left in the ring into the log, if nobody else does."""
+        with suppress(StoreError):  # somebody appends after all, or nobody can: then it is not on disk
+            keeper = Keeper(self.segment, self._table)
+            try:
+                keeper.check()
+                keeper.start()
+            finally:
+                keeper.close(FLUSHING)
 
     def disown(self, subscription: Subscription) -> None:
         """Forget a subscription that was closed."""
@@ -302,6 +448,8 @@ class EventStore(StoreView):
         the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         self._check_open()
         self._freeing(lambda: self._table.remove(name))
+        if self.segment.home:
+            self._durable(name).remove()
 
     def clear(self) -> None:
         """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
@@ -310,7 +458,7 @@ class EventStore(StoreView):
 
     def _freeing(self, change: Callable[[], None]) -> None:
         """Change the table, then free what nobody holds any more."""
-        before = slowest_ack(self._views)
+        before = spared(self._views)
         change()
         self.free_oversized(before)
         self.wake_producer()

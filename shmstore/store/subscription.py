@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from typing import Any, Final, Protocol
 
-from shmstore.errors import AckError, StoreClosed, StoreCorrupt, SubscriptionLost
+from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, SubscriptionLost
 from shmstore.event import Position
 from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
@@ -24,20 +24,21 @@ from shmstore.ring.cursors import (
     WANTED_OF,
     Cursor,
     ack_is_wanted,
-    cursor_at,
 )
 from shmstore.ring.reader import reader_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
-from shmstore.store.checkpoint import Checkpoint, CheckpointFile
+from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile
+from shmstore.store.kept_batch import KeptBatch, cursor_of, slot_of
+from shmstore.store.kept_reader import kept_reader_of
 from shmstore.store.replay_filter import ReplayFilter
 
 NO_LIMIT: Final = 2**62
-FOR_EVER: Final = 1e9  # seconds
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
 SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
 LOOK: Final = 40e-9  # ... so many seconds each
+CLOSING: Final = 2.0  # seconds that close() waits for the disk
 A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
 
 
@@ -60,6 +61,12 @@ class Store(Protocol):
 
     def disown(self, subscription: Subscription) -> None:
         """Forget a subscription that was closed."""
+
+    def sync(self, sequence: int, timeout: float) -> int:
+        """Ask for the log to have `sequence` on disk, wait `timeout` seconds for it; return up to where it is."""
+
+    def hold(self, entry: int, sequence: int) -> None:
+        """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
 
 
 class _Closed:
@@ -95,7 +102,14 @@ class Subscription:
         self._words = self._views.words
         self._condition = condition
         flags = store.segment.flags
-        self._reader = reader_of(self._views, entry, ddl_isolation=bool(flags & StoreFlag.DDL_ISOLATION))
+        self._kept_in_log = bool(flags & StoreFlag.LOG)
+        self._batch: type[Batch] = KeptBatch if self._kept_in_log else Batch
+        isolated = bool(flags & StoreFlag.DDL_ISOLATION)
+        self._reader = (
+            kept_reader_of(store.segment, entry, ddl_isolation=isolated)
+            if self._kept_in_log
+            else reader_of(self._views, entry, ddl_isolation=isolated)
+        )
         # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
         # before the sequence it went back to.
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
@@ -105,6 +119,7 @@ class Subscription:
         self._checkpoint = checkpoint
         self._interval = checkpoint_interval
         self._unsaved: Checkpoint | None = None
+        self._saved = -2  # sequence of the last checkpoint that was written, of a store with a log
         self._refused = False  # by the disk, when the checkpoint was last written
         self._saved_at = 0.0
         self._spins = 0
@@ -117,8 +132,10 @@ class Subscription:
         if self._views.native is not None:
             reader: Any = self._reader
             plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
-            gets, acks = plain and not self._careful, self._checkpoint is None and not self._careful
-            reader.tune(self._segment, Batch, gets, acks, BUSY, SPINS * LOOK)
+            acks = (self._checkpoint is None or self._kept_in_log) and not self._careful
+            reader.tune(self._segment, self._batch, plain and not self._careful, acks, BUSY, SPINS * LOOK)
+            if self._kept_in_log:
+                reader.due = 1  # the first ack goes the long way, and says when the next does
             self._take_now, self._wait_now, self._ack_now = reader.take_now, reader.wait_now, reader.ack_now
 
     # ------------------------------------------------------------ get
@@ -148,14 +165,16 @@ class Subscription:
                 return taken
             if timeout != 0 and not self.spin:
                 deadline = Deadline(timeout)
-                taken = self._wait_now(limit_events, deadline.left(FOR_EVER), WAIT_SLICE)
+                taken = self._wait_now(
+                    limit_events, deadline.left(WAIT_SLICE), WAIT_SLICE
+                )  # then look whether the store is there
                 if taken is not None:
                     return taken
         try:
             if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
                 if last >= first and not self._careful:
-                    return Batch(self._segment, first, last, self._reader.generation)
+                    return self._batch(self._segment, first, last, self._reader.generation)
             else:
                 first, last = 1, 0
                 if limit is not None and self._segment.batch_mode is BatchMode.ITEMSIZE:
@@ -173,7 +192,7 @@ class Subscription:
                         first, last = self._reader.take(events, limit_bytes)
                     else:
                         first, last = self._reader.get + 1, self._reader.get
-                batch = Batch(self._segment, first, last, self._reader.generation)
+                batch = self._batch(self._segment, first, last, self._reader.generation)
                 if not self._careful or not batch:
                     return batch
                 batch = self._checked(batch)
@@ -184,8 +203,8 @@ class Subscription:
                     return fresh
                 self._reader.rollback_to(fresh.first - 1)
                 first, last = 1, 0  # wait for more
-        except StoreCorrupt:
-            self._check_state()  # an evicted reader finds nonsense where its events were
+        except (StoreCorrupt, PositionNotFound):
+            self._check_state()  # an evicted reader finds nonsense where its events were, or nothing
             raise
 
     def _why_not(self, min_events: int, events: int) -> str:
@@ -256,8 +275,8 @@ class Subscription:
             )
         if state != ACTIVE:
             raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")
-        if self._segment.removed:
-            raise StoreClosed(f"store {self.store.name!r} was removed: create it anew, or attach to its successor")
+        if self._segment.removed or not self._segment.linked:
+            raise StoreClosed(f"store {self.store.name!r} was removed: attach again, or create it again")
 
     def _checked(self, batch: Batch) -> Batch:
         """The batch, known to be whole: copied before a producer that evicts could have overwritten it, checksums right."""
@@ -289,7 +308,7 @@ class Subscription:
             self._end_earlier_life()
         if first == batch.first and fresh == len(batch):
             return batch
-        rest = Batch(self._segment, first, first + fresh - 1, self._reader.generation)
+        rest = self._batch(self._segment, first, first + fresh - 1, self._reader.generation)
         return self._checked(rest) if self._careful and rest else rest
 
     # ------------------------------------------------------------ ack, rollback
@@ -331,6 +350,9 @@ class Subscription:
             if self._passed is not None:
                 sequence = self._passed.behind(sequence, reader.get)
         before = reader.ack
+        if self._kept_in_log:
+            self._ack_kept(sequence)
+            return
         reached = self._checkpoint_at(before, sequence) if self._checkpoint is not None else None
         oversized = self._words[OVERSIZED] > before  # said before the event could be got: nothing that is acked here comes later
         reader.ack_to(sequence)
@@ -345,6 +367,19 @@ class Subscription:
             self.store.free_oversized(before)
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
+
+    def _ack_kept(self, sequence: int) -> None:
+        """Ack in a store with a log, which nobody waits for: the producer follows the log, and retention looks by itself."""
+        self._reader.ack_to(sequence)
+        if time.monotonic() - self._saved_at >= self._interval:
+            self.save_checkpoint()
+        self._note_due()
+
+    def _note_due(self) -> None:
+        """Say from when on the compiled ack leaves one to the long way again, which writes the checkpoint."""
+        if self._ack_now is not None:
+            reader: Any = self._reader
+            reader.due = int((self._saved_at + self._interval) * 1e9)
 
     def rollback(self, what: Batch | int | None = None) -> None:
         """Give again what was got and not acked: all of it, or from a batch or a sequence on.
@@ -370,18 +405,33 @@ class Subscription:
             del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
 
     def seek(self, start: Start) -> None:
-        """Go on at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked. Back to the ack at most.
+        """Go on at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked.
 
+        In a store with a log it may lie before the ack: what is kept from there on is given again. Without a log it goes back to the ack
+        at most, and "earliest", and a time before that, mean the first event that is not acked.
         From there on also what was acked in an earlier life of the store is given. Raises `PositionNotFound`, moving nothing, where
-        it is acked, gone or not there yet; "earliest", and a time before that, mean the first event that is not acked.
+        it is acked, gone or not there yet.
         """
         self._check_state()
         last = lookup.first_behind(self._segment, start, self._reader.ack, self.name) - 1
         self.rollback()
         self._end_earlier_life()
+        if self._kept_in_log:
+            self._go_to(last)
+            return
         if last > self._reader.ack:
             self._reader.rollback_to(last)  # forward, as if it had been got
             self.ack(last)
+
+    def _go_to(self, last: int) -> None:
+        """Let ack and get stand at `last`, wherever they were, and write that down."""
+        reader = self._reader
+        self.store.hold(self.entry, last)  # or retention could let go of it meanwhile
+        reader.get = reader.ack = last
+        reader._seen = last
+        reader.generation += 1
+        self._kept = [(reader.generation - 1, -2)]  # batches of before were of another place
+        self._write_durable(last)
 
     def _end_earlier_life(self) -> None:
         """From here on no event was acked in an earlier life of the store."""
@@ -398,9 +448,8 @@ class Subscription:
             )
 
     def _sequence_of(self, position: Position) -> int:
-        slots = self._views.slots
         for sequence in range(self._reader.get, self._reader.ack, -1):
-            slot = slots[sequence & (self._views.slot_count - 1)]
+            slot = slot_of(self._segment, sequence)
             if (int(slot["file"]), int(slot["offset"])) == position.order[:2]:
                 return sequence
         raise AckError(
@@ -412,12 +461,12 @@ class Subscription:
     @property
     def get_cursor(self) -> Cursor:
         """What was got so far."""
-        return cursor_at(self._views, self._reader.get)
+        return cursor_of(self._segment, self._reader.get)
 
     @property
     def ack_cursor(self) -> Cursor:
         """What was acked so far."""
-        return cursor_at(self._views, self._reader.ack)
+        return cursor_of(self._segment, self._reader.ack)
 
     @property
     def lag_events(self) -> int:
@@ -438,17 +487,46 @@ class Subscription:
         return Checkpoint(position, self._segment.epoch, point)
 
     def save_checkpoint(self) -> None:
-        """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses."""
-        if self._unsaved is not None and self._checkpoint is not None:
+        """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses.
+
+        In a store with a log it stands at what is on disk at most: the rest is asked for, and is written the next time.
+        """
+        if self._kept_in_log:
+            self._save_kept(0.0)
+        elif self._unsaved is not None and self._checkpoint is not None:
             self._saved_at = time.monotonic()  # also where the disk refuses: the next try is not at the very next ack
             self._refused = True
             self._checkpoint.save(self._unsaved)
             self._unsaved, self._refused = None, False
 
+    def _save_kept(self, timeout: float) -> None:
+        """Write the durable ack: up to what is acked and on disk, waiting `timeout` seconds for the disk to have it."""
+        if self._checkpoint is None:
+            return
+        self._saved_at = time.monotonic()
+        done = min(self._reader.ack, self.store.sync(self._reader.ack, timeout))
+        if done > self._saved:
+            self._write_durable(done)
+
+    def remember(self, saved: int | None) -> None:
+        """Go on from the durable ack `saved`, in a store with a log; None: this is a new subscription, so write down where it begins."""
+        if saved is None:
+            self._write_durable(self._reader.ack)
+        else:
+            self._saved = saved
+
+    def _write_durable(self, sequence: int) -> None:
+        assert self._checkpoint is not None
+        self._refused = True
+        self._checkpoint.save(Checkpoint(NOWHERE, self._segment.epoch, sequence))
+        self._saved, self._refused = sequence, False
+
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
         try:
-            if self._owner.held:
+            if self._owner.held and self._kept_in_log:
+                self._save_kept(CLOSING)
+            elif self._owner.held:
                 self.save_checkpoint()
         finally:
             if self._owner.held:

@@ -23,6 +23,7 @@ from shmstore.memory.layout import (
     LOCK_SUBSCRIPTION,
     NAME_BYTES,
     SUBSCRIPTIONS,
+    StoreFlag,
     SubscriptionState,
     header_word,
     subscription_word,
@@ -30,7 +31,7 @@ from shmstore.memory.layout import (
 from shmstore.memory.locks import Lock, Ownership, start_time
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment, check_name
-from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, PUT, STATE_OF, WANTED_OF
+from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, LOG_FIRST, PUT, STATE_OF, WANTED_OF
 from shmstore.start_position import Start, parse_start
 from shmstore.store.lookup import first_wanted
 from shmstore.store.replay_filter import ReplayFilter
@@ -50,6 +51,7 @@ class SubscriptionTable:
         self._segment = segment
         self._words = segment.words
         self._lock = lock
+        self._logged = bool(segment.flags & StoreFlag.LOG)  # then entry 0 is the log's, and retention asks what is held
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -71,7 +73,7 @@ class SubscriptionTable:
         words = self._words
         entries = range(1, words[ENTRIES])
         found = [entry for entry in entries if words[STATE_OF[entry]] == JOINING]
-        if words[STATE_OF[0]] == ACTIVE and any(words[STATE_OF[entry]] == ACTIVE for entry in entries):
+        if not self._logged and words[STATE_OF[0]] == ACTIVE and any(words[STATE_OF[entry]] == ACTIVE for entry in entries):
             found.append(0)
         return found
 
@@ -116,30 +118,87 @@ class SubscriptionTable:
         words[GET_OF[entry]] = words[ACK_OF[entry]] = ack
         words[ENTRIES] = max(words[ENTRIES], entry + 1)
         words[STATE_OF[entry]] = JOINING
+        if self._logged:  # what is kept changes under our lock alone
+            if first < words[LOG_FIRST]:
+                raise self._too_old(start, words[LOG_FIRST])
+            words[STATE_OF[entry]] = ACTIVE
+            return
         fence()  # from here the producer keeps what follows our ack, unless its floor passed it before: see ring's plan
         floor = words[FLOOR]
         if floor > ack:
             if not isinstance(start, str | datetime):
-                raise PositionNotFound(
-                    f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {floor + 1}; start there, or take "
-                    f"a snapshot (`shmstore snapshot {self._segment.name} --tables ...`)"
-                )
+                raise self._too_old(start, floor + 1)
             words[GET_OF[entry]] = words[ACK_OF[entry]] = floor
         words[STATE_OF[entry]] = ACTIVE
         words[STATE_OF[0]] = FREE
+
+    def _too_old(self, start: object, oldest: int) -> PositionNotFound:
+        return PositionNotFound(
+            f"start {start!r} is older than what store {self._segment.name!r} keeps: its oldest event is {oldest}; start there, or take "
+            f"a snapshot (`shmstore snapshot {self._segment.name} --tables ...`)"
+        )
+
+    def hold(self, entry: int, sequence: int) -> None:
+        """Move the cursors of `entry` to `sequence`, in a store with a log: what follows is kept. Raises `PositionNotFound`."""
+        words = self._words
+        with self.locked():
+            if sequence + 1 < words[LOG_FIRST]:
+                raise self._too_old(sequence + 1, words[LOG_FIRST])
+            if sequence < words[ACK_OF[entry]]:  # ack <= get throughout
+                words[ACK_OF[entry]] = sequence
+                words[GET_OF[entry]] = sequence
+            else:
+                words[GET_OF[entry]] = sequence
+                words[ACK_OF[entry]] = sequence
+
+    def move(self, name: str, start: Start) -> int:
+        """Let the subscription `name`, which nobody reads, stand before `start`, in a store with a log; return the sequence that it has
+        then acked. Raises `SubscriptionNotFound`, `SubscriptionInUse`, `PositionNotFound`."""
+        with self.locked():
+            entry = self._known(name)
+            owned = self._owned(entry)
+        with owned:
+            sequence = first_wanted(self._segment, start) - 1
+            self.hold(entry, sequence)
+            if self._words[STATE_OF[entry]] == LOST:  # it may read on from where the events are
+                self._words[STATE_OF[entry]] = ACTIVE
+            return sequence
+
+    def let_go(self, last: int, *, evict: bool) -> list[str] | None:
+        """Let the log lose what is up to `last`, where every subscription has acked that; with `evict` whoever has not is marked lost.
+
+        Return the names of those; None where somebody needs it still. For the producer of a store with a log.
+        """
+        words = self._words
+        with self.locked():
+            entries = [entry for entry in range(1, words[ENTRIES]) if words[STATE_OF[entry]] == ACTIVE]
+            late = [entry for entry in entries if words[ACK_OF[entry]] < last]
+            if late and not evict:
+                return None
+            for entry in late:
+                words[STATE_OF[entry]] = LOST
+                words[WANTED_OF[entry]] = DISARMED
+            words[EVICTIONS] += len(late)
+            words[LOG_FIRST] = last + 1
+            return [self._segment.read_text("name", entry) for entry in late]
+
+    def _known(self, name: str) -> int:
+        if entry := self._find(name):
+            return entry
+        raise SubscriptionNotFound(
+            f"store {self._segment.name!r} has no subscription {name!r}: it has {', '.join(self.names()) or 'none'}"
+        )
 
     def remove(self, name: str) -> None:
         """Forget a subscription nobody owns. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         words = self._words
         with self.locked():
-            entry = self._find(name)
-            if not entry:
-                raise SubscriptionNotFound(
-                    f"store {self._segment.name!r} has no subscription {name!r}: it has {', '.join(self.names()) or 'none'}"
-                )
+            entry = self._known(name)
             with self._owned(entry):
                 others = [p for p in range(1, words[ENTRIES]) if p != entry and words[STATE_OF[p]] == ACTIVE]
-                if not others and words[STATE_OF[0]] != ACTIVE:  # after an eviction it stands in already, and ahead of us
+                if (
+                    not self._logged and not others and words[STATE_OF[0]] != ACTIVE
+                ):  # after an eviction it stands in already, and ahead of us
                     # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody.
                     wish, ack = words[ACK_WANTED], words[ACK_OF[entry]]
                     words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack
@@ -150,7 +209,7 @@ class SubscriptionTable:
         """Move every subscription to the put cursor. Raises `SubscriptionInUse` where a reader lives; then nothing was moved."""
         words = self._words
         with self.locked(), ExitStack() as owned:
-            entries = [entry for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] == ACTIVE]
+            entries = [entry for entry in range(int(self._logged), words[ENTRIES]) if words[STATE_OF[entry]] == ACTIVE]
             for entry in entries:
                 owned.enter_context(self._owned(entry))
             put = words[PUT]

@@ -10,10 +10,11 @@ from shmstore.event import Event, Position
 from shmstore.memory import segment
 from shmstore.memory.layout import BatchMode, StoreFlag
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import PUT, Cursor, cursor_at, slowest_ack
+from shmstore.ring.cursors import PUT, Cursor, cursor_at, oldest_kept
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
+from shmstore.store.restore import attached
 from shmstore.store.stats import StoreStat, SubscriptionStat, describe, subscriptions_of
 
 
@@ -30,9 +31,14 @@ class StoreView:
         self._closed = False
 
     @classmethod
-    def attach(cls, name: str, *, path: str | os.PathLike[str] | None = None) -> Self:
-        """Look at a store by name. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing."""
-        return cls(segment.attach(name, path=path, read_only=True))
+    def attach(
+        cls, name: str, *, path: str | os.PathLike[str] | None = None, state: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """Look at a store by name; one that has a log and is not in memory is put together again from its home, in the directory `state`.
+
+        Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing.
+        """
+        return cls(attached(name, path=path, state=state, read_only=True))
 
     @staticmethod
     def names() -> list[str]:
@@ -104,8 +110,8 @@ class StoreView:
 
     @property
     def oldest(self) -> int:
-        """First sequence that some subscription has not acked."""
-        return slowest_ack(self._views) + 1
+        """First sequence that can still be read: the oldest in the log; without a log the first that some subscription has not acked."""
+        return oldest_kept(self._views)
 
     # ------------------------------------------------------------ reading without taking
 

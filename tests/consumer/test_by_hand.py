@@ -194,12 +194,12 @@ def test_a_disk_that_stays_full(store: EventStore) -> None:
 def test_a_checkpoint_that_is_too_old(tmp_path: Path, store_name: str, own_folder: bool) -> None:
     """Where a store made again begins too late, the error says what the place came from and what to do, and that does it."""
     checkpoint = tmp_path / "own" if own_folder else True
-    with EventStore.create(store_name, capacity=256) as store:
+    with EventStore.create(store_name, capacity=256, log=False) as store:
         store.put(transaction(0))
         with Consumer(store_name, "audit", timeout=0, checkpoint=checkpoint) as consumer:
             assert len(list(consumer)) == 1
     EventStore.unlink(store_name)
-    with EventStore.create(store_name, capacity=256) as store:
+    with EventStore.create(store_name, capacity=256, log=False) as store:
         store.claim(start=Position("binlog.000001", 8000))
         store.put(transaction(8))
         with pytest.raises(PositionNotFound, match=rf"`shmstore snapshot {store_name} --tables") as refused:
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_too_old(tmp_path: Path, store_name: str, own_folde
 
 def test_an_evicted_reader(store_name: str) -> None:
     """A loop whose subscription was evicted ends with an error that names the command, after which it begins again."""
-    with EventStore.create(store_name, capacity=4, lag="evict", evict_after=0.0) as store:
+    with EventStore.create(store_name, capacity=4, lag="evict", evict_after=0.0, log=False) as store:
         consumer = Consumer(store_name, "slow", timeout=0, limit_events=1)
         store.put(transaction(0))
         next(consumer)

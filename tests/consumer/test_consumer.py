@@ -309,7 +309,7 @@ def test_interrupts_lose_nothing(store: EventStore, seed: int) -> None:
 def test_checkpoint_outlives_the_store(store_name: str, state: Path) -> None:
     """A subscription resumes after its last acked transaction even when the segment was removed and filled again."""
     for again in range(2):
-        with EventStore.create(store_name, capacity=256) as store:
+        with EventStore.create(store_name, capacity=256, log=False) as store:
             for number in range(4):
                 store.put(transaction(number))
             with Consumer(store_name, "audit", limit_events=3, timeout=0) as consumer:

@@ -31,7 +31,7 @@ def ddl(sql: str, database: str = "shop") -> Event:
 
 @pytest.fixture
 def store(store_name: str) -> Iterator[EventStore]:
-    with EventStore.create(store_name, capacity=64) as made:
+    with EventStore.create(store_name, capacity=64, log=False) as made:
         yield made
 
 

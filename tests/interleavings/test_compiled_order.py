@@ -149,7 +149,7 @@ def get():
     step("ack", reader.ack(reader.get(timeout=5)))
 
 
-store = shmstore.EventStore.create(name, capacity=8, memory_unit=8)
+store = shmstore.EventStore.create(name, capacity=8, memory_unit=8, log=False)
 try:
     reader = shmstore.EventStore.attach(name).subscribe("r")
     reader.get(timeout=0.001)  # opens what it sleeps on ...

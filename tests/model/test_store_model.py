@@ -83,7 +83,7 @@ class Machine(RuleBasedStateMachine):
             "capacity": capacity, "memory_unit": unit, "batch_mode": mode, "ddl_isolation": isolation,
             "checksum": checksum, "first_sequence": first,
         }  # fmt: skip
-        self.store = EventStore.create(self.name, **self.options)
+        self.store = EventStore.create(self.name, **self.options, log=False)
         self.mode, self.unit, self.checksum = mode, unit, checksum
         self.model = StoreModel(capacity, capacity * unit, ddl_isolation=isolation, first=first)
         self.producer = self.store

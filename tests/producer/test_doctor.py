@@ -69,7 +69,10 @@ def test_where_the_store_goes_on(flavor: str) -> None:
     """What the server lacks of what comes next is reported as the producer would, by GTIDs: also where files never expire, and at
     another server, whose files have other names."""
     store = store_name()
-    with start_server(flavor, ["--binlog-expire-logs-seconds=0"]) as server, EventStore.create(store, capacity=64) as made:
+    with (
+        start_server(flavor, ["--binlog-expire-logs-seconds=0"]) as server,
+        EventStore.create(store, capacity=64, log=False) as made,
+    ):
         try:
             execute(server, "mysql", "CREATE DATABASE d")
             settings = producer.Settings(store=store, port=server.port)

@@ -89,5 +89,5 @@ def free_name() -> Iterator[str]:
 @pytest.fixture(name="store")
 def small_store(name: str) -> Iterator[EventStore]:
     """A store of 64 events."""
-    with EventStore.create(name, capacity=64) as made:
+    with EventStore.create(name, capacity=64, log=False) as made:
         yield made

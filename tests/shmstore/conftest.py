@@ -35,7 +35,7 @@ def make(name: str) -> Iterator[Callable[..., EventStore]]:
     stores = []
 
     def create(**options: Any) -> EventStore:
-        store = EventStore.create(name, **{"capacity": 8, "memory_unit": 64, **options})
+        store = EventStore.create(name, **{"capacity": 8, "memory_unit": 64, **options}, log=False)
         stores.append(store)
         return store
 

@@ -95,7 +95,7 @@ def test_without_descriptors_every_verb_says_so(make, name, either_way):
     """Whatever has to open a file says how many this process may have, and what to do; nothing was stored."""
     store, verbs = make(), dict[str, Callable[[], Any]]()
     verbs["claim"] = lambda: store.put(b"x")
-    verbs["create"] = lambda: EventStore.create(f"{name}-other", capacity=8)
+    verbs["create"] = lambda: EventStore.create(f"{name}-other", capacity=8, log=False)
     verbs["attach"] = lambda: EventStore.attach(name)
     verbs["subscribe"] = lambda: store.subscribe("a")
     verbs["unsubscribe"] = lambda: store.unsubscribe("a")
@@ -151,7 +151,7 @@ def run_alone(mounts: str, code: str) -> None:
 def test_full_shared_memory(either_way):
     """With no byte left in /dev/shm all goes on, but what needs a segment of its own: that says so, and nothing was stored."""
     code = """
-store = EventStore.create("s", capacity=8, memory_unit=64)
+store = EventStore.create("s", capacity=8, memory_unit=64, log=False)
 with open("/dev/shm/rest", "wb", buffering=0) as rest:
     try:
         while True:
@@ -167,7 +167,7 @@ for _ in range(2):
     refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "1,000 bytes", "/dev/shm", "room", "nothing was stored")
 assert store.newest == 0
 assert store.check() == [], store.check()
-refused(lambda: EventStore.create("t", capacity=8), "/dev/shm", "smaller")
+refused(lambda: EventStore.create("t", capacity=8, log=False), "/dev/shm", "smaller")
 assert sorted(os.listdir("/dev/shm")) == ["rest", "shmstore.s"]
 os.unlink("/dev/shm/rest")
 assert store.put(b"L" * 1000, timeout=0) == 1
@@ -179,7 +179,7 @@ assert store.put(b"L" * 1000, timeout=0) == 1
 def test_shared_memory_without_a_free_inode(either_way):
     """Where /dev/shm may hold no more files, a store or an oversized event is refused with the number, and the rest goes on."""
     code = """
-store = EventStore.create("s", capacity=8, memory_unit=64)
+store = EventStore.create("s", capacity=8, memory_unit=64, log=False)
 names = []
 try:
     while True:
@@ -192,7 +192,7 @@ with EventStore.attach("s").subscribe("r") as reader:
     assert store.put(b"x") == 0
     reader.ack(reader.get(timeout=0))
     refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "/dev/shm", "room", "nothing was stored")
-refused(lambda: EventStore.create("t", capacity=8), "errno 28", "/dev/shm", "room")
+refused(lambda: EventStore.create("t", capacity=8, log=False), "errno 28", "/dev/shm", "room")
 """
     run_alone("mount -t tmpfs -o size=1m,nr_inodes=20 tmpfs /dev/shm", code)
 
@@ -201,11 +201,11 @@ refused(lambda: EventStore.create("t", capacity=8), "errno 28", "/dev/shm", "roo
 def test_a_host_without_proc(either_way):
     """Without /proc, which the kernel's locks need, a store says so."""
     code = """
-refused(lambda: EventStore.create("s", capacity=8), "/proc", "mount -t proc")
+refused(lambda: EventStore.create("s", capacity=8, log=False), "/proc", "mount -t proc")
 """
     run_alone("mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /proc", code)
     code = """
-store = EventStore.create("s", capacity=8)
+store = EventStore.create("s", capacity=8, log=False)
 assert os.system("mount -t tmpfs tmpfs /proc") == 0
 other = EventStore.attach("s")
 for verb in (lambda: other.put(b"x"), lambda: other.subscribe("a")):
@@ -296,7 +296,7 @@ ctypes.CDLL = Old
 from shmstore import EventStore
 from shmstore.store import subscription
 subscription.WAIT_SLICE = 120.0
-with EventStore.create({name!r}, capacity=8) as store, store.subscribe("a") as reader:
+with EventStore.create({name!r}, capacity=8, log=False) as store, store.subscribe("a") as reader:
     putting = threading.Timer(0.1, EventStore.attach({name!r}).put, [b"x"])
     putting.start()
     assert len(reader.get(timeout=60)) == 1
@@ -313,7 +313,7 @@ def test_a_file_is_one_store_at_whatever_path(name, tmp_path, start, no_slices, 
     """A store in a file wakes its readers, too, where it is mounted at another path."""
     (tmp_path / "there").mkdir()
     here, there = tmp_path / "file", tmp_path / "there" / "file"
-    with EventStore.create(name, path=here, capacity=8, memory_unit=64) as store:
+    with EventStore.create(name, path=here, capacity=8, memory_unit=64, log=False) as store:
         os.link(here, there)
         with EventStore.attach(name, path=there) as other, other.subscribe("a") as reader:
             store.claim()

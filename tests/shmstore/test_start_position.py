@@ -167,7 +167,7 @@ def test_seek_counts_more_than_an_earlier_life(make, name, tmp_path) -> None:
     """What a checkpoint says was acked of an earlier life is given again from a place that the reader names itself, and saved as acked."""
     file = CheckpointFile(tmp_path, name, "a")
     events = [event for i in (0, 3, 6) for event in (begin(i), rows(i + 1), end(i + 2))]
-    with EventStore.create(name, capacity=16, memory_unit=1024) as store:
+    with EventStore.create(name, capacity=16, memory_unit=1024, log=False) as store:
         store.claim(start=position(-1))
         with store.subscribe("a", checkpoint=file) as reader:
             store.put(events)

@@ -68,7 +68,7 @@ def user(name: str) -> Iterator[Callable[[int, int, str], User]]:
 
 
 OWNS = """
-store = EventStore.create(name, capacity=4, memory_unit=64)
+store = EventStore.create(name, capacity=4, memory_unit=64, log=False)
 say("created")
 heard()
 for _ in range(6):
@@ -110,7 +110,7 @@ def test_root_locks_no_owner_out(user, name, either_way):
 
 def test_a_member_of_the_group_locks_nobody_out(user, name, either_way):
     """What a member of the store's group was the first to use, its owner uses as well, who is not of the group."""
-    EventStore.create(name, capacity=4, memory_unit=64, mode=0o660, group=GROUP).close()
+    EventStore.create(name, capacity=4, memory_unit=64, mode=0o660, group=GROUP, log=False).close()
     os.chown(f"/dev/shm/shmstore.{name}", OWNER, GROUP)
     member = user(MEMBER, GROUP, READS)
     assert member.hears() == "slept"

@@ -48,7 +48,7 @@ def fan_out(total: int, seed: int) -> None:
     name = f"fan-{os.getpid()}"
     context = multiprocessing.get_context("fork")
     answer = context.SimpleQueue()
-    with EventStore.create(name, capacity=4096, memory_unit=64) as store:
+    with EventStore.create(name, capacity=4096, memory_unit=64, log=False) as store:
         try:
             for place in range(READERS):
                 store.subscribe(f"s{place}").close()

@@ -63,7 +63,7 @@ def run(tmp_path: Path, seed: int, *, kills: int, readers: int) -> None:
             "log": str(tmp_path / f"r{i}"), "slow": (0.0, 0.002, 0.0)[i % 3],
         }  # fmt: skip
     try:
-        with EventStore.create(name, capacity=64, memory_unit=512) as store:
+        with EventStore.create(name, capacity=64, memory_unit=512, log=False) as store:
             for who in list(orders)[1:]:
                 store.subscribe(who).close()  # so that nothing is put before everybody counts
             living = {who: arena.fork(**order) for who, order in orders.items()}

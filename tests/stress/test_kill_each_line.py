@@ -83,7 +83,7 @@ def contents(batch: Batch) -> list[bytes]:
 
 
 def fresh(name: str, *, acked: int) -> EventStore:
-    store = EventStore.create(name, capacity=8, memory_unit=64, checksum=True)
+    store = EventStore.create(name, capacity=8, memory_unit=64, checksum=True, log=False)
     with store.subscribe("r") as reader:
         store.put(BEFORE)
         reader.ack(reader.get(limit_events=acked))
@@ -171,7 +171,7 @@ def removed(name: str, *, first_used_again: bool) -> None:
     """Remove what is left of a store, as `shmstore rm` does."""
     with suppress(StoreExists):
         if first_used_again:  # the removal then is that of the new store alone
-            EventStore.create(name, capacity=8).close()
+            EventStore.create(name, capacity=8, log=False).close()
     with suppress(StoreNotFound):
         EventStore.unlink(name)
 
@@ -196,7 +196,7 @@ def test_what_a_removal_killed_at_any_line_leaves_goes_with_the_next(name: str) 
 def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) -> None:
     """Waking and locking in a store that is being removed, or was, makes nothing that stays."""
     for k in range(200):
-        store = EventStore.create(name, capacity=8)
+        store = EventStore.create(name, capacity=8, log=False)
         removal = AtLine(k, lambda: EventStore.unlink(name))
         before = sys.gettrace()
         sys.settrace(removal)
@@ -218,7 +218,7 @@ def test_one_killed_after_the_removal_leaves_nothing(name: str) -> None:
     """Whoever is killed at any line of taking the lock of a removed store leaves nothing."""
     killed, k = True, 0
     while killed:
-        EventStore.create(name, capacity=8).close()
+        EventStore.create(name, capacity=8, log=False).close()
 
         def prepare() -> EventStore:
             mine = EventStore.attach(name)

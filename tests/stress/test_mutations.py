@@ -33,7 +33,7 @@ def originals(folder: Path) -> list[tuple[str, Path, dict[str, Any]]]:
         "far": {"first_sequence": 2**53 - 3, "checksum": False},
     }.items():
         name, path = f"mutant-{kind}-{os.getpid()}", folder / kind
-        with EventStore.create(name, path=path, capacity=16, memory_unit=128, **options) as store:
+        with EventStore.create(name, path=path, capacity=16, memory_unit=128, **options, log=False) as store:
             store.claim(start=position(-1))
             store.heartbeat("mysql://here", position(3))
             with store.subscribe("one") as one, store.subscribe("two") as two:

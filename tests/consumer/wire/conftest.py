@@ -23,7 +23,7 @@ def new_store() -> Iterator[Callable[..., EventStore]]:
     made: list[EventStore] = []
 
     def make(**options: Any) -> EventStore:
-        store = EventStore.create(f"wire-{os.getpid()}-{next(_numbers)}", **options)
+        store = EventStore.create(f"wire-{os.getpid()}-{next(_numbers)}", **options, log=False)
         made.append(store)
         return store
 

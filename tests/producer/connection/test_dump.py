@@ -279,7 +279,7 @@ def test_local_files(flavor: str, tmp_path: Path) -> None:
             for i in range(18):
                 execute(server, "d", f"INSERT INTO t VALUES ({i}, 'x')", *(["FLUSH BINARY LOGS"] if i % 6 == 5 else []))
             streamed = events_of(run, server)
-        with EventStore.create(store_name()) as store:
+        with EventStore.create(store_name(), log=False) as store:
             name = store.name
         settings = producer.Settings(store=name, binlog=str(tmp_path))
         try:

@@ -205,7 +205,7 @@ def test_a_source_that_floods(two: dict[str, Server]) -> None:
 def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a reader holds all sources up, the log and `stat` say which, and the group ends all the same when told to."""
     monkeypatch.setattr(sink, "PATIENCE", 0.1)
-    with running_group(two, transaction_events=4, capacity=16) as run, EventStore.attach(run.store) as store:
+    with running_group(two, transaction_events=4, capacity=16, log="off") as run, EventStore.attach(run.store) as store:
         store.subscribe("idle").close()
         execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(20)])
         wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
@@ -215,7 +215,10 @@ def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFi
 
 def test_a_source_that_waits_for_room_has_a_link(two: dict[str, Server]) -> None:
     """While the ring is full no source is read; their silence is the group's own, and `stat` does not say that a link is missing."""
-    with running_group(two, transaction_events=4, capacity=16, merge_wait=1.0) as run, EventStore.attach(run.store) as store:
+    with (
+        running_group(two, transaction_events=4, capacity=16, merge_wait=1.0, log="off") as run,
+        EventStore.attach(run.store) as store,
+    ):
         store.subscribe("idle").close()
         execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(40)])
         wait_for(lambda: store.stat().room_wanted is not None, "a full ring")

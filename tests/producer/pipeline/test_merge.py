@@ -240,7 +240,7 @@ def test_places_in_a_store() -> None:
         return [end._replace(entry=EntryType.BEGIN, position=end.position._replace(gtids=""), order=0), end]
 
     try:
-        with EventStore.create(name, capacity=64) as store:
+        with EventStore.create(name, capacity=64, log=False) as store:
             store.put([*event("a", 4, a=4, b=1), *event("b", 2, a=4, b=2), *event("a", 5, a=5, b=2), *event("b", 3, a=5, b=3)])
             place = store.peek(3, limit_events=1).position
             assert store.find(place) == 4
@@ -249,7 +249,7 @@ def test_places_in_a_store() -> None:
             with pytest.raises(PositionNotFound, match="no transaction kept"):
                 store.find(place._replace(gtids=place.gtids.replace("0-1-4", "0-1-3")))
         EventStore.unlink(name)
-        with EventStore.create(name, capacity=64) as store, tempfile.TemporaryDirectory() as folder:
+        with EventStore.create(name, capacity=64, log=False) as store, tempfile.TemporaryDirectory() as folder:
             store.put([*event("b", 2, a=3, b=2), *event("b", 3, a=3, b=3), *event("a", 4, a=4, b=3), *event("a", 5, a=5, b=3)])
             file = CheckpointFile(folder, name, "r")
             file.save(Checkpoint(place, 7, 3))  # has a to 4 and b to 2
@@ -272,7 +272,7 @@ def test_half_a_transaction_of_a_source_that_is_gone() -> None:
         entry=EntryType.ROWS, type=EventType.QUERY, position=Position("y.000001", 90), order=1, sql="x", props=props
     )
     try:
-        with EventStore.create(name, capacity=16) as store:
+        with EventStore.create(name, capacity=16, log=False) as store:
             store.put([begin, part])
             with pytest.raises(
                 SettingsError, match=rf"ends inside transaction {UUID}2:8 of source 'b', which only that source can finish"

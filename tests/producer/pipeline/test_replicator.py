@@ -181,7 +181,7 @@ def test_stops_while_the_ring_is_full(
     """A producer that waits for room says who holds it up, ends within seconds when told to, and what it had read comes after
     the next start."""
     monkeypatch.setattr(sink, "PATIENCE", 0.1)
-    with running(any_server, capacity=16, transaction_events=4) as run:
+    with running(any_server, capacity=16, transaction_events=4, log="off") as run:
         with EventStore.attach(run.settings.store) as store:
             store.subscribe("idle").close()
             execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
@@ -205,7 +205,7 @@ def test_a_stop_inside_a_compressed_transaction_is_orderly(
     mysql: Server, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A producer told to stop while one event of the log is half put counts no reconnect, and does not say that it tries again."""
-    with running(mysql, capacity=16, transaction_events=4) as run, EventStore.attach(run.settings.store) as store:
+    with running(mysql, capacity=16, transaction_events=4, log="off") as run, EventStore.attach(run.settings.store) as store:
         store.subscribe("idle").close()
         execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY)")
         inserts = [f"INSERT INTO t VALUES ({i})" for i in range(100)]
@@ -254,7 +254,7 @@ def test_only_the_time_that_a_link_stood_calms_the_retries(
     monkeypatch.setattr("shmstore.producer.pipeline.replicator.time", clock)
     monkeypatch.setattr(Replicator, "_connect", connect)
     settings = producer.Settings(store=store_name(), retry_first=0.2)
-    with EventStore.create(settings.store, capacity=16) as store:
+    with EventStore.create(settings.store, capacity=16, log=False) as store:
         try:
             Replicator(settings, store, lambda: len(tries()) >= 3).run()
         finally:
@@ -345,7 +345,7 @@ def test_a_store_that_was_made_in_vain(meanwhile: str) -> None:
 
 def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:
     """A row that is larger than the whole ring passes, alone, in its place in the transaction."""
-    with running(any_server, capacity=64, memory_unit=64, transaction_bytes=2048) as run:
+    with running(any_server, capacity=64, memory_unit=64, transaction_bytes=2048, log="off") as run:
         follower = Follower(run.settings.store, Mirror(database))
         execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, b LONGBLOB)")
         inserts = [f"INSERT INTO t VALUES ({i}, REPEAT('{i}', {size}))" for i, size in enumerate((10, 9000, 10, 300_000, 5))]

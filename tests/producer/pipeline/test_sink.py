@@ -26,7 +26,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventStore]:
     monkeypatch.setattr(sink, "PATIENCE", 0.05)
     name = store_name()
     try:
-        with EventStore.create(name, capacity=8, memory_unit=256, batch_mode=BatchMode.MEMSIZE) as made:
+        with EventStore.create(name, capacity=8, memory_unit=256, batch_mode=BatchMode.MEMSIZE, log=False) as made:
             yield made
     finally:
         remove(name)

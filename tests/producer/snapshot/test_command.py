@@ -24,7 +24,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    with EventStore.create("orders", capacity=64, path=tmp_path / "ring") as made:
+    with EventStore.create("orders", capacity=64, path=tmp_path / "ring", log=False) as made:
         yield made
     EventStore.unlink("orders", path=tmp_path / "ring")
 

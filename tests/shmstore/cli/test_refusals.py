@@ -125,7 +125,7 @@ def test_other_layout_version(store: EventStore) -> None:
 
 def test_lost_subscription(name: str) -> None:
     """An evicted subscription gets an error with the way out; after `unsubscribe` the name can be used again."""
-    with EventStore.create(name, capacity=4, lag="evict", evict_after=0.01) as store:
+    with EventStore.create(name, capacity=4, lag="evict", evict_after=0.01, log=False) as store:
         store.put([insert(0), end(0)])
         run("tail", name, "--subscription", "slow", "--count", "1")
         for number in range(1, 6):

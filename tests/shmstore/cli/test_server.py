@@ -219,7 +219,7 @@ def test_doctor(own: Server) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve(name: str, number: signal.Signals) -> None:
     """`serve` says where it listens, greets a client with canal's handshake, and ends in order on SIGTERM and Ctrl-C."""
-    with EventStore.create(name, capacity=64):
+    with EventStore.create(name, capacity=64, log=False):
         process = started("serve", name, "--listen", "127.0.0.1:0")
         try:
             assert process.stderr is not None
@@ -251,7 +251,7 @@ def test_serve_takes_limits(name: str, tmp_path: Path) -> None:
             assert client.recv(64)
             client.sendall(struct.pack(">I", 101))
             assert b"101 bytes; allowed are 0 to 100" in client.recv(1024)
-        with EventStore.create(name, capacity=64) as store:
+        with EventStore.create(name, capacity=64, log=False) as store:
             reader = RawClient(port, name)
             reader.subscribe()
             store.put(events([1]))

@@ -88,7 +88,7 @@ import shmstore.memory.segment, numpy
 with open(sys.argv[1] + "/cgroup.procs", "w") as file:
     file.write(str(os.getpid()))
 try:
-    EventStore.create(sys.argv[2], capacity=1024, memory_unit=100_000)
+    EventStore.create(sys.argv[2], capacity=1024, memory_unit=100_000, log=False)
 except StoreError as error:
     print(error)
 """

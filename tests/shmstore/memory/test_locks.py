@@ -152,7 +152,7 @@ fences = []
 class Lock:
     def __enter__(self): fences.append(1)
     def __exit__(self, *_): pass
-with EventStore.create({name!r}) as store:
+with EventStore.create({name!r}, log=False) as store:
     assert type(store.segment.words) is ordering.OrderedWords
     reader = store.subscribe("r")
     store.put([b"1", b"2"])

@@ -42,7 +42,7 @@ def test_one_name_one_store(make, name):
     """create refuses a name that is taken; attach refuses one that is not; unlink says which."""
     make()
     with pytest.raises(StoreExists, match=name):
-        EventStore.create(name)
+        EventStore.create(name, log=False)
     assert name in EventStore.names()
     EventStore.unlink(name)
     assert name not in EventStore.names()
@@ -61,7 +61,7 @@ def test_of_many_creators_one_wins(name):
     def create() -> None:
         gate.wait()
         try:
-            won.append(EventStore.create(name, capacity=8, memory_unit=64))
+            won.append(EventStore.create(name, capacity=8, memory_unit=64, log=False))
         except StoreExists:
             lost.append(1)
 
@@ -89,7 +89,7 @@ def test_whoever_attaches_finds_a_whole_store(name):
     thread = threading.Thread(target=attach)
     thread.start()
     for _ in range(60):
-        EventStore.create(name, capacity=8, memory_unit=64).close()
+        EventStore.create(name, capacity=8, memory_unit=64, log=False).close()
         EventStore.unlink(name)
     stop.set()
     thread.join(60)
@@ -139,7 +139,7 @@ def test_a_successor_has_another_epoch(make, name):
     old = make()
     reader = old.subscribe("a")
     EventStore.unlink(name)
-    with EventStore.create(name, capacity=8, memory_unit=64) as new:
+    with EventStore.create(name, capacity=8, memory_unit=64, log=False) as new:
         assert new.epoch != old.epoch
         new.put(b"new")
         with pytest.raises(StoreClosed):
@@ -158,7 +158,7 @@ def test_modes(make, name):
 def test_a_group_shares_a_store(name):
     """With mode 0660 and a group, a member of it puts, reads, acks oversized events and waits; a stranger is refused."""
     gid, member, stranger = 54321, 54322, 54323
-    with EventStore.create(name, capacity=4, memory_unit=64, mode=0o660, group=gid) as store:
+    with EventStore.create(name, capacity=4, memory_unit=64, mode=0o660, group=gid, log=False) as store:
         store.claim()
         store.subscriptions()
         code = f"""
@@ -230,7 +230,7 @@ for call in (EventStore.attach, EventStore.unlink):
 def test_options_that_cannot_be(name, wrong):
     """Options that cannot be raise ValueError, and leave no segment behind."""
     with pytest.raises(ValueError):  # noqa: PT011  the message depends on the option
-        EventStore.create(name, **wrong)
+        EventStore.create(name, **wrong, log=False)
     assert leftovers(name) == []
 
 
@@ -240,11 +240,13 @@ def test_memory_is_taken_at_creation(name, monkeypatch):
     taken = []
     monkeypatch.setattr(os, "posix_fallocate", lambda fd, start, size: taken.append(size))
     with pytest.raises(StoreError, match="bytes"):
-        EventStore.create(name, capacity=2**20, memory_unit=free.f_bavail * free.f_frsize // 2**20 + 1024)
+        EventStore.create(name, capacity=2**20, memory_unit=free.f_bavail * free.f_frsize // 2**20 + 1024, log=False)
     with open("/proc/meminfo") as file:
         memory = {line.split()[0]: int(line.split()[1]) for line in file}
     with pytest.raises(StoreError, match="bytes"):  # the file system may have more to give than the host has
-        EventStore.create(name, capacity=2**20, memory_unit=(memory["MemTotal:"] + memory["SwapTotal:"]) // 2**10 + 1024)
+        EventStore.create(
+            name, capacity=2**20, memory_unit=(memory["MemTotal:"] + memory["SwapTotal:"]) // 2**10 + 1024, log=False
+        )
     assert taken == []
     assert leftovers(name) == []
 
@@ -252,7 +254,7 @@ def test_memory_is_taken_at_creation(name, monkeypatch):
 def test_a_directory_that_cannot_hold_a_store(name, tmp_path):
     """A path in a directory that is missing gives one error that names it."""
     with pytest.raises(StoreError, match="missing"):
-        EventStore.create(name, path=tmp_path / "missing" / "x", capacity=8)
+        EventStore.create(name, path=tmp_path / "missing" / "x", capacity=8, log=False)
 
 
 def damaged(name: str, at: int, new: bytes) -> None:
@@ -307,7 +309,7 @@ def test_forged_headers_are_refused(make, name, field, value):
 )
 def test_segments_of_the_wrong_size_are_refused(name, size):
     """A segment cut off, or longer than its header says, is refused; the message says what was found."""
-    EventStore.create(name, capacity=8, memory_unit=64).close()
+    EventStore.create(name, capacity=8, memory_unit=64, log=False).close()
     path = f"/dev/shm/shmstore.{name}"
     whole = os.stat(path).st_size
     os.truncate(path, whole + size if size < 0 or size in (1, 4096) else size)
@@ -320,7 +322,7 @@ def test_what_is_no_file_is_refused(name, tmp_path):
     """A directory, a fifo, a link and an empty file are not stores."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "empty").write_bytes(b"")
-    EventStore.create(name, path=tmp_path / "store", capacity=8, memory_unit=64).close()
+    EventStore.create(name, path=tmp_path / "store", capacity=8, memory_unit=64, log=False).close()
     (tmp_path / "link").symlink_to(tmp_path / "store")
     for wrong in (tmp_path, tmp_path / "fifo", tmp_path / "empty", tmp_path / "link", "/dev/null", "/dev/zero"):
         with pytest.raises(StoreError):
@@ -344,14 +346,14 @@ def test_unlink_refuses_what_cannot_be_told(name, tmp_path, role, damage, in_fil
     """A segment that this version cannot write to is not removed while somebody uses it, who would not notice; with force it is."""
     path = tmp_path / "ring" if in_file else None
     where = str(path or f"/dev/shm/shmstore.{name}")
-    with EventStore.create(name, path=path, capacity=8, memory_unit=64) as store:
+    with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store:
         store.claim() if role == "producer" else store.subscribe("audit")
         store.segment.words[header_word(damage)] += 40
         with pytest.raises(LayoutMismatch, match=f"`fuser {where}` shows which.*--force"):
             EventStore.unlink(name, path=path)
         assert os.path.exists(where)
     EventStore.unlink(name, path=path)  # nobody uses it now
-    with EventStore.create(name, path=path, capacity=8, memory_unit=64) as store:
+    with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store:
         store.claim()
         store.segment.words[header_word(damage)] += 40
         EventStore.unlink(name, path=path, force=True)
@@ -380,7 +382,7 @@ def test_semaphores_of_layout_version_2_go_with_their_store(name, tmp_path, in_f
         posix_ipc.Semaphore(each, posix_ipc.O_CREX).close()
     try:
         if how != "unlink half removed":
-            EventStore.create(name, path=path, capacity=8, memory_unit=64).close()
+            EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False).close()
         if how == "unlink":
             with open(path or f"/dev/shm/shmstore.{name}", "r+b") as file:
                 file.seek(8 * header_word("version"))
@@ -412,7 +414,7 @@ def test_a_store_is_a_posix_shared_memory_object(make, name):
 def test_a_file_store_and_a_memory_store_of_one_name(make, name, tmp_path):
     """Stores of one name in memory and in files do not touch each other, their removal included."""
     make().put(b"memory")
-    with EventStore.create(name, path=tmp_path / "s", capacity=8, memory_unit=64) as file:
+    with EventStore.create(name, path=tmp_path / "s", capacity=8, memory_unit=64, log=False) as file:
         file.put(b"file")
         assert contents(file.peek(0)) == [b"file"]
         file.subscribe("a").get(timeout=0)
@@ -439,7 +441,7 @@ def test_a_closed_store_gives_its_memory_back(name):
     """Closing a store and dropping it unmaps its segment and closes its descriptors."""
 
     def round_() -> None:
-        with EventStore.create(name, capacity=8, memory_unit=64), EventStore.attach(name) as store:
+        with EventStore.create(name, capacity=8, memory_unit=64, log=False), EventStore.attach(name) as store:
             store.claim()
             store.put(b"x")
             reader = store.subscribe("a")

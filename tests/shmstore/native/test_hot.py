@@ -34,7 +34,7 @@ class Pair:
         self.stores = []
         for name, compiled in zip(self.names, (True, False), strict=True):
             patch.setattr(shmstore.memory.mapping, "COMPILED", compiled)
-            self.stores.append(EventStore.create(name, **{"capacity": CAPACITY, "memory_unit": UNIT, **options}))
+            self.stores.append(EventStore.create(name, **{"capacity": CAPACITY, "memory_unit": UNIT, **options}, log=False))
         self.readers = [store.subscribe("r") for store in self.stores]
         assert [store.segment.views.native is None for store in self.stores] == [False, True]
 
@@ -289,7 +289,7 @@ def test_parts_that_do_not_fit_are_refused(pair):
 
 def test_words_keep_within_the_segment():
     """A word beyond the fixed part is refused, and what is stored through one object is loaded through the other."""
-    pair = EventStore.create(name := f"hot-words-{next(_numbers)}")
+    pair = EventStore.create(name := f"hot-words-{next(_numbers)}", log=False)
     try:
         words, memory = pair.segment.words, pair.segment.views.fixed.cast("q")
         assert type(words) is hot.Words

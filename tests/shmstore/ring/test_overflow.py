@@ -148,7 +148,7 @@ def as_user(name: str, user: int, group: int, sequence: int, size: int) -> int:
 def test_an_orphan_of_another_member_blocks_nobody(name, size):
     """What one member of a store's group wrote and did not publish, another writes anew, larger or smaller: it may not remove it."""
     one, two, gid = 54322, 54323, 54321
-    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid, log=False) as store:
         os.chown(store.segment.fd, 54324, gid)  # of neither
         assert as_user(name, one, gid, 0, 2000) == -signal.SIGKILL
         ((path, _),) = overflows(store.segment)
@@ -163,7 +163,7 @@ def test_an_orphan_of_another_member_blocks_nobody(name, size):
 def test_a_removal_names_what_others_left(name):
     """An owner who removes the store removes all that is his; what a member of the group left is named, with the uid that may remove it."""
     owner, member, gid = 54322, 54323, 54321
-    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid, log=False) as store:
         os.chown(store.segment.fd, owner, gid)
         path = f"{store.segment.overflow_prefix}.0"
         assert as_user(name, member, gid, 0, 1000) == -signal.SIGKILL
@@ -191,7 +191,7 @@ except StoreError as error:
 def test_what_root_puts_belongs_to_the_owner(name, mode):
     """The owner of a store reads the large events that root puts into it, and its ack removes them."""
     owner, gid = 54322, 54321
-    with EventStore.create(name, capacity=4, memory_unit=16, mode=mode, group=gid) as store:
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=mode, group=gid, log=False) as store:
         os.chown(store.segment.fd, owner, gid)
         os.fchmod(store.segment.fd, mode)
         with EventStore.attach(name) as roots:
@@ -216,7 +216,7 @@ reader.ack(batch)
 def test_nothing_is_written_into_what_strangers_made(name, tmp_path, kind):
     """A file of a stranger where a large event should go is refused by name and uid, and is left as it was; nothing is stored."""
     member, stranger, gid = 54322, 54323, 54321
-    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid) as store:
+    with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid, log=False) as store:
         path = f"{store.segment.overflow_prefix}.0"
         if kind == "directory":
             os.mkdir(path)
@@ -260,7 +260,7 @@ def test_none_is_left_in_a_store_that_was_removed(make, name):
 def test_a_file_store_keeps_them_beside_its_file(name, tmp_path):
     """The overflow segments of a file-backed store survive with it: they lie in its directory, and go with it."""
     path = tmp_path / "store"
-    with EventStore.create(name, path=path, capacity=4, memory_unit=16) as store:
+    with EventStore.create(name, path=path, capacity=4, memory_unit=16, log=False) as store:
         store.put(BIG)
     assert [entry for entry in leftovers(name) if not entry.startswith("sem.")] == []
     assert len(os.listdir(tmp_path)) == 2

@@ -18,7 +18,7 @@ SOON = 30  # seconds until a thread that should have come back counts as stuck
 def test_01_limits_beyond_two_gigabytes(name):
     """A store of 2 GiB and a get of 4 GiB work: limits are 64-bit."""
     # Canal: bufferSize * memUnit and batch * memUnit are int products; put never succeeds, get indexes an empty list.
-    with EventStore.create(name, capacity=1024, memory_unit=2**21) as store, store.subscribe("a") as reader:
+    with EventStore.create(name, capacity=1024, memory_unit=2**21, log=False) as store, store.subscribe("a") as reader:
         assert store.limit_bytes == 2**31
         store.put([b"x", b"y"], timeout=0)
         assert len(reader.get(2**32 // store.memory_unit, timeout=0)) == 2

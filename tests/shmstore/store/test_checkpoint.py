@@ -150,7 +150,7 @@ def test_an_interrupt_at_any_line_of_an_ack(name, tmp_path):
     k = 0
     while True:
         file = CheckpointFile(tmp_path, name, f"a{k}")
-        with EventStore.create(name, capacity=8, memory_unit=1024) as store:
+        with EventStore.create(name, capacity=8, memory_unit=1024, log=False) as store:
             reader = store.subscribe(f"a{k}", checkpoint=file, checkpoint_interval=3600)
             store.put([end(0), end(1)])
             reader.ack(reader.get(limit_events=1, timeout=0))

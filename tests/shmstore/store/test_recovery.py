@@ -25,7 +25,7 @@ def create(name, path):
     stores = []
 
     def make(**options):
-        stores.append(EventStore.create(name, path=path, **{"capacity": 16, "memory_unit": 64, **options}))
+        stores.append(EventStore.create(name, path=path, **{"capacity": 16, "memory_unit": 64, **options}, log=False))
         return stores[-1]
 
     yield make

@@ -60,7 +60,7 @@ def anew(make, name, tmp_path):
         file = CheckpointFile(tmp_path, name, "a")
         pid = os.fork()
         if pid == 0:
-            store = EventStore.create(name, capacity=256, memory_unit=1024)
+            store = EventStore.create(name, capacity=256, memory_unit=1024, log=False)
             store.claim(start=start)
             reader = store.subscribe("a", checkpoint=file, checkpoint_interval=0)
             store.put(acked)

@@ -486,7 +486,7 @@ def test_an_interrupt_between_any_two_lines_of_a_put(name, how):
     """A signal that raises at any line of a put leaves it done or not done; the next puts and all reads are right."""
     k = 0
     while True:
-        with EventStore.create(name, capacity=8, memory_unit=32) as store:
+        with EventStore.create(name, capacity=8, memory_unit=32, log=False) as store:
             reader = store.subscribe("a")
             store.put(b"first")
             tracer = Interrupting(

@@ -61,7 +61,7 @@ def lines(name: str, prepare: Any, action: Any, verify: Any) -> int:
     """Kill `action` at each of its lines in turn, in a fresh store each time, and verify; return how many lines there were."""
     k = 0
     while True:
-        with EventStore.create(name, capacity=4, memory_unit=64, lag="evict", evict_after=0.0) as store:
+        with EventStore.create(name, capacity=4, memory_unit=64, lag="evict", evict_after=0.0, log=False) as store:
             prepare(store)
             killed = killed_at(k, name, action)
             sane(store)

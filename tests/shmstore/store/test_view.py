@@ -125,7 +125,7 @@ def test_a_view_of_what_is_not_there(make, look, name):
 def test_a_view_repairs_nothing(name, tmp_path, look):
     """A store in a file that is cut off after a crash of the host is cut off by who attaches to use it, not by who looks."""
     path = tmp_path / "store"
-    with EventStore.create(name, path=path, capacity=8, memory_unit=64) as store:
+    with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store:
         store.put([b"1", b"2"])
         store.segment.views.arena[1] = 0  # the second
     whole = path.read_bytes()
@@ -170,7 +170,7 @@ sys.exit(shmstore.cli.main.main(sys.argv[4:]))
 )
 def test_who_may_read_may_look(name, words, says):
     """With mode 0640 a member of the group sees all there is to see, and may neither put nor subscribe."""
-    with EventStore.create(name, capacity=8, memory_unit=1024, mode=0o640, group=GROUP) as store:
+    with EventStore.create(name, capacity=8, memory_unit=1024, mode=0o640, group=GROUP, log=False) as store:
         store.claim()
         store.subscribe("audit").close()
         store.put([begin(0), rows(1), end(2)])

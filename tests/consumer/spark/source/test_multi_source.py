@@ -62,7 +62,7 @@ def recreate(store_name: str) -> Iterator[Any]:
         if made:
             made.pop().close()
             EventStore.unlink(store_name)
-        made.append(EventStore.create(store_name, capacity=capacity))
+        made.append(EventStore.create(store_name, capacity=capacity, log=False))
         group = Group(at)
         made[-1].put(group.start())
         return made[-1], group
@@ -211,7 +211,7 @@ def test_a_large_transaction_does_not_hide_the_others(store_name: str, recreate:
     """Where it has filled the ring, and nothing is left of a transaction's end, the store is still known to have several sources."""
     store, group = recreate(16)
     assert is_group(store) is True
-    with store.subscribe("r", start="latest") as other, EventStore.create(f"{store_name}-one", capacity=16) as one:
+    with store.subscribe("r", start="latest") as other, EventStore.create(f"{store_name}-one", capacity=16, log=False) as one:
         for part in group.puts(Transaction("b", 1, tuple((1,) * 7 for _ in range(6)))):
             store.put(part, timeout=0)
             assert is_group(store) is True

@@ -48,7 +48,7 @@ def test_who_holds_the_producer_up_is_said(
     store_name: str, binlog: Binlog, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """A ring full of what another query's subscription has not acked: a new query says whose, and so does one that gets no events."""
-    with EventStore.create(store_name, capacity=8) as store:
+    with EventStore.create(store_name, capacity=8, log=False) as store:
         store.claim()
         store.subscribe("left_behind").close()
         store.put([*binlog.insert(order_row(1)), *binlog.insert(order_row(2))])

@@ -41,7 +41,7 @@ def expected(*numbers: int) -> list[str]:
 
 def test_a_ring_far_smaller_than_the_backlog_flows(make: Make, store_name: str, binlog: Binlog) -> None:
     """Every row comes once, in order, in whole transactions, though the ring must be freed many times to let them through."""
-    with EventStore.create(store_name, capacity=16) as store:
+    with EventStore.create(store_name, capacity=16, log=False) as store:
         query = make().start()
         transactions = [binlog.insert(order_row(2 * n), order_row(2 * n + 1)) for n in range(40)]
         thread = put_slowly(store, transactions)
@@ -56,7 +56,7 @@ def test_a_ring_far_smaller_than_the_backlog_flows(make: Make, store_name: str, 
 
 def test_a_transaction_larger_than_the_ring_flows(make: Make, store_name: str, binlog: Binlog) -> None:
     """A transaction that the ring cannot hold is cut, not waited for for ever."""
-    with EventStore.create(store_name, capacity=16) as store:
+    with EventStore.create(store_name, capacity=16, log=False) as store:
         query = make().start()
         events = binlog.transaction(*[(EventType.INSERT, (Row(None, order_row(n)),)) for n in range(60)])
         thread = put_slowly(store, [events[n : n + 6] for n in range(0, len(events), 6)])
@@ -98,14 +98,14 @@ def test_a_failed_batch_comes_again_the_same(make: Make, store: EventStore, binl
 def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, binlog: Binlog) -> None:
     """After the store was removed and filled anew from an older position, the query goes on at its place: no gap, no repeat."""
     transactions = [binlog.insert(order_row(n)) for n in range(6)]
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[:4] for event in events])
         query = make().start()
         query.await_rows(4)
         query.await_that(lambda: store.subscriptions()[0].lag_events == 0)
         query.stop()
     EventStore.unlink(store_name)
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[2:] for event in events])
         query.start()
         assert keys(query.await_rows(6)) == expected(*range(6))
@@ -114,12 +114,12 @@ def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, bin
 def test_a_store_recreated_under_a_running_query(make: Make, store_name: str, binlog: Binlog) -> None:
     """A query outlives its store: it finds the new one, waits until the producer is back at its place, and goes on."""
     transactions = [binlog.insert(order_row(n)) for n in range(8)]
-    with EventStore.create(store_name, capacity=16) as store:
+    with EventStore.create(store_name, capacity=16, log=False) as store:
         query = make().start()
         put_slowly(store, transactions[:5]).join(30)
         query.await_rows(5)
     EventStore.unlink(store_name)
-    with EventStore.create(store_name, capacity=16) as store:
+    with EventStore.create(store_name, capacity=16, log=False) as store:
         thread = put_slowly(store, transactions)  # more than the ring holds, the first five seen before
         assert keys(query.await_rows(8)) == expected(*range(8))
         thread.join(30)
@@ -128,17 +128,17 @@ def test_a_store_recreated_under_a_running_query(make: Make, store_name: str, bi
 def test_a_gap_before_the_first_commit_is_seen(make: Make, store_name: str, binlog: Binlog) -> None:
     """When the store is lost before batch 0 was committed, its successor must reach back to where the query began."""
     transactions = [binlog.insert(order_row(n)) for n in range(4)]
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[:2] for event in events])
         query = make()
         query.fail_at = 0
         assert "the sink failed" in query.start().await_error()
     EventStore.unlink(store_name)
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[1:] for event in events])
         assert "binlog.000001:4 " in query.start().await_error()
     EventStore.unlink(store_name)
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.claim(start=transactions[0][0].position._replace(offset=4))
         store.put([event for events in transactions for event in events])
         query.start()
@@ -148,14 +148,14 @@ def test_a_gap_before_the_first_commit_is_seen(make: Make, store_name: str, binl
 def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog: Binlog) -> None:
     """Events that are lost between two offsets are an error that says from where; failOnDataLoss=false goes on behind them."""
     transactions = [binlog.insert(order_row(n)) for n in range(6)]
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put(transactions[0])
         query = make().start()
         query.await_rows(1)
         query.await_that(lambda: store.subscriptions()[0].lag_events == 0)
         query.stop()
     EventStore.unlink(store_name)
-    with EventStore.create(store_name, capacity=1024) as store:
+    with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[3:] for event in events])
         error = query.start().await_error()
         assert "binlog.000001:304" in error
@@ -166,7 +166,7 @@ def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog:
 
 def test_an_evicted_query_says_so_or_goes_on(make: Make, store_name: str, binlog: Binlog) -> None:
     """A query that a store with lag=evict let go fails and says it; with failOnDataLoss=false it goes on at the oldest event."""
-    with EventStore.create(store_name, capacity=16, lag="evict", evict_after=0.1) as store:
+    with EventStore.create(store_name, capacity=16, lag="evict", evict_after=0.1, log=False) as store:
         store.put(binlog.insert(order_row(0)))
         query = make().start()
         query.await_rows(1)

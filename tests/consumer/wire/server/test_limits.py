@@ -116,7 +116,7 @@ def test_store_removed_and_made_again(connect: Connect, store: EventStore) -> No
     EventStore.unlink(name)
     refused(client.get(1, timeout=100), 400)
     refused(client.get(), 400)
-    with EventStore.create(name) as again:
+    with EventStore.create(name, log=False) as again:
         again.put(events([5], offset=99000))
         assert client.subscribe().error_code == 0
         assert ids(client.get()) == [5]

@@ -188,7 +188,7 @@ def test_another_life_of_the_store(new_store: Callable[..., EventStore], open_se
     name = store.name
     store.close()
     EventStore.unlink(name)
-    with EventStore.create(name) as store:
+    with EventStore.create(name, log=False) as store:
         store.put(events([2], offset=9000))
         again = open_session(store)
         assert again.outstanding == ()

@@ -1,0 +1,181 @@
+"""A store's home: the folder that outlives its memory. Its path, its identity, and the lock of whoever appends.
+
+``$SHMSTORE_STATE/NAME``, or ``~/.local/state/shmstore/NAME``, holds a file for each subscription (`shmstore.store.checkpoint`), and in
+``log`` the events, and ``store.json``: what the store was created with. A store that is found there and not in memory is put
+together again from it. An advisory lock on the file ``lock`` (fcntl(2), OFD) is held by the one process that appends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from shmstore.atomic_file import replace
+from shmstore.errors import LayoutMismatch, StoreError, StoreNotFound, refused
+from shmstore.event import Position
+from shmstore.memory.create_options import Options
+from shmstore.memory.layout import BatchMode, StoreFlag
+
+FORMAT: Final = 1  # version of the home: of its files, and of the log's
+SUSPENSION: Final = 0.05  # seconds between two tries for the lock
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+
+
+class Identity(NamedTuple):
+    """What a store is, whatever becomes of its memory. `start` is where the producer of its first event began to read, "" and 0 at first."""
+
+    name: str
+    epoch: int
+    options: Options
+    mode: int
+    gid: int
+    created_ms: int
+    start_file: str = ""
+    start_offset: int = 0
+
+
+def log_folder(home: str | os.PathLike[str]) -> Path:
+    """Where the log of a home is."""
+    return Path(home) / "log"
+
+
+def has_log(home: str | os.PathLike[str]) -> bool:
+    """True where a store with a log lives in that home."""
+    return (log_folder(home) / "store.json").exists()
+
+
+def make(home: str | os.PathLike[str], mode: int, gid: int) -> None:
+    """Make the folders of a home, for those who may use a store of that `mode` and group (-1: the creator's own).
+
+    Raises `StoreError` where the disk refuses.
+    """
+    folder = log_folder(home)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if mode != 0o600:
+            for each in (Path(home), folder):
+                os.chown(each, -1, gid)
+                os.chmod(each, 0o2770 if mode == 0o660 else 0o2750)  # what is made in it belongs to the group, too
+    except OSError as error:
+        raise refused(f"the home {home} of a store cannot be made", error, "name another folder with SHMSTORE_STATE") from error
+
+
+def write(home: str | os.PathLike[str], identity: Identity) -> None:
+    """Write who the store is. Raises `StoreError` where the disk refuses."""
+    options = identity.options
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            **{name: getattr(identity, name) for name in Identity._fields if name != "options"},
+            **{name: getattr(options, name) for name in Options._fields if name != "home"},
+        },
+        indent=1,
+    )
+
+    def make_file(at: Path) -> None:
+        at.write_text(text)
+        os.chmod(at, identity.mode)
+
+    replace(log_folder(home) / "store.json", make_file, "identity", "name another folder with SHMSTORE_STATE")
+
+
+def read(home: str | os.PathLike[str]) -> Identity:
+    """Return who the store in a home is. Raises `StoreNotFound`, `LayoutMismatch` for a home of a newer format, `StoreError`."""
+    path = log_folder(home) / "store.json"
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+        if int(value["format"]) > FORMAT:
+            raise LayoutMismatch(
+                f"{path} has format {value['format']}, this shmstore reads up to {FORMAT}: use the shmstore that wrote it, or a newer one"
+            )
+        given = {name: value[name] for name in Options._fields if name != "home"}
+        given |= {"batch_mode": BatchMode(value["batch_mode"]), "flags": StoreFlag(value["flags"]), "home": os.fspath(home)}
+        options = Options(**given)
+        return Identity(options=options, **{name: value[name] for name in Identity._fields if name != "options"})
+    except FileNotFoundError:
+        raise StoreNotFound(f"{home} is not the home of a store with a log: it has no log/store.json") from None
+    except OSError as error:
+        raise refused(f"{path} cannot be read", error, "let this user read it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error!r}): restore it from a copy, or remove the home with `shmstore rm --log`"
+        ) from error
+
+
+def note_start(home: str | os.PathLike[str], start: Position) -> None:
+    """Write down where the producer of the first event begins to read. Raises `StoreError`."""
+    write(home, read(home)._replace(start_file=start.file, start_offset=start.offset))
+
+
+def remove(home: str | os.PathLike[str], epoch: int | None = None) -> bool:
+    """Remove the log of a home, of that `epoch` only where it is given; return whether there was one. Raises `StoreError`.
+
+    The identity goes last: what is killed in between is seen, and can be removed again.
+    """
+    folder = log_folder(home)
+    try:
+        if epoch is not None and read(home).epoch != epoch:
+            return False
+    except StoreError:
+        if not folder.is_dir():
+            return False
+    try:
+        for entry in sorted(os.listdir(folder), key=lambda name: name == "store.json"):
+            os.unlink(folder / entry)
+        folder.rmdir()
+        with suppress(OSError):  # subscriptions, snapshots, a schema history may be there
+            Path(home).rmdir()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise refused(f"the log in {folder} cannot be removed", error, "remove it as the user whom it belongs to") from error
+    return True
+
+
+class AppendLock:
+    """The right to change a log's files: of one process on the host, until it closes it or dies."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, home: str | os.PathLike[str], timeout: float) -> Self:
+        """Take it, waiting `timeout` seconds for another to go. Raises `StoreError`."""
+        path = log_folder(home) / "lock"
+        until = time.monotonic() + timeout
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        except OSError as error:
+            raise refused(f"the log in {path.parent} cannot be written", error, "let this user write there") from error
+        try:
+            while True:
+                try:
+                    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+                    return cls(fd)
+                except (BlockingIOError, PermissionError):
+                    if time.monotonic() >= until:
+                        raise StoreError(
+                            f"another process appends to the log in {path.parent} (`fuser {path}` shows which): stop it first"
+                        ) from None
+                    time.sleep(SUSPENSION)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def release(self) -> None:
+        """Give it back. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()

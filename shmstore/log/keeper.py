@@ -1,0 +1,432 @@
+"""Keeper: whoever appends to a log. It recovers the files, lets an appender copy the ring into them, syncs, and lets go of the oldest.
+
+Plan. Two threads in the producer's process. One lives in `Appender.run`, without the interpreter's lock: it copies what is put into the
+current set of files, says in the segment how far it is, and goes over to the next set by itself. The other one, here, does what may
+take long: it puts on disk what was appended, seals the set that is full, prepares the next one, and removes sets that retention does not
+want any more. The ring is what lies between the two and the producer: where the disk is slow, or full, or where a reader holds the
+log at its bound, the ring fills, and the producer waits and says why.
+
+Order. A set is prepared only after the set before the current one is on disk whole, so that recovery has two sets to look at. `synced`
+is published only after fdatasync of what was appended before `logged` was read. `log_first` is raised, under the table's lock, before
+a set's files are removed: who reads there either has them mapped or finds that they are kept no longer.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from shmstore.errors import StoreCorrupt, refused
+from shmstore.log import format as files_format
+from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
+from shmstore.log.files import LogFiles
+from shmstore.log.home import AppendLock, log_folder
+from shmstore.log.recovery import recover
+from shmstore.memory.layout import StoreFlag, header_word, subscription_word
+from shmstore.memory.segment import Segment
+from shmstore.memory.semaphores import Condition
+from shmstore.ring import overflow
+from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, PUT, SYNC_WANTED, SYNCED
+
+PATIENCE: Final = 5.0  # seconds for another process to finish with the log
+SYNC_SECONDS: Final = 0.5  # that an event may be appended and not yet on disk, while nobody asks
+LOOK_SECONDS: Final = 0.1  # between two looks at what is to be done, while something is
+IDLE_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 1.0  # after the disk refused
+AGAIN: Final = 60.0  # seconds between two lines in the log about the same
+LOG_ERROR: Final = header_word("log_error")
+LOG_BYTES: Final = header_word("log_bytes")
+LOG_OLDEST_MS: Final = header_word("log_oldest_ms")
+AT_BOUND: Final = -1  # of log_error: a reader holds what would have to go
+
+_log = logging.getLogger("shmstore")
+
+
+class Subscriptions(Protocol):
+    """Who reads the log: a `SubscriptionTable`."""
+
+    def let_go(self, last: int, *, evict: bool) -> list[str] | None:
+        """Let the log lose what is up to `last`; None where somebody needs it, the names of those who were evicted otherwise."""
+
+
+class Files(NamedTuple):
+    """Descriptors of a set."""
+
+    events: int
+    slots: int
+    blocks: int
+
+    def close(self) -> None:
+        """Close all three."""
+        for fd in self:
+            os.close(fd)
+
+
+class Keeper:
+    """Appends to the log of one store, from `start` to `close`. Make it while owning the producer role, or none at all."""
+
+    def __init__(self, segment: Segment, subscriptions: Subscriptions) -> None:
+        self._segment, self._subscriptions = segment, subscriptions
+        self._words = segment.words
+        self._folder = log_folder(segment.home)
+        self._size, self._keep = self._words[header_word("log_size")], self._words[header_word("log_keep_ms")] / 1000
+        self._file_bytes, self._file_slots = files_format.file_bytes(self._size), files_format.file_slots(self._size)
+        self._condition = Condition(segment.views.fixed, header_word("keeper"))
+        self._awake = Condition(segment.views.fixed, subscription_word(0, "woken"))  # the appender sleeps on it
+        self._freed = Condition(segment.views.fixed, header_word("freed"))
+        self._lock = AppendLock.take(segment.home, PATIENCE)
+        self._appender: Appends
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+        self._fd = -1  # of the folder
+        self._current: Files | None = None
+        self._next: Files | None = None
+        self._retired: tuple[tuple[int, int, int], int, int, int] | None = None  # full, and not on disk yet
+        self._bound_since = 0.0
+        self._warned: dict[str, float] = {}
+        self._named: Files | None = None  # whose names are on disk
+        self._aged = self._synced_at = 0.0
+        try:
+            tail = recover(self._folder, segment.epoch, segment.views.first)
+            self.tail = tail
+            self.files = LogFiles(self._folder, segment.epoch, lambda: self._words[LOGGED])
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def check(self) -> None:
+        """Raise `StoreCorrupt` where events are neither in the log nor in the ring, and nothing can be appended behind them."""
+        if self.tail.last < self._words[FLOOR]:
+            raise StoreCorrupt(
+                f"the log in {self._folder} ends at event {self.tail.last}, and the ring of store {self._segment.name!r} begins at "
+                f"{self._words[FLOOR] + 1}: files of the log are missing; put them back, or begin again with `shmstore rm --log {self._segment.name}`"
+            )
+
+    def start(self) -> None:
+        """Append from now on. Raises `StoreError` where the first files cannot be made."""
+        words, tail = self._words, self.tail
+        words[LOGGED] = words[subscription_word(0, "get")] = tail.last
+        words[SYNCED] = min(words[SYNCED], tail.last)
+        words[LOG_FIRST] = max(words[LOG_FIRST], min(self.files.oldest, tail.last + 1))
+        words[LOG_ERROR] = 0
+        try:
+            self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            sizes = self._file_bytes, self._file_slots
+            self._appender = appender_of(self._segment.views, self._fd, self._segment.epoch, *sizes)
+            first = tail.last + 1 if tail.first is None else tail.first
+            name = files_format.set_name(first)
+            if tail.first is None:
+                self._current = self._made(
+                    name, files_format.header_bytes(self._segment.epoch, first, tail.end, tail.rows, _now_ms())
+                )
+            else:
+                self._current = self._opened(name, tail.at)
+            self._appender.set_current(self._current, first, tail.last + 1 - first, tail.at, tail.blocks)
+            self._prepare()
+        except OSError as error:
+            self._drop()
+            raise refused(
+                f"the log in {self._folder} cannot be written", error, "make room there, or let this user write there"
+            ) from error
+        except BaseException:
+            self._drop()
+            raise
+        for name, run in (("log-append", _appending), ("log-keep", _keeping)):
+            thread = threading.Thread(
+                target=run, args=(weakref.ref(self), self._stopping, self._condition), name=name, daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    # ---------------------------------------------------------------- end
+
+    def close(self, timeout: float) -> None:
+        """Append and sync what is left, for `timeout` seconds at most, and end. Idempotent."""
+        if self._threads and not self._stopping.is_set():
+            until = time.monotonic() + timeout
+            while (self._words[LOGGED] < self._words[PUT] or self._words[SYNCED] < self._words[PUT]) and time.monotonic() < until:
+                self._words[SYNC_WANTED] = max(self._words[SYNC_WANTED], self._words[PUT])
+                self._awake.notify()
+                self._condition.notify()
+                time.sleep(0.001)
+            if self._words[SYNCED] < self._words[PUT]:
+                _log.warning(
+                    "the log of store %r has events up to %d on disk, not up to %d: those are in shared memory alone until a producer comes",
+                    *(self._segment.name, self._words[SYNCED], self._words[PUT]),
+                )
+        self._end()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(PATIENCE)
+        self._threads = []
+        self._drop()
+
+    def _end(self) -> None:
+        self._stopping.set()
+        if self._threads:
+            self._appender.stop()
+            self._condition.notify()
+
+    @property
+    def removed(self) -> bool:
+        """True where somebody removed the store: nothing of it is appended any more, and its home is free."""
+        return self._segment.removed
+
+    def finish(self) -> None:
+        """End from within the keeping thread."""
+        self._stopping.set()
+        self._appender.stop()
+        self._threads[0].join(PATIENCE)
+        self._drop()
+
+    def abandon(self) -> None:
+        """In a forked child: the parent appends."""
+        self._threads = []
+        self._drop()
+
+    def _drop(self) -> None:
+        for files in (self._current, self._next, self._retired and Files(*self._retired[0])):
+            if files is not None:
+                files.close()
+        self._current = self._next = self._retired = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._lock.release()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stopping"):
+            self._end()
+            self._drop()
+
+    # ---------------------------------------------------------------- what the appender cannot do
+
+    def append(self) -> float:
+        """Run the appender until something is to be done that it cannot do, and do it; return the seconds to wait then."""
+        code = self._appender.run(IDLE_SECONDS)
+        if code == OVERSIZED_NEXT:
+            try:
+                payload = overflow.read(self._segment, self._words[LOGGED] + 1)
+                code = self._appender.append_oversized(payload)
+            except OSError as error:
+                code = error.errno or errno.EIO
+        if code == DAMAGED:
+            code = errno.EBADMSG
+        if code > 0 and code != errno.ECANCELED:
+            self._refuse(code)
+            return RETRY_SECONDS
+        if self._words[LOG_ERROR] > 0:
+            self._words[LOG_ERROR] = 0
+            _log.info("the log of store %r is written again", self._segment.name)
+        return 0.0
+
+    def _refuse(self, code: int) -> None:
+        self._words[LOG_ERROR] = code
+        self._freed.notify()  # the producer says so, too
+        self._warn(
+            "refused",
+            f"the log in {self._folder} cannot be written: {os.strerror(code)}; make room there: the producer of store "
+            f"{self._segment.name!r} waits, and goes on when there is some",
+        )
+
+    def _warn(self, what: str, text: str) -> None:
+        now = time.monotonic()
+        if now - self._warned.get(what, -AGAIN) >= AGAIN:
+            self._warned[what] = now
+            _log.warning("%s", text)
+
+    # ---------------------------------------------------------------- what may take long
+
+    def keep(self) -> float:
+        """Do what is to be done now; return the seconds until the next look."""
+        try:
+            logged = self._words[LOGGED]  # before the look at what was retired: it is in that set, or in the one after it
+            self._seal()
+            if self._next is None:
+                if not self._make_space():
+                    self._sync(logged)
+                    return LOOK_SECONDS
+                self._prepare()
+            self._sync(logged)
+            self._age()
+        except OSError as error:
+            self._refuse(error.errno or errno.EIO)
+            return RETRY_SECONDS
+        return LOOK_SECONDS if self._words[SYNCED] < self._words[LOGGED] else IDLE_SECONDS
+
+    def _seal(self) -> None:
+        """Put the set that is full on disk, cut to what is used. The appender is in the one after it already."""
+        retired = self._retired = self._retired or self._appender.retired()
+        if retired is None:
+            return
+        files, _, count, at = retired
+        os.ftruncate(files[0], at)
+        os.ftruncate(files[1], files_format.slots_size(count))
+        for fd in files:
+            os.fsync(fd)
+        self._sync_folder()
+        Files(*files).close()
+        self._retired = None
+        self._current, self._next = self._next, None
+
+    def _sync_folder(self) -> None:
+        os.fsync(self._fd)
+
+    def _prepare(self) -> None:
+        """Make the next set's files, under the name that nobody reads."""
+        self._next = self._made(files_format.NEXT)
+        self._appender.set_next(self._next)
+
+    def _made(self, name: str, header: bytes = b"") -> Files:
+        """Make the files of a set, sparse; .events last, which makes it one."""
+        made: dict[str, int] = {}
+        try:
+            for kind in files_format.ENDINGS:
+                path = self._folder / f"{name}{kind}"
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                made[kind] = fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                if self._segment.mode != 0o600:
+                    os.fchown(fd, -1, self._segment.gid)
+                    os.fchmod(fd, self._segment.mode)
+                if kind == files_format.SLOTS:
+                    os.ftruncate(fd, files_format.slots_size(self._file_slots))
+                    os.pwrite(fd, header, 0)
+                elif kind == files_format.EVENTS:
+                    os.ftruncate(fd, self._file_bytes)
+        except BaseException:
+            for fd in made.values():
+                os.close(fd)
+            raise
+        return Files(*(made[kind] for kind in _KINDS))
+
+    def _opened(self, name: str, at: int) -> Files:
+        """Open the set that is to be gone on with, as long again as a set may grow."""
+        fds: list[int] = []
+        try:
+            fds.extend(os.open(self._folder / f"{name}{kind}", os.O_RDWR | os.O_CLOEXEC) for kind in _KINDS)
+            os.ftruncate(fds[0], max(self._file_bytes, at))
+            os.ftruncate(fds[1], files_format.slots_size(self._file_slots))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return Files(*fds)
+
+    def _sync(self, logged: int) -> None:
+        """Put on disk what was appended up to `logged`, where it is time to, or somebody asks; then say so."""
+        words, now = self._words, time.monotonic()
+        if logged <= words[SYNCED] or (words[SYNC_WANTED] <= words[SYNCED] and now - self._synced_at < SYNC_SECONDS):
+            return
+        assert self._current is not None
+        for fd in self._current:
+            os.fdatasync(fd)
+        if self._named != self._current:
+            self._sync_folder()
+            self._named = self._current
+        words[SYNCED] = logged  # only now: all of it is on disk
+        self._synced_at = now
+
+    # ---------------------------------------------------------------- retention
+
+    def _make_space(self) -> bool:
+        """Remove the oldest sets until another one fits into the log's size; False where a reader needs what would have to go."""
+        sets = self.files.sets()
+        used = sum(each.bytes for each in sets)
+        self._note(sets[0].first_ms if sets else 0, used)
+        evicts = bool(self._segment.flags & StoreFlag.EVICT)
+        while used + self._file_bytes > self._size and len(sets) > 1:
+            oldest = sets.pop(0)
+            patience = (
+                self._segment.evict_after - (time.monotonic() - self._bound_since)
+                if self._bound_since
+                else self._segment.evict_after
+            )
+            evicted = self._subscriptions.let_go(oldest.last, evict=evicts and (patience <= 0))
+            if evicted is None:
+                self._bound_since = self._bound_since or time.monotonic()
+                self._words[LOG_ERROR] = AT_BOUND
+                return False
+            self._remove(oldest.first)
+            used -= oldest.bytes
+            for name in evicted:
+                _log.warning(
+                    "store %r: subscription %r was evicted: it held the log at its bound of %d bytes for %g s. To read again, move it with "
+                    "`shmstore seek %s %s earliest`, or forget it with `shmstore unsubscribe %s %s`",
+                    *(self._segment.name, name, self._size, self._segment.evict_after),
+                    *(self._segment.name, name, self._segment.name, name),
+                )
+        self._bound_since = 0.0
+        if self._words[LOG_ERROR] == AT_BOUND:
+            self._words[LOG_ERROR] = 0
+        return True
+
+    def _age(self) -> None:
+        """Remove the sets that were last written longer ago than the log keeps them, as far as everybody has acked them."""
+        now = time.time()
+        if now - self._aged < min(10.0, max(self._keep / 10, 1.0)):
+            return
+        self._aged = now
+        sets = self.files.sets()
+        while len(sets) > 1 and _written(sets[0].path) < now - self._keep:
+            if self._subscriptions.let_go(sets[0].last, evict=False) is None:
+                break
+            self._remove(sets.pop(0).first)
+        self._note(sets[0].first_ms if sets else 0, sum(each.bytes for each in sets))
+
+    def _remove(self, first: int) -> None:
+        for kind in _REMOVED:  # without .events a set is none
+            with suppress(FileNotFoundError):
+                os.unlink(self._folder / f"{files_format.set_name(first)}{kind}")
+
+    def _note(self, oldest_ms: int, used: int) -> None:
+        self._words[LOG_OLDEST_MS], self._words[LOG_BYTES] = oldest_ms, used
+
+
+_KINDS: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
+_REMOVED: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _written(path: Path) -> float:
+    """When the last event of a set was appended, in seconds since 1970: of the clock here, not of the server's."""
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+# The threads hold no keeper while they wait: one that nobody holds any more ends them.
+
+
+def _appending(keeper: weakref.ref[Keeper], stopping: threading.Event, condition: Condition) -> None:
+    while not stopping.is_set():
+        this = keeper()
+        if this is None:
+            return
+        seconds = this.append()
+        del this
+        stopping.wait(seconds)
+
+
+def _keeping(keeper: weakref.ref[Keeper], stopping: threading.Event, condition: Condition) -> None:
+    while not stopping.is_set():
+        this = keeper()
+        if this is None:
+            return
+        if this.removed:
+            this.finish()
+            return
+        seconds = this.keep()
+        del this
+        condition.wait(seconds)

@@ -1,0 +1,232 @@
+"""A store put together again from its home: its last events in the ring, its subscriptions where they durably stood.
+
+Whoever attaches first does it, under the lock of whoever appends to the log, in a segment that nobody can see until it is whole. The
+epoch is the old one, so that sequences mean what they meant. What was put and is not in the log has to be put again: the producer
+goes on behind the log's last whole transaction, and no durable ack stands behind what is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore.errors import StoreExists, StoreNotFound
+from shmstore.log import home as homes
+from shmstore.log.files import LogFiles
+from shmstore.log.home import Identity
+from shmstore.log.recovery import Tail, recover
+from shmstore.memory import layout, segment
+from shmstore.memory.create_options import Options
+from shmstore.memory.layout import DISARMED, SLOT, SlotFlag, SubscriptionState
+from shmstore.memory.mapping import Views
+from shmstore.memory.segment import Segment
+from shmstore.ring.cursors import FLOOR, LOGGED, PUT, Cursor
+from shmstore.store.checkpoint import checkpoints, home_of
+from shmstore.store.kept_batch import totals
+
+PATIENCE = 5.0  # seconds for another process to finish with the log
+
+_log = logging.getLogger("shmstore")
+
+
+class Recent(NamedTuple):
+    """The last events of a log, for a ring: those after `floor`; `end` and `rows` are the ring's totals there."""
+
+    floor: int
+    end: int
+    rows: int
+    slots: NDArray[np.void]
+    ends: NDArray[np.int64]
+    row_sums: NDArray[np.int64]
+    blob: bytes
+
+
+def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
+    """Return as many of the last events as fill half a ring; none of them oversized, and none before one that is."""
+    last = tail.last
+    first = max(files.oldest, last + 1 - max(1, capacity // 2))
+    slots = [np.empty(0, SLOT)]
+    ends = [np.empty(0, np.int64)]
+    blobs: list[memoryview] = []
+    sequence = first
+    while sequence <= last:
+        content = files.read(sequence, last)
+        slots.append(content.slots)
+        ends.append(np.diff(content.ends, prepend=0))
+        blobs.append(content.raw)
+        sequence = content.last + 1
+    records, sizes, blob = np.concatenate(slots), np.concatenate(ends), b"".join(blobs)
+    left = len(records)  # how many fit, from the end
+    fits = np.cumsum(sizes[::-1]) <= limit // 2
+    plain = (records["flags"][::-1] & int(SlotFlag.OVERSIZED)) == 0
+    most = np.flatnonzero(~(fits & plain))
+    left = int(most[0]) if len(most) else len(records)
+    before = totals(files, last - left) if left else Cursor(last, tail.end, tail.rows, 0)
+    records, sizes = records[len(records) - left :], sizes[len(sizes) - left :]
+    return Recent(
+        last - left,
+        before.bytes,
+        before.rows,
+        records,
+        before.bytes + np.cumsum(sizes),
+        before.rows + np.cumsum(records["rows"], dtype=np.int64),
+        blob[len(blob) - int(sizes.sum()) :],
+    )
+
+
+def attached(
+    name: str, *, path: str | os.PathLike[str] | None, state: str | os.PathLike[str] | None, read_only: bool = False
+) -> Segment:
+    """Attach to a store; put it together again first, where only its home is there. Raises as `EventStore.attach`."""
+    try:
+        found = segment.attach(name, path=path, read_only=read_only)
+    except StoreNotFound as missing:
+        home = home_of(name, state)
+        if not homes.has_log(home):
+            raise
+        try:
+            restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
+        except OSError as error:
+            raise StoreNotFound(f"{missing}; its home {home} could not be read: {error}") from error
+        found = segment.attach(name, path=path, read_only=read_only)
+    return with_log(found)
+
+
+def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
+    """Make a store, with its home where it has one. Raises as `EventStore.create`."""
+    home = options.home
+    if not home:
+        return segment.create(name, options, path=path, mode=mode, group=group)
+    if homes.has_log(home):
+        raise StoreExists(
+            f"store {name!r} is remembered in {home}: attach to it, which puts it together again, or remove it with `shmstore rm --log {name}`"
+        )
+    epoch = secrets.randbits(63) | 1
+
+    def fill(fd: int, sizes: layout.Sizes) -> None:
+        gid = os.fstat(fd).st_gid
+        homes.make(home, mode, gid)
+        homes.write(home, Identity(name, epoch, options, mode, gid, time.time_ns() // 1_000_000))
+
+    try:
+        return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
+    except StoreExists:
+        raise
+    except BaseException:
+        homes.remove(home, epoch)
+        raise
+
+
+def with_log(found: Segment) -> Segment:
+    """Let a segment read the store's log, where it has one."""
+    if found.home:
+        words = found.words
+        found.log = LogFiles(homes.log_folder(found.home), found.epoch, lambda: words[LOGGED])
+    return found
+
+
+def restored(name: str, home: str, *, path: str | None = None) -> Segment:
+    """Make the segment of a store from its home, and attach to it; to another's, where that one was faster.
+
+    Raises `StoreNotFound` where no store lives in that home, `StoreExists`, and `StoreError` where the log cannot be read.
+    """
+    identity = homes.read(home)
+    folder = homes.log_folder(home)
+    with homes.AppendLock.take(home, PATIENCE):
+        try:
+            return segment.attach(name, path=path)
+        except StoreNotFound:
+            pass
+        tail = recover(folder, identity.epoch, identity.options.first)
+        files = LogFiles(folder, identity.epoch, lambda: tail.last)
+        options = identity.options._replace(home=home)
+        events = recent(files, tail, options.capacity, options.limit)
+        oldest = min(files.oldest, tail.last + 1)
+
+        def fill(fd: int, sizes: layout.Sizes) -> None:
+            _fill_rings(fd, sizes, events, tail.last)
+            header = np.frombuffer(os.pread(fd, layout.HEADER.itemsize, 0), layout.HEADER).copy()
+            header["put"], header["floor"], header["oversized"] = tail.last, events.floor, options.first - 1
+            header["log_first"], header["synced"], header["sync_wanted"] = oldest, tail.last, tail.last
+            header["created_ms"] = identity.created_ms
+            header["start_file"], header["start_offset"] = identity.start_file.encode(), identity.start_offset
+            table = np.zeros(layout.SUBSCRIPTIONS, layout.SUBSCRIPTION)
+            table["wanted"] = DISARMED
+            table["get"] = table["ack"] = tail.last
+            table["state"][0] = SubscriptionState.ACTIVE
+            header["entries"] = _fill_table(table, home, identity.epoch, oldest, tail.last)
+            os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
+
+        group = identity.gid if identity.mode != 0o600 else None
+        made = segment.create(name, options, path=path, mode=identity.mode, group=group, epoch=identity.epoch, fill=fill)
+        _log.info("store %r is put together again from %s: events %d to %d", name, home, oldest, tail.last)
+        return made
+
+
+def _fill_rings(fd: int, sizes: layout.Sizes, events: Recent, last: int) -> None:
+    count = sizes.slot_count
+    total = len(events.slots)
+    # The slot before the first has the totals that the others go on from.
+    for base, array, before in (
+        (sizes.ends, events.ends, events.end),
+        (sizes.rows, events.row_sums, events.rows),
+    ):
+        _write_ring(fd, base, 8 * count, 8 * (events.floor % count), np.concatenate(([before], array)).astype("<i8").tobytes())
+    if total:
+        _write_ring(fd, sizes.slots, SLOT.itemsize * count, SLOT.itemsize * ((events.floor + 1) % count), events.slots.tobytes())
+        _write_ring(fd, sizes.arena, sizes.arena_size, events.end % sizes.arena_size, events.blob)
+
+
+def _write_ring(fd: int, base: int, size: int, at: int, content: bytes) -> None:
+    head = min(len(content), size - at)
+    os.pwrite(fd, content[:head], base + at)
+    if head < len(content):
+        os.pwrite(fd, content[head:], base)
+
+
+def _fill_table(table: NDArray[np.void], home: str, epoch: int, oldest: int, last: int) -> int:
+    """Fill in the subscriptions, each at its durable ack; return how many entries are in use."""
+    path, entry = Path(home), 0
+    for name, saved in sorted(checkpoints(path.name, path.parent, placed=False).items()):
+        if saved.epoch != epoch:
+            continue  # of an earlier store of that name
+        entry += 1
+        ack = min(saved.sequence, last)
+        lost = ack < oldest - 1
+        table["name"][entry] = name.encode()
+        table["generation"][entry] = 1
+        table["created_ms"][entry] = time.time_ns() // 1_000_000
+        table["get"][entry] = table["ack"][entry] = max(ack, oldest - 1) if not lost else ack
+        table["state"][entry] = SubscriptionState.LOST if lost else SubscriptionState.ACTIVE
+        if entry == layout.SUBSCRIPTIONS - 1:
+            break
+    return entry + 1
+
+
+def catch_up(views: Views, files: LogFiles, tail: Tail) -> None:
+    """Show in the ring what the log has beyond it. For the producer alone, before it puts.
+
+    A producer whose segment was removed went on appending until it noticed, while a reader had put the store together again.
+    """
+    words = views.words
+    if tail.last <= words[PUT]:
+        return
+    events = recent(files, tail, views.capacity, views.limit)
+    words[FLOOR] = events.floor  # before anything is overwritten: who reads behind it looks into the log
+    at = events.floor & (views.slot_count - 1)
+    views.ends[at], views.rows[at] = events.end, events.rows
+    i = (events.floor + 1) & (views.slot_count - 1)
+    n = len(events.slots)
+    views.ends_array[i : i + n] = events.ends
+    views.rows_array[i : i + n] = events.row_sums
+    views.slot_bytes[i * SLOT.itemsize : (i + n) * SLOT.itemsize] = events.slots.tobytes()
+    at = events.end % views.arena_size
+    views.arena[at : at + len(events.blob)] = events.blob
+    words[PUT] = tail.last  # publish: everything above is whole
