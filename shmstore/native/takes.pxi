@@ -46,6 +46,8 @@ cdef class Takes:
             last = self._seen
             if last <= get:
                 return None
+        if at.logged and (get < look(at.words + FLOOR) or last - get > at.capacity):
+            return None  # what was seen has left the ring since, or Python saw it in the log
         if limit_events is not None:
             try:
                 limit = limit_events
