@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from shmstore import EntryType, Event, EventStore, EventType, StoreNotFound, producer
+from shmstore.log import home
+from shmstore.store.checkpoint import home_of
 from tests.servers.server import Server
 
 _numbers = itertools.count(1)
@@ -71,7 +73,7 @@ def running(server: Server, **options: Any) -> Iterator[Running]:
     finally:
         run._stop.set()
         run._thread.join(30)
-        remove(settings.store)
+        remove(settings.store, settings.state)
 
 
 def _reads(store: str) -> bool:
@@ -82,10 +84,11 @@ def _reads(store: str) -> bool:
         return False
 
 
-def remove(store: str) -> None:
-    """Remove a store, if it is there."""
+def remove(store: str, state: str = "") -> None:
+    """Remove a store, if it is there, with its log; what else is in its home stays, such as checkpoints of stores without one."""
     with suppress(StoreNotFound):
         EventStore.unlink(store)
+    home.remove(home_of(store, state or None))
 
 
 def wait_for(condition: Any, what: str, seconds: float = 60) -> None:

@@ -301,7 +301,7 @@ def test_sources_that_cannot_be_told_apart(kinds: tuple[str, str], says: str, ma
 def test_stores_of_one_and_of_several(two: dict[str, Server], tmp_path: Path) -> None:
     """A group does not go on where one source was, nor one source where a group was, in a store or from a checkpoint."""
     store = store_name()
-    with running_group(two, store=store, state=str(tmp_path)) as run:
+    with running_group(two, store=store, state=str(tmp_path), log="off") as run:
         execute(two["g1"], "g1", "INSERT INTO t VALUES (1, 0, '')")
         wait_for(lambda: caught_up(list(two.values()), store), "both")
         run.stop()
@@ -310,7 +310,7 @@ def test_stores_of_one_and_of_several(two: dict[str, Server], tmp_path: Path) ->
             assert place is not None
             entries = [event.entry for event in attached.peek(attached.oldest)]
             assert entries[:2] == [EntryType.BEGIN, EntryType.END], "where each began comes first"
-        single = producer.Settings(store=store, port=two["g1"].port, state=str(tmp_path))
+        single = producer.Settings(store=store, port=two["g1"].port, state=str(tmp_path), log="off")
         with pytest.raises(producer.SettingsError, match="of several sources: run them together"):
             producer.run(single, lambda: False)
     CheckpointFile(tmp_path, store, "r").save(Checkpoint(place, 1, 1))
@@ -325,6 +325,6 @@ def test_stores_of_one_and_of_several(two: dict[str, Server], tmp_path: Path) ->
     alone.stop()
     try:
         with pytest.raises(PositionNotFound, match="it is from a store of one source"):
-            producer.run_all(settings_of(two, store, state=str(tmp_path)), lambda: False)
+            producer.run_all(settings_of(two, store, state=str(tmp_path), log="off"), lambda: False)
     finally:
         remove(store)

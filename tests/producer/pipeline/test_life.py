@@ -241,7 +241,7 @@ def test_failover_in_half_a_transaction(alike: bool) -> None:
     with start_server("mariadb") as primary, start_server("mariadb", options=replicates) as replica:
         link_up(replica, primary)
         execute(primary, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, a VARCHAR(100))")
-        options = {**QUICK, "capacity": 64, "memory_unit": 16384, "transaction_events": 8}
+        options = {**QUICK, "capacity": 64, "memory_unit": 16384, "transaction_events": 8, "log": "off"}
         with running(primary, **options) as run, EventStore.attach(run.settings.store) as store:
             reader = store.subscribe("mirror")
             many = ",".join(f"({i}, REPEAT('x', 90))" for i in range(9000))

@@ -308,7 +308,7 @@ def test_a_refused_producer_changes_no_file(any_server: Server, database: str, t
     """What a producer keeps on disk it writes as the store's one producer: a second one, which is refused, leaves all as it was."""
     from shmstore import ProducerInUse
 
-    with running(any_server, state=str(tmp_path), schema_history="off") as run:
+    with running(any_server, state=str(tmp_path), schema_history="off", log="off") as run:
         execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
         events_of(run, any_server)
         with pytest.raises(ProducerInUse):
