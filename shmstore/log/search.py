@@ -225,6 +225,8 @@ def after_gtids(files: LogFiles, gtids: str) -> int:
         here = at(sequence)[1]
         return bool(here) and not gtid_sets.covers(wanted, gtid_sets.parse(here))
 
+    if "=" in gtids and not wanted:
+        return _after_text(files, gtids, oldest, logged)
     everything = range(oldest, logged + 1)
     first = oldest + bisect_left(everything, True, key=reached) if wanted else logged + 1
     here = at(first)[1] if first <= logged else ""
@@ -236,6 +238,22 @@ def after_gtids(files: LogFiles, gtids: str) -> int:
         point, start = _last_where(files, first - 1, _is_ack_point, over_damage=False) if first > oldest else (None, oldest)
         return start if point is None else point + 1
     return point + 1
+
+
+def _after_text(files: LogFiles, gtids: str, oldest: int, logged: int) -> int:
+    """As `after_gtids` for several sources without GTIDs, whose places cannot be compared: one after the other, the newest first."""
+    snapshot = False  # whether rows of a snapshot stand at the place: they come after it
+    point, _ = _last_where(files, logged, _is_ack_point, over_damage=True)
+    while point is not None:
+        content = files.read(point, point)
+        here, read = _gtids_of(files, point) == gtids, int(content.slots["type"][0]) == _READ
+        if (here and not read) or (snapshot and not here):
+            return point + 1
+        snapshot = here
+        point, _ = _last_where(files, point - 1, _is_ack_point, over_damage=True)
+    if snapshot:
+        return oldest
+    raise _no_transaction(files, gtids)
 
 
 def _is_stream_point(slots: NDArray[np.void]) -> NDArray[np.bool_]:
