@@ -129,6 +129,7 @@ class Keeper:
             else:
                 self._current = self._opened(name, tail.at)
             self._appender.set_current(self._current, first, tail.last + 1 - first, tail.at, tail.blocks)
+            self._sync_folder()  # else a crash of the host could keep the name of the next set, and lose that of this one
             self._prepare()
         except OSError as error:
             self._drop()
