@@ -23,6 +23,7 @@ from shmstore import StoreCorrupt
 from shmstore.log import appender as module
 from shmstore.log import format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
+from shmstore.log.recovery import recover
 from shmstore.memory import segment as segments
 from shmstore.memory.create_options import checked
 from shmstore.memory.layout import DISARMED, SLOT, BatchMode, SlotFlag
@@ -58,6 +59,11 @@ class Log:
             os.open(self.path / f"{name}{ending}", os.O_CREAT | os.O_EXCL | os.O_RDWR)
             for ending in (format.EVENTS, format.SLOTS, format.BLOCKS)
         )
+        return events, slots, blocks
+
+    def opened(self, first: int) -> tuple[int, int, int]:
+        name = format.set_name(first)
+        events, slots, blocks = (os.open(self.path / f"{name}{kind}", os.O_RDWR) for kind in (".events", ".slots", ".blocks"))
         return events, slots, blocks
 
     def keep(self) -> None:
@@ -262,6 +268,51 @@ def test_appending_goes_on_where_it_was(made):
     with pytest.raises(StoreCorrupt, match="the log ends at event 5"):
         log.appender.set_current(files, 0, 6, 19, 2)
     log.check()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("step", range(24))
+def test_a_kill_at_any_step_loses_nothing(made, monkeypatch, step):
+    """Killed before any write or rename, whole or in its middle: recovery finds all that LOGGED told of, and it is gone on from there."""
+    log = made(file_slots=3)
+    if log.views.native is not None:
+        pytest.skip("compiled code goes the same steps: tests/interleavings/test_compiled_order.py")
+    left = iter(range(step + 1))
+    write, rename = module._write, os.rename
+
+    def dying(do: Any, *arguments: Any, torn: int = 0, **to: Any) -> None:
+        if next(left, None) is None:
+            if torn:
+                write(arguments[0], memoryview(arguments[1])[:torn], arguments[2])
+            raise Killed
+        do(*arguments, **to)
+
+    monkeypatch.setattr(module, "_write", lambda fd, raw, at: dying(write, fd, raw, at, torn=(7 * step) % memoryview(raw).nbytes))
+    monkeypatch.setattr(os, "rename", lambda old, new, **to: dying(rename, old, new, **to))
+    with suppress(Killed):
+        for number in range(1, 9):
+            assert log.put(*[b"%d" % number * number] * (number % 3 + 1))
+            assert log.append() == 0
+    monkeypatch.undo()
+    logged = log.words[LOGGED]
+    tail = recover(log.path, EPOCH, 0)
+    assert logged <= tail.last <= log.words[PUT]
+    first = tail.last + 1 if tail.first is None else tail.first
+    if tail.first is None:
+        files = log.made(format.set_name(first))
+        os.pwrite(files[1], format.header_bytes(EPOCH, first, tail.end, tail.rows, 0), 0)
+    else:
+        files = log.opened(first)
+    log.appender = appender_of(log.views, log.folder, EPOCH, 1 << 20, 3)
+    log.appender.set_current(files, first, tail.last + 1 - first, tail.at, tail.blocks)
+    assert log.put(b"behind it")
+    assert log.append() == 0
+    log.retired = []
+    log.check()
+    assert log.words[LOGGED] == log.words[PUT]
 
 
 @pytest.mark.parametrize(
