@@ -18,7 +18,7 @@ from shmstore.log.files import Content, LogFiles
 from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, LOG_FIRST, Cursor, cursor_at
+from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, Cursor, cursor_at
 from shmstore.store.batch import Batch
 
 OVERSIZED = int(SlotFlag.OVERSIZED)
@@ -83,26 +83,31 @@ def read(segment: Segment, first: int, last: int) -> Content:
     """Return events `first` to `last` of a store with a log. Raises `PositionNotFound` where the log keeps them no longer, `StoreCorrupt`."""
     if last < first:
         return Content(first, last, memoryview(b""), np.empty(0, np.int64), np.empty(0, SLOT), 0)
-    if segment.words[FLOOR] < first:
-        try:
-            copy = Batch(segment, first, last, -1).copy()
-            found = Content(first, last, copy.raw, copy.ends, copy.slots, copy.rows)
-        except StoreCorrupt:
-            if segment.words[FLOOR] < first:
-                raise
-        else:
-            fence()  # the copy, before the look at how far the producer may have overwritten
-            if segment.words[FLOOR] < first:
-                return found
     parts = list(_parts(segment, first, last))
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def _parts(segment: Segment, first: int, last: int) -> Iterator[Content]:
+    """Out of the ring what is there whole; out of the log what is not, and may be followed by what only the ring has yet."""
     while first <= last:
-        part: Content = segment.log.read(first, last)
+        part = _copied(segment, first, last) or segment.log.read(first, min(last, max(first, segment.words[LOGGED])))
         yield part
         first = part.last + 1
+
+
+def _copied(segment: Segment, first: int, last: int) -> Content | None:
+    """Events out of the ring; None where it has them no longer."""
+    if segment.words[FLOOR] >= first:
+        return None
+    try:
+        copy = Batch(segment, first, last, -1).copy()
+        found = Content(first, last, copy.raw, copy.ends, copy.slots, copy.rows)
+    except StoreCorrupt:
+        if segment.words[FLOOR] < first:
+            raise
+        return None
+    fence()  # the copy, before the look at how far the producer may have overwritten
+    return found if segment.words[FLOOR] < first else None
 
 
 def _joined(parts: list[Content]) -> Content:

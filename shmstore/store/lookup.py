@@ -13,7 +13,7 @@ from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Event, EventType, Position
 from shmstore.gtids import well_formed
 from shmstore.log import search
-from shmstore.memory.layout import SlotFlag, StoreFlag, header_word
+from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag, header_word
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, PUT, oldest_kept, slowest_ack
@@ -76,6 +76,28 @@ def _fitting(segment: Segment, first: int, last: int, limit_bytes: int) -> int:
             return found
     found = segment.log.extent(first, last - first + 1, limit_bytes, ddl_alone=False)
     return int(found)
+
+
+def slots_between(segment: Segment, first: int, last: int) -> NDArray[np.void]:
+    """Return a copy of the slots of events `first` to `last`, without a look at their payloads; as `StoreView.slots`."""
+    views, newest, oldest = segment.views, segment.words[PUT], oldest_kept(segment.views)
+    if not oldest <= first <= newest + 1 or last > newest:
+        raise absent(segment, first if first < oldest else last, oldest, newest)
+    parts = [np.empty(0, SLOT)]
+    while first <= last:
+        if segment.words[FLOOR] < first:
+            i = first & (views.slot_count - 1)
+            copy = views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
+            fence()  # the copy, before the look whether the producer may have written over it
+            if (slot_is_there(segment, first) if has_log(segment) else segment.words[FLOOR] < first):
+                parts.append(copy)
+                break
+        if not has_log(segment):
+            raise absent(segment, first, oldest_kept(views), segment.words[PUT])
+        found = segment.log.read(first, min(last, segment.words[FLOOR]))
+        parts.append(found.slots)
+        first = found.last + 1
+    return parts[-1] if len(parts) < 3 else np.concatenate(parts)
 
 
 def absent(segment: Segment, sequence: int, oldest: int, newest: int) -> PositionNotFound:

@@ -37,9 +37,11 @@ _log = logging.getLogger("shmstore")
 
 
 class Recent(NamedTuple):
-    """The last events of a log, for a ring: those after `floor`; `end` and `rows` are the ring's totals there."""
+    """The last events of a log, for a ring: the payloads of those after `floor`, and the slots of as many before them as a ring is said to
+    have, those after `known`; `end` and `rows` are the ring's totals there."""
 
     floor: int
+    known: int
     end: int
     rows: int
     slots: NDArray[np.void]
@@ -51,7 +53,8 @@ class Recent(NamedTuple):
 def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
     """Return as many of the last events as fill half a ring; none of them oversized, and none before one that is."""
     last = tail.last
-    first = max(files.oldest, last + 1 - max(1, capacity // 2))
+    most = max(1, capacity // 2)
+    first = max(files.oldest, last + 1 - most - capacity)
     slots = [np.empty(0, SLOT)]
     ends = [np.empty(0, np.int64)]
     blobs: list[memoryview] = []
@@ -60,24 +63,27 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
         content = files.read(sequence, last)
         slots.append(content.slots)
         ends.append(np.diff(content.ends, prepend=0))
-        blobs.append(content.raw)
+        if content.last > last - most:
+            blobs.append(content.raw)
         sequence = content.last + 1
     records, sizes, blob = np.concatenate(slots), np.concatenate(ends), b"".join(blobs)
-    left = len(records)  # how many fit, from the end
-    fits = np.cumsum(sizes[::-1]) <= limit // 2
-    plain = (records["flags"][::-1] & int(SlotFlag.OVERSIZED)) == 0
-    most = np.flatnonzero(~(fits & plain))
-    left = int(most[0]) if len(most) else len(records)
-    before = totals(files, last - left) if left else Cursor(last, tail.end, tail.rows, 0)
-    records, sizes = records[len(records) - left :], sizes[len(sizes) - left :]
+    plain = (records["flags"] & int(SlotFlag.OVERSIZED)) == 0
+    fits = np.cumsum(sizes[::-1][:most]) <= limit // 2
+    short = np.flatnonzero(~(fits & plain[::-1][:most]))
+    left = int(short[0]) if len(short) else min(most, len(records))  # how many fit, from the end
+    floor = last - left
+    known = max(first - 1, floor - capacity)
+    records, charged = records[known + 1 - first :], np.where(plain, sizes, limit)[known + 1 - first :]
+    before = totals(files, known) if len(records) else Cursor(last, tail.end, tail.rows, 0)
     return Recent(
-        last - left,
+        floor,
+        known,
         before.bytes,
         before.rows,
         records,
-        before.bytes + np.cumsum(sizes),
+        before.bytes + np.cumsum(charged),
         before.rows + np.cumsum(records["rows"], dtype=np.int64),
-        blob[len(blob) - int(sizes.sum()) :],
+        blob[len(blob) - int(sizes[len(sizes) - left :].sum()) :],
     )
 
 
@@ -172,16 +178,17 @@ def restored(name: str, home: str, *, path: str | None = None) -> Segment:
 
 def _fill_rings(fd: int, sizes: layout.Sizes, events: Recent, last: int) -> None:
     count = sizes.slot_count
-    total = len(events.slots)
     # The slot before the first has the totals that the others go on from.
     for base, array, before in (
         (sizes.ends, events.ends, events.end),
         (sizes.rows, events.row_sums, events.rows),
     ):
-        _write_ring(fd, base, 8 * count, 8 * (events.floor % count), np.concatenate(([before], array)).astype("<i8").tobytes())
-    if total:
-        _write_ring(fd, sizes.slots, SLOT.itemsize * count, SLOT.itemsize * ((events.floor + 1) % count), events.slots.tobytes())
-        _write_ring(fd, sizes.arena, sizes.arena_size, events.end % sizes.arena_size, events.blob)
+        _write_ring(fd, base, 8 * count, 8 * (events.known % count), np.concatenate(([before], array)).astype("<i8").tobytes())
+    if len(events.slots):
+        _write_ring(fd, sizes.slots, SLOT.itemsize * count, SLOT.itemsize * ((events.known + 1) % count), events.slots.tobytes())
+    if events.blob:
+        start = int(events.ends[-1]) - len(events.blob)
+        _write_ring(fd, sizes.arena, sizes.arena_size, start % sizes.arena_size, events.blob)
 
 
 def _write_ring(fd: int, base: int, size: int, at: int, content: bytes) -> None:
@@ -220,13 +227,13 @@ def catch_up(views: Views, files: LogFiles, tail: Tail) -> None:
         return
     events = recent(files, tail, views.capacity, views.limit)
     words[FLOOR] = events.floor  # before anything is overwritten: who reads behind it looks into the log
-    at = events.floor & (views.slot_count - 1)
+    at = events.known & (views.slot_count - 1)
     views.ends[at], views.rows[at] = events.end, events.rows
-    i = (events.floor + 1) & (views.slot_count - 1)
+    i = (events.known + 1) & (views.slot_count - 1)
     n = len(events.slots)
     views.ends_array[i : i + n] = events.ends
     views.rows_array[i : i + n] = events.row_sums
     views.slot_bytes[i * SLOT.itemsize : (i + n) * SLOT.itemsize] = events.slots.tobytes()
-    at = events.end % views.arena_size
+    at = (int(events.ends[-1]) - len(events.blob)) % views.arena_size
     views.arena[at : at + len(events.blob)] = events.blob
     words[PUT] = tail.last  # publish: everything above is whole

@@ -512,8 +512,10 @@ class Subscription:
         """Go on from the durable ack `saved`, in a store with a log; None: this is a new subscription, so write down where it begins."""
         if saved is None:
             self._write_durable(self._reader.ack)
-        else:
-            self._saved = saved
+            return
+        self._saved = saved
+        if self._reader.ack < saved <= self._words[PUT]:  # its last owner wrote it after the store was put together again
+            self._go_to(saved)
 
     def _write_durable(self, sequence: int) -> None:
         assert self._checkpoint is not None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shmstore.errors import StoreClosed
 from shmstore.event import Event, Position
 from shmstore.memory import segment
@@ -14,6 +17,7 @@ from shmstore.ring.cursors import PUT, Cursor, cursor_at, oldest_kept
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
+from shmstore.store.kept_batch import cursor_of
 from shmstore.store.restore import attached
 from shmstore.store.stats import StoreStat, SubscriptionStat, describe, subscriptions_of
 
@@ -94,6 +98,16 @@ class StoreView:
         return bool(self.segment.flags & StoreFlag.DDL_ISOLATION)
 
     @property
+    def has_log(self) -> bool:
+        """True where the store remembers: what leaves the ring is read from its log, and its sequences outlive its memory."""
+        return lookup.has_log(self.segment)
+
+    @property
+    def lost(self) -> bool:
+        """True where its memory was removed, by whomever. A store with a log is put together again by whoever attaches next."""
+        return self.segment.removed or not self.segment.linked
+
+    @property
     def source(self) -> str:
         """What the producer last said it reads from."""
         return self.segment.read_text("source")
@@ -122,6 +136,24 @@ class StoreView:
         """
         self._check_open()
         return lookup.peek(self.segment, first, limit_events, limit_bytes)
+
+    def slots(self, first: int, last: int) -> NDArray[np.void]:
+        """Return a copy of the slots (dtype `layout.SLOT`) of events `first` to `last`: their sizes, rows, times and kinds, without payloads.
+
+        Raises `PositionNotFound` where some of them are not kept, or not there yet.
+        """
+        self._check_open()
+        return lookup.slots_between(self.segment, first, last)
+
+    def cursor_at(self, sequence: int) -> Cursor:
+        """Return what was put up to and including event `sequence`, which is kept, or is the one before the oldest. Raises `PositionNotFound`."""
+        self._check_open()
+        return cursor_of(self.segment, sequence)
+
+    def ack_point_until(self, sequence: int) -> int | None:
+        """Return the last transaction end or DDL at or before event `sequence`; None where none is kept."""
+        self._check_open()
+        return lookup.last_ack_point_until(self.segment, sequence)
 
     def find(self, start: Start) -> int:
         """Return the sequence of the first event from `start` on, as `subscribe` takes it. Raises `PositionNotFound` where events may be missing."""
