@@ -11,25 +11,46 @@ Plan. An iterator cannot see how the body of a loop ended; it sees only what com
 With ``auto_ack=False`` the first two ack nothing either: only `Consumer.ack` does. That is for a body that asks for more before
 its events are processed: a generator (a dlt resource, a Dagster asset) asks for the next batch while its caller still has the last.
 
+A store with a log that was removed under its reader (by an administrator, or at the end of a login session) is put together again
+from its home, and the reader goes on at its ack, as after a rollback.
+
 When in doubt an event is delivered again, never lost. For exactly once, commit ``batch.position`` in the same transaction as your
 rows, and begin with `Consumer.seek` to the last one committed.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from shmstore import Batch, CheckpointFile, EventStore, Position, PositionNotFound, ShmStoreError, Subscription
+from shmstore import (
+    Batch,
+    CheckpointFile,
+    EventStore,
+    Position,
+    PositionNotFound,
+    ShmStoreError,
+    StoreClosed,
+    StoreError,
+    Subscription,
+    SubscriptionLost,
+)
 from shmstore.event import Event
 from shmstore.start_position import Start
 
 IDLE_SECONDS = 1.0  # the checkpoint is written after this long without an event
+RETURN_SECONDS = 5.0  # in which a store with a log, removed under its reader, is to be there again
+PAUSE = 0.05  # seconds between two tries
 SHARE = 8  # a batch without limits takes at most this part of the ring, so that the producer can go on while it is processed
+
+_log = logging.getLogger("shmstore")
 
 
 class Consumer:
@@ -42,7 +63,8 @@ class Consumer:
 
     `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file.
     `subscription` names the reader: it continues after its last ack, in this process or the next, and one process owns it at a
-    time. `start` says where a new one begins: "earliest", "latest", a sequence, a `Position` (first event after it), a
+    time. `start` says where a new one begins: "earliest" (everything that the store's log keeps, whatever others have acked; without a
+    log what somebody has not acked), "latest", a sequence, a `Position` (first event after it), a
     datetime, or one of these as text, such as "0-1-4711" or "2026-01-31T12:00:00Z" (`shmstore.start_position` lists them).
 
     `auto_ack`: asking for the next batch acks the current one. Give False if the current one may not be processed by then, and
@@ -62,11 +84,14 @@ class Consumer:
     `limit_bytes` in bytes; without any of them a batch is at most an eighth of the ring. The iteration ends after `timeout`
     seconds without an event: 0 reads what is there now, None (default) waits for ever, using no CPU.
 
-    `checkpoint` keeps the acked position in a file, so that the subscription outlives the shared memory: True keeps it in the
-    state directory ($SHMSTORE_STATE, or ~/.local/state/shmstore), a path in that directory, False keeps none.
+    In a store with a log the subscription is durable from the moment it is made: its ack is in the store's home, at most a second behind
+    and never ahead of what is on disk, and after a reboot it goes on there. Without a log `checkpoint` keeps the acked position in a
+    file, so that the subscription outlives the shared memory: True keeps it in the state directory ($SHMSTORE_STATE, or
+    ~/.local/state/shmstore), a path in that directory, False keeps none. With a log such a file only says where a new subscription begins.
 
     Raises what `EventStore.attach` and `EventStore.subscribe` raise: `StoreNotFound`, `LayoutMismatch`,
-    `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name; iterating, `SubscriptionLost` and `StoreClosed`.
+    `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name; iterating, `SubscriptionLost` and `StoreClosed`: a store with a
+    log that was removed and is not there again within some seconds, or any without one.
     """
 
     def __init__(
@@ -128,6 +153,13 @@ class Consumer:
         Ends at the time-out or after `stop`. Raises `StoreError` if the checkpoint cannot be written: the ack counts all the same,
         the next call returns the next batch, and the checkpoint is tried again within a second or so, and at the end.
         """
+        while True:
+            try:
+                return self._next()
+            except StoreClosed as closed:
+                self._attach_again(closed)
+
+    def _next(self) -> Batch:
         if self._auto_ack:
             self.ack()
         if self._stopped.is_set():
@@ -145,6 +177,46 @@ class Consumer:
             raise StopIteration
         self._batch = batch
         return batch
+
+    def _attach_again(self, closed: StoreClosed) -> None:
+        """Attach to the store that is put together again from its home, and go on at the ack. Raises `closed` where it is not to be had,
+        or is no longer the same."""
+        before, name = self.store, self.subscription.name
+        acked = self._acked  # of one that was closed it raises StoreClosed, too
+        if self._closed or not before.has_log or not before.lost:
+            raise closed
+        state = Path(before.segment.home).parent
+        with suppress(ShmStoreError):
+            self.subscription.close()  # its ack is in the home then
+        if self._owns_store:
+            before.close()
+        until = time.monotonic() + RETURN_SECONDS
+        while True:
+            try:
+                self._take_again(EventStore.attach(before.name, path=before.segment.path, state=state), before.epoch, name, acked)
+                break
+            except SubscriptionLost:
+                raise
+            except StoreError as error:  # its producer has not seen yet that it was removed, or its home is gone
+                if time.monotonic() >= until:
+                    raise closed from error
+            if self._stopped.wait(PAUSE):
+                raise StopIteration from closed
+        _log.info("store %r was removed and is there again: subscription %r goes on after event %d", before.name, name, self._acked)
+
+    def _take_again(self, store: EventStore, epoch: int, name: str, acked: int) -> None:
+        """Own the subscription in `store`, which is then this reader's. Raises `StoreError`."""
+        try:
+            if store.epoch != epoch:
+                raise StoreClosed(f"store {store.name!r} is another one now: it was removed with its log, and created again")
+            subscription = store.subscribe(name, start=min(acked, store.newest) + 1)
+            if (last := min(acked, store.newest)) > subscription.ack_cursor.sequence:
+                subscription.seek(last + 1)
+        except BaseException:
+            store.close()
+            raise
+        self.store, self.subscription, self._owns_store = store, subscription, True
+        self._batch, self._reached = None, self._acked
 
     def events(self) -> Iterator[Event]:
         """Yield single events; each batch is acked once its last event was processed (not with ``auto_ack=False``).
@@ -189,10 +261,11 @@ class Consumer:
     def seek(self, start: Start) -> None:
         """Continue at `start`, in the forms of the parameter `start`; everything before it is acked.
 
-        For a writer that commits its position with its rows, and so knows it better than the last ack. A ``batch.position`` is
-        always valid, a sequence only as long as the store is not re-created (`EventStore.epoch`). It goes back to the last ack at
-        most, because acked events may be overwritten. Raises `PositionNotFound` if `start` is acked, overwritten or not in the
-        store yet, and then moves nothing.
+        For a writer that commits its position with its rows, and so knows it better than the last ack. A sequence is valid for the
+        life of the store (`EventStore.epoch`): of one with a log that is until its log is removed, of one without until its memory is;
+        a ``batch.position`` also in its successor. In a store with a log it goes back to anything that is kept, which is given again;
+        without one to the last ack at most, because acked events may be overwritten. Raises `PositionNotFound` if `start` is not kept,
+        not in the store yet, or acked in a store without a log, and then moves nothing.
         """
         self.subscription.seek(start)
         self._batch, self._reached = None, self._acked

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
-from shmstore import Batch, PositionNotFound, ShmStoreError, StoreView
+from shmstore import Batch, PositionNotFound, ShmStoreError, StoreClosed, StoreView
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.formatter import Formatter
@@ -26,7 +27,8 @@ PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no
 class Peek:
     """Reads a store in batches without a subscription, so that it holds nobody up.
 
-    Where the ring moves on faster than it reads, it goes on at the oldest event there is and tells `missed` how many went by.
+    Behind the ring it goes on in the store's log. What the log keeps no longer, or without a log the ring, is left out: it goes on at
+    the oldest event there is and tells `missed` how many went by. A store with a log that was removed meanwhile is put together again.
     """
 
     def __init__(self, store: StoreView, start: Start, *, follow: bool, missed: Callable[[int], None]) -> None:
@@ -35,15 +37,19 @@ class Peek:
         self._missed = missed
         self._stopped = False
         self._next = store.find(start)
+        self._own: StoreView | None = None  # attached to here
 
     def __enter__(self) -> Peek:
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        if self._own is not None:
+            self._own.close()
 
     def __iter__(self) -> Iterator[Batch]:
         while not self._stopped:
+            if self._store.has_log and self._store.lost:
+                self._attach_again()
             try:
                 batch = self._store.peek(self._next, limit_events=BATCH_EVENTS)
             except PositionNotFound:
@@ -60,6 +66,17 @@ class Peek:
                 time.sleep(PEEK_SECONDS)
             else:
                 return
+
+    def _attach_again(self) -> None:
+        """Attach to the store as it was put together again from its home. Raises `StoreClosed` where that is gone, or another's."""
+        before = self._store
+        store = StoreView.attach(before.name, path=before.segment.path, state=Path(before.segment.home).parent)
+        if self._own is not None:
+            self._own.close()
+        self._store = self._own = store
+        if store.epoch != before.epoch:
+            raise StoreClosed(f"store {store.name!r} was removed with its log, and another one has its name: attach again")
+        self._next = min(self._next, store.newest + 1)  # what was in memory alone comes again
 
     def ack(self, sequence: int | None = None) -> None:
         """Do nothing: nothing was taken."""

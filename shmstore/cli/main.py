@@ -221,8 +221,8 @@ def tail(options: argparse.Namespace) -> int:
 
 
 def warn_of_missed(count: int) -> None:
-    """Report on stderr events that the ring dropped before they were printed."""
-    say(f"{count} events were dropped from the ring before they could be printed; with --subscription the store keeps them")
+    """Report on stderr events that the store dropped before they were printed."""
+    say(f"{count} events were dropped from the store before they could be printed; with --subscription it keeps them")
 
 
 def serve(options: argparse.Namespace) -> int:

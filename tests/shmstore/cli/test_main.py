@@ -325,7 +325,7 @@ def test_tail_says_what_it_missed(store: EventStore) -> None:
             assert seen[0] < 100
         process.terminate()
         _, complaint = process.communicate(timeout=30)
-    assert "events were dropped from the ring" in complaint
+    assert "events were dropped from the store" in complaint
     assert "--subscription" in complaint
 
 
