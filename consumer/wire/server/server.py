@@ -27,6 +27,7 @@ from shmstore import (
     ProtocolError,
     ShmStoreError,
     StoreClosed,
+    StoreError,
     StoreNotFound,
     SubscriptionLost,
     state_directory,
@@ -60,6 +61,8 @@ _log = logging.getLogger("shmstore.serve")
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for free space.
 _WAIT_EMPTY: Final = 30.0
 _WAIT_PARTIAL: Final = 0.1
+_RETURN_SECONDS: Final = 5.0  # in which a store with a log, removed under its clients, is to be there again
+_PAUSE: Final = 0.05  # seconds between two tries
 _IN_A_ROW: Final = 16
 _SHELF_BYTES: Final = 32 << 20
 
@@ -235,7 +238,7 @@ class Server:
                 f"ClientIdentity[destination={request.client.destination},clientId={request.client.client_id}] should subscribe first"
             )
         if isinstance(request, Get):
-            return await self._get(peer, seat, request)
+            return await self._get_again(peer, seat, request)
         if request.batch_id != connection_state.NO_BATCH or isinstance(request, Rollback):
             async with Turn(seat):
                 session = self._session(seat, request.client)
@@ -256,6 +259,7 @@ class Server:
         """Forget a session whose store is gone, so that the next request finds the store's successor."""
         session, seat.session = seat.session, None
         if session is not None:
+            self._shelves.pop(session.store.name, None)  # what was in its memory alone may come again otherwise
             with suppress(ShmStoreError):
                 session.close()
 
@@ -353,6 +357,28 @@ class Server:
         else:
             session.absorb(batch)
             await asyncio.sleep(0)
+
+    async def _get_again(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:
+        """`_get`, and once more where the store has a log and was removed meanwhile: it is put together again from its home."""
+        session = seat.session
+        try:
+            return await self._get(peer, seat, request)
+        except StoreClosed:
+            if session is None or session is seat.session or not session.store.has_log:
+                raise
+        until = asyncio.get_running_loop().time() + _RETURN_SECONDS
+        while True:
+            try:
+                found = await self._known(request.client)
+                break
+            except StoreError:  # its producer has not seen yet that it was removed, or its home is gone
+                if self._closing or asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(_PAUSE)
+        if found is None:
+            raise ProtocolError(f"clientId {request.client.client_id} is not subscribed any more")
+        _log.info("store %r was removed and is there again: client %s goes on", request.client.destination, request.client.client_id)
+        return await self._get(peer, found, request)
 
     async def _get(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()

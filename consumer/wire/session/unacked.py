@@ -10,8 +10,9 @@ Order, and what a crash in between leaves:
     ack      ack moves, ledger              a batch acked already: `batches_after` leaves it out
     rollback get moves, ledger              a batch that is given again: the same
 
-The file is not synced to disk: it outlives a killed server, and after a crash of the host the segment is lost as well,
-so that only the next id counts, which then at worst repeats.
+The file is not synced to disk: it outlives a killed server and an orderly reboot. After a crash of the host a store without a log is lost
+as well, so that only the next id counts, which then at worst repeats; in one with a log the batches that are not in the file are given
+again.
 """
 
 from __future__ import annotations
