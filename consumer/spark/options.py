@@ -31,8 +31,8 @@ HELP = {
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
-    "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring always holds)",
-    "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (none; half the ring always holds)",
+    "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring holds in a store without a log)",
+    "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (64m, or what maxRowsPerTrigger says; half the ring in a store without a log)",
     "failOnDataLoss": "true | false: stop when events between two offsets are missing (true)",
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
@@ -43,7 +43,7 @@ HELP = {
     "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
     "zeroDates": "fail | null: typed payload, zero or impossible dates (fail)",
     "storeTimeout": "seconds to wait for a store that is missing or still catching up after it was re-created (60)",
-    "stateDirectory": "folder of the subscription's durable checkpoint (the store's default)",
+    "stateDirectory": "folder of the store's home, or without a log of the subscription's durable checkpoint (the store's default)",
 }
 _NAMES = {name.lower(): name for name in HELP}
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)

@@ -1,11 +1,17 @@
 """BatchPlanner: which events the next micro-batch of a query has.
 
-A micro-batch ends at the end of a transaction, so that a query's tables show whole transactions; only a transaction that is too
-large for the ring is cut. It has at most half of the ring, so that the producer fills one half while Spark works on the other.
+A micro-batch ends at the end of a transaction, so that a query's tables show whole transactions, and it has at least one.
+
+In a store with a log it may be as large as the limits say. It is planned from the slots, ring or log, without a look at payloads, and it
+never ends behind what is on disk: Spark writes its end down, and after a power cut that must be there.
+
+Without a log it has at most half of the ring, so that the producer fills one half while Spark works on the other; a transaction that
+is too large for the ring is cut.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -18,11 +24,14 @@ from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 from shmstore.memory.layout import SlotFlag
 
+MOST_BYTES = 64 << 20  # payload of a micro-batch without limits, of a store with a log
+_LOOK = 1 << 16  # events whose slots are looked at at a time
+_SYNC_SECONDS = 2.0  # for the disk to have the end of a micro-batch
 _STALL = 3.0  # seconds without the end of a transaction after which its producer may be waiting for free space
 
 
 class Limit(NamedTuple):
-    """Most rows and most encoded bytes of a micro-batch; None is no limit but the ring's."""
+    """Most rows and most encoded bytes of a micro-batch; None is no limit but the planner's own."""
 
     rows: int | None = None
     size: int | None = None
@@ -47,12 +56,15 @@ class BatchPlanner:
     def end_after(self, base: int, limit: Limit, frozen: int | None) -> int:
         """Return the last sequence of the micro-batch that follows `base`; `base` itself if there is no whole transaction yet.
 
-        It is the last transaction end within `limit` and half the ring, after at least one transaction, and never beyond `frozen`.
+        It is the last transaction end within `limit` (and half the ring, without a log), after at least one transaction, and never
+        beyond `frozen`.
         """
         store = self._owner.store
         last = store.newest if frozen is None else min(frozen, store.newest)
         if last <= base:
             return base
+        if store.has_log:
+            return self._on_disk(base, self._end_in_log(base, limit, last))
         if self._owner.has_several:
             return base + self._end_of_several(base, limit, last)
         events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
@@ -75,6 +87,45 @@ class BatchPlanner:
         if base + len(batch) < last or self._stalled(base, last):
             return base + max(1, fit)
         return base
+
+    def _end_in_log(self, base: int, limit: Limit, last: int) -> int:
+        """As `end_after`, of a store with a log."""
+        store, at, found = self._owner.store, base + 1, base
+        most_bytes = limit.size or (MOST_BYTES if limit.rows is None else sys.maxsize)
+        most_rows = limit.rows or sys.maxsize
+        parts, size, rows, fit = [np.empty(0, np.int64)], 0, 0, 0
+        while at <= last:
+            slots = store.slots(at, min(last, at + _LOOK - 1))
+            ends, counts = size + np.cumsum(slots["size"], dtype=np.int64), rows + np.cumsum(slots["rows"], dtype=np.int64)
+            within = min(int(np.searchsorted(ends, most_bytes, "right")), int(np.searchsorted(counts, most_rows, "right")))
+            points = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+            if len(fitting := points[points < within]):
+                found = at + int(fitting[-1])
+            elif within < len(slots) and found == base and len(points):
+                found = at + int(points[0])  # one transaction larger than the limits
+            parts.append(ends)
+            fit += within if fit == at - base - 1 else 0
+            size, rows, at = int(ends[-1]), int(counts[-1]), at + len(slots)
+            if within < len(slots) and found > base:
+                break
+        self._planned = (store.epoch, base + 1, np.concatenate(parts))
+        if found == base and self._stalled(base, last) and self._may_be_cut(last):
+            fit = max(1, fit)
+            return base + (multi_source.whole(store.peek(base + 1, limit_events=fit), fit) if self._owner.has_several else fit)
+        return found
+
+    def _may_be_cut(self, last: int) -> bool:
+        """Whether the end of a transaction may never come: it is larger than the log, or the events have no kind, as other users put them."""
+        store = self._owner.store
+        return store.stat().room_wanted is not None or not store.slots(last, last)["entry"][0]
+
+    def _on_disk(self, base: int, end: int) -> int:
+        """`end`, or the last transaction end before it that is on disk."""
+        store = self._owner.store
+        if end == base or (synced := store.sync(end, _SYNC_SECONDS)) >= end:
+            return end
+        points = np.flatnonzero(store.slots(base + 1, synced)["flags"] & int(SlotFlag.ACK_POINT)) if synced > base else ()
+        return base + 1 + int(points[-1]) if len(points) else base
 
     def _end_of_several(self, base: int, limit: Limit, last: int) -> int:
         """How many events after `base`, up to `last`, the limits allow in a store of several sources, to the end of a transaction or
@@ -111,6 +162,8 @@ class BatchPlanner:
         store = self._owner.store
         if self._planned is not None and self._planned[:2] == (store.epoch, first) and len(self._planned[2]) > last - first:
             return self._planned[2][: last - first + 1]
+        if store.has_log:
+            return np.cumsum(store.slots(first, last)["size"], dtype=np.int64)
         return events_between(store, first, last).ends
 
     def _stalled(self, base: int, last: int) -> bool:

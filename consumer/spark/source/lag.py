@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -48,9 +47,11 @@ def lag_of(query: str, end: dict[str, Any], latest: dict[str, Any] | None) -> La
             events = max(0, store.newest - done.seq)
             if not events:
                 return Lag(query, done.store, 0, 0, 0.0)
-            waiting = store.peek(done.seq + 1)
-            times = waiting.slots["time"]
-            return Lag(query, done.store, events, int(waiting.ends[-1]), max(0.0, float(times[-1] - np.min(times))) / 1000)
+            last = store.cursor_at(store.newest)
+            events = last.sequence - done.seq
+            began = int(store.slots(done.seq + 1, done.seq + 1)["time"][0])
+            size = last.bytes - store.cursor_at(done.seq).bytes
+            return Lag(query, done.store, events, size, max(0.0, (last.time_ms - began) / 1000))
     except (StoreError, PositionNotFound, OSError):
         return Lag(query, done.store, events, 0, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,17 +26,24 @@ _attached: dict[tuple[str, str | None], EventStore] = {}
 
 
 class Range(NamedTuple):
-    """Events `first` to `last` of one life of a store."""
+    """Events `first` to `last` of one life of a store; `state` is the folder of its home, where it has a log."""
 
     store: str
     path: str | None
     epoch: int
     first: int
     last: int
+    state: str | None = None
+
+    @classmethod
+    def of(cls, store: EventStore, first: int, last: int) -> Range:
+        """Return the range of events of an attached store."""
+        home = store.segment.home
+        return cls(store.name, store.segment.path, store.epoch, first, last, str(Path(home).parent) if home else None)
 
 
 class SharedPartition(InputPartition):
-    """Events to be read from the segment by an executor on the store's host."""
+    """Events to be read from the segment, or from the store's log, by an executor on the store's host."""
 
     def __init__(self, events: Range, sources: Sources | None = None) -> None:
         super().__init__(events)
@@ -84,14 +92,21 @@ class InlinePartition(InputPartition):
 
 
 def read_shared(events: Range) -> Iterator[Chunk]:
-    """Yield the events of `events` out of the segment. Raises `PositionNotFound` if they were overwritten, `StoreNotFound`."""
+    """Yield the events of `events` out of the ring or the log. Raises `PositionNotFound` if they were overwritten, `StoreNotFound`."""
     yield from read_store(attached(events), events.first, events.last)
 
 
 def read_store(store: EventStore, first: int, last: int) -> Iterator[Chunk]:
     """Yield events of an attached store. Raises `PositionNotFound` if they were overwritten or are not there yet."""
     while first <= last:
-        batch = store.peek(first, limit_events=last - first + 1, limit_bytes=PEEK_BYTES)
+        try:
+            batch = store.peek(first, limit_events=last - first + 1, limit_bytes=PEEK_BYTES)
+        except PositionNotFound as error:
+            if not store.has_log:
+                raise
+            raise PositionNotFound(
+                f"{error}. The log let go of it after this read was planned: give the store a larger log_size or log_keep, or read less at a time"
+            ) from error
         if not batch:
             raise PositionNotFound(
                 f"event {first} is not in store {store.name!r} yet: epoch {store.epoch:016x} ends at {first - 1}"
@@ -109,13 +124,13 @@ def attached(events: Range) -> EventStore:
     """Return the store, attached once in each worker process. Raises `StoreNotFound`, or `PositionNotFound` in another epoch."""
     key = (events.store, events.path)
     store = _attached.get(key)
-    if store is not None and (store.epoch != events.epoch or store.segment.removed):
+    if store is not None and (store.epoch != events.epoch or store.lost):
         del _attached[key]
         store.close()
         store = None
     if store is None:
         try:
-            store = EventStore.attach(events.store, path=events.path)
+            store = EventStore.attach(events.store, path=events.path, state=events.state)
         except StoreNotFound as error:
             raise StoreNotFound(
                 f"{error}. The executor runs on another host, or in another container, than the store: use transport=auto, inline or network"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, MutableMapping
 from functools import cached_property
 
@@ -17,10 +18,20 @@ from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.batch_planner import events_between
 from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of
 from shmstore.consumer.spark.source.offset import Offset
-from shmstore.consumer.spark.source.partition import INLINE_BYTES, InlinePartition, chunk_of, record_batches, split
+from shmstore.consumer.spark.source.partition import (
+    INLINE_BYTES,
+    InlinePartition,
+    Range,
+    SharedPartition,
+    chunk_of,
+    record_batches,
+    split,
+)
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from shmstore.consumer.spark.source.subscription_owner import attach
+
+INLINE_MOST = 64 << 20  # bytes of a batch read that travel in its plan, of a store with a log
 
 
 class ShmStoreSource(DataSource):
@@ -57,7 +68,9 @@ class ShmStoreSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads the whole transactions that the store holds at this moment; moves nothing and holds nothing back.
 
-    The events are copied when the read is planned: later they could be overwritten, since no subscription keeps them.
+    The events of a store without a log are copied when the read is planned: later they could be overwritten, since no subscription keeps
+    them. Of a store with a log only little is copied, for executors on any host: from `INLINE_MOST` bytes on (with transport=shm always)
+    executors read them where they are, and the log keeps them for that long.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -75,15 +88,17 @@ class BatchReader(DataSourceReader):
                 first = store.find(start.place)
             if end.kind == "offset":
                 last = _located(store, Offset.of(end.value), end=True)
-            if last < first:
+            if last < first or (point := store.ack_point_until(last)) is None or point < first:
                 return [InlinePartition([])]
-            events = events_between(store, first, last)
-            point = events.ack_point
-            if point is None:
-                return [InlinePartition([])]
-            events = events_between(store, first, point)
             after, until = (Offset.of(one.value) if one.kind == "offset" else None for one in (start, end))
             sources = Sources.of(store, after, until, first, point) if is_group(store) else None
+            if store.has_log:
+                begin = store.cursor_at(first - 1).bytes
+                size = store.cursor_at(point).bytes - begin
+                if options.transport == "shm" or (options.transport == "auto" and size > INLINE_MOST):
+                    parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_MOST))
+                    return [SharedPartition(Range.of(store, a, b), sources) for a, b in _cut(store, first, point, parts)]
+            events = events_between(store, first, point)
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
             return [
@@ -93,6 +108,20 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""
         return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
+
+
+def _cut(store: EventStore, first: int, last: int, parts: int) -> list[tuple[int, int]]:
+    """Return up to `parts` ranges (first, last) of events, about the same bytes in each; found by their totals, not by a look at each."""
+    begin = store.cursor_at(first - 1).bytes
+    size = store.cursor_at(last).bytes - begin
+    ranges, start = [], first
+    for part in range(1, parts):
+        wanted = begin + size * part // parts
+        at = bisect_left(range(start, last), wanted, key=lambda sequence: store.cursor_at(sequence).bytes) + start
+        if at < last:
+            ranges.append((start, at))
+            start = at + 1
+    return [*ranges, (start, last)]
 
 
 def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:

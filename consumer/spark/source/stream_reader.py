@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
+from shmstore import StoreClosed
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.source.batch_planner import BatchPlanner, Limit, events_between
 from shmstore.consumer.spark.source.multi_source import Sources
@@ -34,6 +35,7 @@ from shmstore.consumer.spark.source.schema_lookup import holdup_of
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 
 LOOK_SECONDS = 10.0
+Answer = TypeVar("Answer")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,7 +59,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._owner.first_offset().to_dict()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Ack what ends at `start`, and return the end of the next micro-batch: `start` itself when nothing is new."""
+        """Ack what ends at `start`, and return the end of the next micro-batch: `start` itself when nothing is new.
+
+        In a store with a log that is never behind what is on disk.
+        """
+        return again(lambda: self._latest_offset(start, limit))
+
+    def _latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         done = Offset.of(start)
         base = self._owner.locate(done)
         if base is None:
@@ -108,6 +116,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the partitions of the events after `start` up to `end`; the same events each time it is asked."""
+        return again(lambda: self._partitions(start, end))
+
+    def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         after, until = Offset.of(start), Offset.of(end)
         base = self._owner.wait_for(after)
         last = self._owner.wait_for(until, end=True)
@@ -124,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = split(base + 1, ends, parts)
         if inline:
             return [InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in ranges]
-        given = [Range(store.name, options.store_path, store.epoch, a, b) for a, b in ranges]
+        given = [Range.of(store, a, b) for a, b in ranges]
         if options.transport == "shm":
             return [SharedPartition(one, sources) for one in given]
         address = self._owner.serve().address
@@ -138,10 +149,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Ack up to `end`: Spark has logged its batch."""
-        sequence = self._owner.locate(Offset.of(end))
+        again(lambda: self._commit(Offset.of(end)))
+
+    def _commit(self, end: Offset) -> None:
+        sequence = self._owner.locate(end)
         if sequence is not None:
             self._owner.ack(sequence)
 
     def stop(self) -> None:
         """Release the subscription."""
         self._owner.close()
+
+
+def again(call: Callable[[], Answer]) -> Answer:
+    """Return what `call` returns, called again where its store was removed meanwhile: it then finds it put together again."""
+    try:
+        return call()
+    except StoreClosed:
+        return call()

@@ -1,6 +1,7 @@
 """SubscriptionOwner: owns a query's subscription, in the one long-lived process that Spark runs its streamReader in.
 
-It attaches to the store, finds the query's offsets in it, also after the store was re-created, and acks. Spark reports in two
+It attaches to the store, finds the query's offsets in it, and acks. In a store with a log they are sequences, which last; without one,
+after the store was re-created, they are found by their positions. Spark reports in two
 ways that a batch is done: by `commit(end)`, which comes only while the next batch is built, and by `latestOffset(start)`, which
 comes only after the batch that ended at `start` is in Spark's commit log. Both ack: with the first alone a ring smaller than the
 backlog would stand still for ever.
@@ -12,24 +13,25 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from shmstore import (
     Checkpoint,
     CheckpointFile,
     EventStore,
+    LayoutMismatch,
     Position,
     PositionNotFound,
-    StoreNotFound,
+    StoreError,
     Subscription,
     SubscriptionInUse,
     SubscriptionLost,
 )
 from shmstore.consumer.spark.options import Options, Start
 from shmstore.consumer.spark.source import multi_source
+from shmstore.consumer.spark.source.chunk import Chunk
 from shmstore.consumer.spark.source.event_server import EventServer
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import read_store
@@ -48,6 +50,7 @@ class SubscriptionOwner:
         self._store: EventStore | None = None
         self._subscription: Subscription | None = None
         self._server: EventServer | None = None
+        self._served: EventStore | None = None
         self._start_saved = False
         self._several: bool | None = None
 
@@ -55,10 +58,10 @@ class SubscriptionOwner:
 
     @property
     def store(self) -> EventStore:
-        """The store, attached. Waits `storeTimeout` for one that was removed. Raises `StoreNotFound`."""
+        """The store, attached. One that was removed is put together again from its home, or waited for: `storeTimeout`. Raises `StoreNotFound`."""
         timeout = 0.0  # at first a missing store is most likely a wrong name: an error at once
-        if self._store is not None and self._store.segment.removed:
-            self.close()
+        if self._store is not None and self._store.lost:
+            self._leave()
             timeout = self._options.store_timeout
         if self._store is None:
             self._store = attach(self._options, timeout)
@@ -132,22 +135,35 @@ class SubscriptionOwner:
         return offset.position or "earliest"
 
     def serve(self) -> EventServer:
-        """Return the server of this store's events, started once for each store (a re-created one is another)."""
+        """Return the server of this store's events, started once."""
         if self._server is None:
-            served = attach(self._options, 0.0)  # its own attachment: a store object serves one thread at a time
-            self._server = EventServer(partial(read_store, served), self._options.transport_host)
+            self._server = EventServer(self._read, self._options.transport_host)
         return self._server
 
-    def close(self) -> None:
+    def _read(self, first: int, last: int) -> Iterator[Chunk]:
+        """Yield events for the server: out of an attachment of its own, because a store object serves one thread at a time."""
+        if self._served is None or self._served.lost:
+            self._served = attach(self._options, 0.0)  # the one before ends with the last connection that still reads
+        yield from read_store(self._served, first, last)
+
+    def _leave(self) -> None:
         """Release the subscription for its next owner, and the store."""
-        if self._subscription is not None:
-            self._subscription.close()  # first: Spark does not wait long for a process that it ends
-        if self._server is not None:
-            self._server.close()
-            self._server = None  # its attachment ends with the last connection that still reads
-        if self._store is not None:
-            self._store.close()
-        self._subscription = self._store = self._several = None
+        try:
+            if self._subscription is not None:
+                self._subscription.close()
+        finally:
+            if self._store is not None:
+                self._store.close()
+            self._subscription = self._store = self._several = None
+
+    def close(self) -> None:
+        """Release the subscription for its next owner, and the store; serve no more events."""
+        try:
+            self._leave()  # first: Spark does not wait long for a process that it ends
+        finally:
+            if self._server is not None:
+                self._server.close()
+                self._server = self._served = None
 
     # ---------------------------------------------------------------- offsets
 
@@ -167,7 +183,9 @@ class SubscriptionOwner:
     def _find_acked(self, sequence: int) -> Position | None:
         if sequence == self.store.newest:
             return self.store.latest_position
-        saved = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription).load()
+        saved = None
+        if not self.store.has_log:
+            saved = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription).load()
         if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
             return saved.position
         try:
@@ -178,9 +196,9 @@ class SubscriptionOwner:
     def save_start(self, base: int) -> None:
         """Write a checkpoint of where a query begins, before its first batch is planned.
 
-        Until the first ack only the store knows that; if it were lost, batch 0 would begin wherever the re-created store begins.
+        Without a log, until the first ack only the store knows that; if it were lost, batch 0 would begin wherever the re-created store begins.
         """
-        if self._start_saved:
+        if self._start_saved or self.store.has_log:
             return
         self._start_saved = True
         checkpoint = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription)
@@ -199,6 +217,14 @@ class SubscriptionOwner:
         """
         acked, store = self.subscribe(offset).ack_cursor.sequence, self.store
         here = offset.epoch == store.epoch
+        if here and store.has_log and offset.seq > store.newest:
+            if not self._options.fail_on_data_loss:
+                return store.newest
+            raise PositionNotFound(
+                f"the log of store {store.name!r} ends at event {store.newest}, and this query has read up to {offset}: the store's home was "
+                "replaced by an older copy, or its disk lost what it had taken. Take a snapshot of the query's tables, or set "
+                "failOnDataLoss=false to go on with the next event"
+            )
         if here and (offset.seq + 1 >= store.oldest or (end and offset.of_group)):
             return offset.seq
         if offset.of_group:  # also in the same epoch: an ack covers events that an earlier store had
@@ -293,8 +319,10 @@ def attach(options: Options, timeout: float) -> EventStore:
     until = time.monotonic() + timeout
     while True:
         try:
-            return EventStore.attach(options.store, path=options.store_path)
-        except StoreNotFound:
+            return EventStore.attach(options.store, path=options.store_path, state=options.state_directory)
+        except LayoutMismatch:
+            raise
+        except StoreError:  # it is missing, or its producer has not seen yet that it was removed
             if time.monotonic() >= until:
                 raise
             time.sleep(0.1)
