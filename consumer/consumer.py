@@ -202,7 +202,9 @@ class Consumer:
                     raise closed from error
             if self._stopped.wait(PAUSE):
                 raise StopIteration from closed
-        _log.info("store %r was removed and is there again: subscription %r goes on after event %d", before.name, name, self._acked)
+        _log.info(
+            "store %r was removed and is there again: subscription %r goes on after event %d", before.name, name, self._acked
+        )
 
     def _take_again(self, store: EventStore, epoch: int, name: str, acked: int) -> None:
         """Own the subscription in `store`, which is then this reader's. Raises `StoreError`."""

@@ -32,7 +32,7 @@ HELP = {
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
     "endingOffsets": "latest | JSON offset; batch reads only (latest)",
     "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring holds in a store without a log)",
-    "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (64m, or what maxRowsPerTrigger says; half the ring in a store without a log)",
+    "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (64m where maxRowsPerTrigger is not given; without a log half the ring)",
     "failOnDataLoss": "true | false: stop when events between two offsets are missing (true)",
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",

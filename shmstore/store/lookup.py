@@ -89,7 +89,7 @@ def slots_between(segment: Segment, first: int, last: int) -> NDArray[np.void]:
             i = first & (views.slot_count - 1)
             copy = views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
             fence()  # the copy, before the look whether the producer may have written over it
-            if (slot_is_there(segment, first) if has_log(segment) else segment.words[FLOOR] < first):
+            if slot_is_there(segment, first) if has_log(segment) else segment.words[FLOOR] < first:
                 parts.append(copy)
                 break
         if not has_log(segment):

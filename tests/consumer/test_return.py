@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -21,11 +22,8 @@ def store(store_name: str, state: object) -> Iterator[EventStore]:
     """A store with a log, its ring far smaller than what is put."""
     with EventStore.create(store_name, capacity=16) as made:
         yield made
-    for remove_log in (False, True):
-        try:
-            EventStore.unlink(store_name, log=remove_log)
-        except FileNotFoundError:
-            pass
+    with suppress(FileNotFoundError):  # by the test
+        EventStore.unlink(store_name, log=True)
 
 
 def put(store: EventStore, numbers: range) -> None:

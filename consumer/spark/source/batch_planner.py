@@ -124,7 +124,9 @@ class BatchPlanner:
         store = self._owner.store
         if end == base or (synced := store.sync(end, _SYNC_SECONDS)) >= end:
             return end
-        points = np.flatnonzero(store.slots(base + 1, synced)["flags"] & int(SlotFlag.ACK_POINT)) if synced > base else ()
+        if synced <= base:
+            return base
+        points = np.flatnonzero(store.slots(base + 1, synced)["flags"] & int(SlotFlag.ACK_POINT))
         return base + 1 + int(points[-1]) if len(points) else base
 
     def _end_of_several(self, base: int, limit: Limit, last: int) -> int:

@@ -377,7 +377,9 @@ class Server:
             await asyncio.sleep(_PAUSE)
         if found is None:
             raise ProtocolError(f"clientId {request.client.client_id} is not subscribed any more")
-        _log.info("store %r was removed and is there again: client %s goes on", request.client.destination, request.client.client_id)
+        _log.info(
+            "store %r was removed and is there again: client %s goes on", request.client.destination, request.client.client_id
+        )
         return await self._get(peer, found, request)
 
     async def _get(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:

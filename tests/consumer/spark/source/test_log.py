@@ -110,7 +110,10 @@ def test_limits(store: EventStore, binlog: Binlog, reader: Callable[..., StreamR
     small = reader(subscription="c")
     ends = planned(small, small.initialOffset(), ReadMaxBytes(size * 10))
     assert ends[-1] == 181
-    assert all(int(store.slots(first + 1, last)["size"].sum()) <= size * 10 for first, last in zip([-1, *ends[:-2]], ends[:-1], strict=True))
+    assert all(
+        int(store.slots(first + 1, last)["size"].sum()) <= size * 10
+        for first, last in zip([-1, *ends[:-2]], ends[:-1], strict=True)
+    )
     monkeypatch.setattr(batch_planner, "MOST_BYTES", size * 10)
     default = reader(subscription="d")
     assert planned(default, default.initialOffset(), ReadAllAvailable()) == ends
@@ -160,7 +163,9 @@ def test_an_older_home_is_named(store: EventStore, binlog: Binlog, reader: Calla
     assert reader(failOnDataLoss="false").latestOffset(ahead, ReadAllAvailable()) == ahead
 
 
-def test_batch_reads_of_a_large_log_are_ranges(store: EventStore, binlog: Binlog, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_reads_of_a_large_log_are_ranges(
+    store: EventStore, binlog: Binlog, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A read of more than travels well is planned as ranges that executors read themselves, each about as large; nothing is copied."""
     put(store, binlog, range(200))
     store.put(binlog.insert(order_row(999))[:-1])
@@ -182,7 +187,16 @@ def test_batch_reads_of_a_large_log_are_ranges(store: EventStore, binlog: Binlog
 def test_lag_behind_the_ring(store: EventStore, binlog: Binlog, state: Path, home: str) -> None:
     """A query's lag counts what is in the log, in events, bytes and seconds."""
     put(store, binlog, range(100))
-    done = {"version": 1, "store": store.name, "epoch": store.epoch, "seq": 2, "file": "binlog.000001", "offset": 304, "gtids": "", "row": 0}
+    done = {
+        "version": 1,
+        "store": store.name,
+        "epoch": store.epoch,
+        "seq": 2,
+        "file": "binlog.000001",
+        "offset": 304,
+        "gtids": "",
+        "row": 0,
+    }
     lag = lag_of("q", done, {**done, "seq": 299})
     assert lag is not None
     assert (lag.events, lag.size) == (297, int(store.slots(3, 299)["size"].sum()))
