@@ -139,7 +139,7 @@ def test_a_floor_that_was_never_confirmed_counts_for_nothing(outcomes):
 
 def test_trusting_a_dead_producers_floor_is_caught(outcomes, monkeypatch):
     """A successor that begins with its predecessor's floor writes over what a newcomer was promised."""
-    mutate(monkeypatch, (Writer, "__init__", "self._floor = slowest_ack(views)", "self._floor = views.words[FLOOR]"))
+    mutate(monkeypatch, (Writer, "__init__", "else slowest_ack(views)", "else views.words[FLOOR]"))
     assert "written over" in outcomes(looking_away, asymmetric=True, mortal=["old"])
 
 
@@ -196,9 +196,9 @@ def test_the_producer_is_known_by_its_number(outcomes):
 
 def test_resigning_out_of_order_is_caught(outcomes, monkeypatch):
     """A producer that gives its role up before it notes itself away notes its successor away."""
-    nobody = '                self._words[header_word("producer_pid")] = 0\n'
-    release = "                self._producer.release()\n"
-    mutate(monkeypatch, (EventStore, "close", nobody + release, release + nobody))
+    nobody = '            self._words[header_word("producer_pid")] = 0\n'
+    release = "            self._producer.release()\n"
+    mutate(monkeypatch, (EventStore, "_resign", nobody + release, release + nobody))
     assert ("claimed", "nobody") in outcomes(resigning, asymmetric=True)
 
 

@@ -222,11 +222,11 @@ def test_what_is_told_of_a_moving_store_is_possible(outcomes):
         (
             shmstore.store.stats,
             "describe",
-            "min(slowest_ack(views), put.sequence))",
-            "slowest_ack(views)); put = cursor_at(views, words[PUT])",
+            "min(spared(views), put.sequence))",
+            "spared(views)); put = cursor_at(views, words[PUT])",
         ),
     ),
-    ("ack beyond put", (shmstore.store.stats, "describe", "min(slowest_ack(views), put.sequence)", "slowest_ack(views)")),
+    ("ack beyond put", (shmstore.store.stats, "describe", "min(spared(views), put.sequence)", "spared(views)")),
     (
         "one look at put",
         (shmstore.memory.mapping, "cursors_sane", '    after = words[header_word("put")]\n', "    after = before\n"),
