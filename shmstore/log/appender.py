@@ -221,7 +221,7 @@ class Appender:
         words[WANTED_OF[0]] = LOITERING
         heavy_fence()
         while now < end:
-            if words[ACK_WANTED] != DISARMED or words[SYNC_WANTED] > logged or self._stopping:
+            if logged < words[ACK_WANTED] < DISARMED or words[SYNC_WANTED] > logged or self._stopping:
                 break
             if not self._is_little(logged, words[PUT]):
                 self._flowing = True
@@ -283,8 +283,7 @@ class Appender:
         current.blocks += 1
         words[LOGGED] = last
         fence()  # LOGGED, before the looks at who waits for it
-        if words[ACK_WANTED] <= last:
-            words[ACK_WANTED] = DISARMED
+        if words[ACK_WANTED] <= last:  # the producer takes its wish back itself: taken back here, it could be the next one already
             self._freed.notify()
         if words[SYNC_WANTED] > logged:
             self._keeper.notify()

@@ -193,6 +193,8 @@ class Keeper:
         self._drop()
 
     def _drop(self) -> None:
+        if any(thread.is_alive() for thread in self._threads[:1]):
+            return  # a write that the disk does not answer: its descriptors must not become another file's
         for files in (self._current, self._next, self._retired and Files(*self._retired[0])):
             if files is not None:
                 files.close()

@@ -232,14 +232,15 @@ cdef class Appender:
         """Wait a moment for more, unless somebody waits for room or for the disk. In the order wanted, heavy fence, look, as `rest`; but
         nothing is armed: a put does not end it, who finds no room does."""
         cdef int64_t* words = self.ring.words
-        cdef int64_t now = clock_now(), end = min(until, now + LOITER), put, slice = FLOW_SLICE if self.flowing else LOITER_SLICE
+        cdef int64_t now = clock_now(), end = min(until, now + LOITER), put, wish, slice = FLOW_SLICE if self.flowing else LOITER_SLICE
         self.flowing = False
         if now >= end:
             return
         publish(words + FIRST_WANTED, LOITERING)
         settle_heavily(self.ring.asymmetric)
         while now < end:
-            if look(words + ACK_WANTED) != DISARM or look(words + SYNC_WANTED) > logged or load_acquired(&self.stopping):
+            wish = look(words + ACK_WANTED)
+            if (logged < wish and wish < DISARM) or look(words + SYNC_WANTED) > logged or load_acquired(&self.stopping):
                 break
             put = look(words + PUT)
             if not self.is_little(logged, put):
@@ -325,8 +326,7 @@ cdef class Appender:
         self.current.block_count += 1
         publish(words + FIRST_ACK, last)
         settle(False)  # a full fence: LOGGED, before the looks at who waits for it
-        if look(words + ACK_WANTED) <= last:
-            publish(words + ACK_WANTED, DISARM)
+        if look(words + ACK_WANTED) <= last:  # the producer takes its wish back itself: taken back here, it could be the next one already
             wake_up(words + FREED)
         if look(words + SYNC_WANTED) > logged:
             wake_up(words + KEEPER)

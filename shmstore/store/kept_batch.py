@@ -51,6 +51,8 @@ class KeptBatch(Batch):
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each payload ends in `raw`, shape (len(batch),)."""
+        if getattr(self, "_ends", None) is not None:
+            return np.frombuffer(self._ends, np.int64)  # copied with the payloads, in compiled code
         return self._content().ends
 
     @property

@@ -325,7 +325,7 @@ class Subscription:
             return
         reader = self._reader
         if done:
-            if ack_is_wanted(self._views, reader.ack):
+            if not self._kept_in_log and ack_is_wanted(self._views, reader.ack):  # with a log the producer waits for that alone
                 self.store.wake_producer()
             return
         if isinstance(what, Batch):

@@ -204,7 +204,7 @@ STANDS_AT = "words[PUT] if wish != DISARMED and ack < wish else ack"
 
 
 @mutants(
-    ("nobody stands in", (SubscriptionTable, "remove", "if not self._logged and not others and", "if False and")),
+    ("nobody stands in", (SubscriptionTable, "remove", "not self._logged and not others and", "False and")),
     ("stale ack", (SubscriptionTable, "remove", f"words[GET_OF[0]] = words[ACK_OF[0]] = {STANDS_AT}", "pass")),
     ("at the end", (SubscriptionTable, "remove", STANDS_AT, "words[PUT]")),
     (

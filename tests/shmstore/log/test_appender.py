@@ -429,7 +429,7 @@ def test_who_finds_no_room_wakes_an_appender_that_waits_for_more(made, monkeypat
     freed = Wakeups(log.segment).freed
     while not freed.notified:
         pass
-    assert log.words[ACK_WANTED] == DISARMED
+    assert log.words[ACK_WANTED] == 0, "whose wish it is takes it back: here it could be the next one already"
     log.appender.stop()
     assert running.ended() == 0
 
