@@ -26,9 +26,9 @@ from typing import Final, NamedTuple, Protocol
 from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
-from shmstore.log.files import LogFiles
+from shmstore.log.files import LogFiles, remove_sets
 from shmstore.log.home import AppendLock, log_folder
-from shmstore.log.recovery import recover
+from shmstore.log.recovery import Tail, recover
 from shmstore.memory.layout import StoreFlag, header_word, subscription_word
 from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
@@ -96,6 +96,7 @@ class Keeper:
         try:
             tail = recover(self._folder, segment.epoch, segment.views.first)
             self.tail = tail
+            report_cut(segment.name, tail)
             self.files = LogFiles(self._folder, segment.epoch, lambda: self._words[LOGGED])
         except BaseException:
             self._lock.release()
@@ -357,7 +358,7 @@ class Keeper:
                 self._bound_since = self._bound_since or time.monotonic()
                 self._words[LOG_ERROR] = AT_BOUND
                 return False
-            self._remove(oldest.first)
+            remove_sets(self._folder, [oldest.first])
             used -= oldest.bytes
             for name in evicted:
                 _log.warning(
@@ -381,20 +382,20 @@ class Keeper:
         while len(sets) > 1 and _written(sets[0].path) < now - self._keep:
             if self._subscriptions.let_go(sets[0].last, evict=False) is None:
                 break
-            self._remove(sets.pop(0).first)
+            remove_sets(self._folder, [sets.pop(0).first])
         self._note(sets[0].first_ms if sets else 0, sum(each.bytes for each in sets))
-
-    def _remove(self, first: int) -> None:
-        for kind in _REMOVED:  # without .events a set is none
-            with suppress(FileNotFoundError):
-                os.unlink(self._folder / f"{files_format.set_name(first)}{kind}")
 
     def _note(self, oldest_ms: int, used: int) -> None:
         self._words[LOG_OLDEST_MS], self._words[LOG_BYTES] = oldest_ms, used
 
 
 _KINDS: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
-_REMOVED: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
+
+
+def report_cut(store: str, tail: Tail) -> None:
+    """Log what recovery took away."""
+    for text in tail.cut:
+        _log.warning("the log of store %r was cut at its end, as a crash of the host may leave it: %s", store, text)
 
 
 def _now_ms() -> int:

@@ -21,6 +21,7 @@ from shmstore.errors import StoreExists, StoreNotFound
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles
 from shmstore.log.home import Identity
+from shmstore.log.keeper import report_cut
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory import layout, segment
 from shmstore.memory.create_options import Options
@@ -151,6 +152,7 @@ def restored(name: str, home: str, *, path: str | None = None) -> Segment:
         except StoreNotFound:
             pass
         tail = recover(folder, identity.epoch, identity.options.first)
+        report_cut(name, tail)
         files = LogFiles(folder, identity.epoch, lambda: tail.last)
         options = identity.options._replace(home=home)
         events = recent(files, tail, options.capacity, options.limit)
