@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 from collections.abc import Iterator
@@ -306,3 +307,26 @@ def test_a_loop_names_them_too(store_name: str, recreate: Any) -> None:
     assert calls == 2
     assert taken(found) == [key for one in order for key in keys(one)]
     assert found[0]["seq"].startswith("b/")
+
+
+def test_a_group_goes_on_behind_the_ring_and_over_a_reboot(store_name: str, seed: int, state: Path) -> None:
+    """In a store with a log a micro-batch of several sources is not bounded by the ring, and sequences say where a query is."""
+    given = transactions(random.Random(seed), 40)
+    order = merged(random.Random(seed), given)
+    group = Group()
+    with EventStore.create(store_name, capacity=32) as store:
+        store.put(group.start())
+        for one in order:
+            for part in group.puts(one):
+                store.put(part, timeout=30)
+        made = reader(store_name)
+        offset, came = made.initialOffset(), []
+        end = made.latestOffset(offset, ReadMaxRows(20))
+        came += taken(rows(made, made.partitions(offset, end)))
+    os.unlink(store.segment.where)
+    rest = made.latestOffset(end, ReadAllAvailable())
+    assert rest["seq"] - end["seq"] > 32
+    came += taken(rows(made, made.partitions(end, rest)))
+    made.stop()
+    assert by_source(came) == wanted(given)
+    EventStore.unlink(store_name, log=True)
