@@ -44,7 +44,7 @@ if typing.TYPE_CHECKING:
     from shmstore.ring.cursors import Cursor
     from shmstore.store.batch import Batch
     from shmstore.store.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
-    from shmstore.store.stats import StoreStat, StreamStat, SubscriptionStat
+    from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
     from shmstore.store.store import EventStore
     from shmstore.store.subscription import Subscription
     from shmstore.store.view import StoreView
@@ -71,6 +71,7 @@ __all__ = [
     "EventStore",
     "EventType",
     "LayoutMismatch",
+    "LogStat",
     "Position",
     "PositionNotFound",
     "ProducerInUse",
@@ -114,7 +115,7 @@ _HOMES = {
         "ring.cursors": "Cursor",
         "store.batch": "Batch",
         "store.checkpoint": "Checkpoint CheckpointFile checkpoints state_directory",
-        "store.stats": "StoreStat StreamStat SubscriptionStat",
+        "store.stats": "LogStat StoreStat StreamStat SubscriptionStat",
         "store.store": "EventStore",
         "store.subscription": "Subscription",
         "store.view": "StoreView",

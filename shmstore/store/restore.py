@@ -89,14 +89,19 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
 
 
 def attached(
-    name: str, *, path: str | os.PathLike[str] | None, state: str | os.PathLike[str] | None, read_only: bool = False
+    name: str,
+    *,
+    path: str | os.PathLike[str] | None,
+    state: str | os.PathLike[str] | None,
+    read_only: bool = False,
+    restore: bool = True,
 ) -> Segment:
-    """Attach to a store; put it together again first, where only its home is there. Raises as `EventStore.attach`."""
+    """Attach to a store; put it together again first, where only its home is there, and `restore` says so. Raises as `EventStore.attach`."""
     try:
         found = segment.attach(name, path=path, read_only=read_only)
     except StoreNotFound as missing:
         home = home_of(name, state)
-        if not homes.has_log(home):
+        if not restore or not homes.has_log(home):
             raise
         try:
             restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()

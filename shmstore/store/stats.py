@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Final, NamedTuple
 
+from shmstore.errors import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.event import Position
+from shmstore.log.files import set_firsts
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_PRODUCER,
@@ -22,6 +25,7 @@ from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import (
     ACK_OF,
     ACK_WANTED,
+    ACTIVE,
     ENTRIES,
     FLOOR,
     GET_OF,
@@ -96,7 +100,7 @@ def forgetting(store: str, subscription: str) -> str:
 
 class LogStat(NamedTuple):
     """A store's log. Sequences are of events: the oldest kept, the last written, the last known to be on disk. `bytes` are those on
-    disk, of at most `size`; `keep_ms` is how long what was acked is kept; `oldest_ms` the event time of the oldest.
+    disk, of at most `size`, in so many `files`; `keep_ms` is how long what was acked is kept; `oldest_ms` the event time of the oldest.
 
     `trouble` says why nothing can be appended and what to do; empty where all is well.
     """
@@ -110,6 +114,7 @@ class LogStat(NamedTuple):
     keep_ms: int
     oldest_ms: int
     trouble: str = ""
+    files: int = 0
 
 
 class StoreStat(NamedTuple):
@@ -209,16 +214,24 @@ def _log(segment: Segment) -> LogStat | None:
     if not segment.home:
         return None
     words, word = segment.words, header_word
+    used, oldest_ms, files = words[word("log_bytes")], words[word("log_oldest_ms")], 0
+    with suppress(StoreError):  # who may look at the memory need not have the right to read the files
+        if used:
+            files = len(set_firsts(segment.log.folder))
+        else:  # nobody has appended since it is in memory
+            sets = segment.log.sets()
+            used, oldest_ms, files = sum(each.bytes for each in sets), sets[0].first_ms if sets else 0, len(sets)
     return LogStat(
         home=segment.home,
         oldest=words[LOG_FIRST],
         written=words[LOGGED],
         synced=words[SYNCED],
-        bytes=words[word("log_bytes")],
+        bytes=used,
         size=words[word("log_size")],
         keep_ms=words[word("log_keep_ms")],
-        oldest_ms=words[word("log_oldest_ms")],
+        oldest_ms=oldest_ms,
         trouble=log_trouble(segment),
+        files=3 * files,
     )
 
 
@@ -241,18 +254,20 @@ def log_trouble(segment: Segment) -> str:
     )
 
 
-def subscriptions_of(segment: Segment) -> tuple[SubscriptionStat, ...]:
-    """Describe every subscription at this moment."""
+def subscriptions_of(segment: Segment, *, behind_ring: bool = False) -> tuple[SubscriptionStat, ...]:
+    """Describe every subscription at this moment; with `behind_ring` only those whose next event is in the log alone."""
     words = segment.words
-    entries = range(1, words[ENTRIES])
-    return tuple(_subscription(segment, entry) for entry in entries if words[STATE_OF[entry]] != SubscriptionState.FREE)
+    entries = [entry for entry in range(1, words[ENTRIES]) if words[STATE_OF[entry]] != SubscriptionState.FREE]
+    if behind_ring:
+        floor = words[FLOOR]
+        entries = [entry for entry in entries if words[STATE_OF[entry]] == ACTIVE and words[ACK_OF[entry]] < floor]
+    return tuple(_subscription(segment, entry) for entry in entries)
 
 
 def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
     views, words = segment.views, segment.words
-    ack = cursor_of(segment, words[ACK_OF[entry]])
-    get = cursor_of(segment, words[GET_OF[entry]])
     put = cursor_at(views, words[PUT])
+    ack, get = (_cursor(segment, words[each[entry]], put) for each in (ACK_OF, GET_OF))
     since = _time_at(segment, max(ack.sequence, views.first), put.sequence)  # who never acked has waited since the first event
     return SubscriptionStat(
         name=segment.read_text("name", entry),
@@ -266,9 +281,23 @@ def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
         lag_bytes=put.bytes - ack.bytes,
         lag_rows=put.rows - ack.rows,
         lag_ms=max(0, put.time_ms - since) if put.sequence > ack.sequence else 0,
-        ack_point=last_ack_point_until(segment, ack.sequence),
-        oldest_ms=cursor_of(segment, ack.sequence + 1).time_ms if put.sequence > ack.sequence else 0,
+        ack_point=_ack_point(segment, ack.sequence),
+        oldest_ms=_cursor(segment, ack.sequence + 1, put).time_ms if put.sequence > ack.sequence else 0,
     )
+
+
+def _cursor(segment: Segment, sequence: int, put: Cursor) -> Cursor:
+    """The cursor at `sequence`; where the log is damaged there, what it counts is unknown, and the figures are those of `put`."""
+    try:
+        return cursor_of(segment, sequence)
+    except (StoreCorrupt, PositionNotFound):
+        return put._replace(sequence=sequence)
+
+
+def _ack_point(segment: Segment, sequence: int) -> int | None:
+    with suppress(StoreCorrupt, PositionNotFound):
+        return last_ack_point_until(segment, sequence)
+    return None
 
 
 def _time_at(segment: Segment, sequence: int, put: int) -> int:
@@ -278,7 +307,7 @@ def _time_at(segment: Segment, sequence: int, put: int) -> int:
     """
     views = segment.views
     if has_log(segment) and sequence <= segment.words[FLOOR]:
-        return cursor_of(segment, sequence).time_ms
+        return _cursor(segment, sequence, cursor_at(views, put)).time_ms
     first = max(views.first, put - views.slot_count + 2, sequence - LOOK_BACK)
     i = first & (views.slot_count - 1)
     times = views.slots["time"][i : i + max(0, sequence - first + 1)]

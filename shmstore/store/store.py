@@ -19,6 +19,7 @@ from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreNotFoun
 from shmstore.event import Position
 from shmstore.log import home as homes
 from shmstore.log.keeper import Keeper
+from shmstore.log.trim import Trimmed, trim
 from shmstore.memory import segment
 from shmstore.memory.create_options import DEFAULT_CAPACITY, DEFAULT_LOG_KEEP, DEFAULT_LOG_SIZE, DEFAULT_MEMORY_UNIT, checked
 from shmstore.memory.deadline import Deadline
@@ -35,7 +36,7 @@ from shmstore.ring.writer import Writer, plain_slots, writer_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.backpressure import Backpressure
-from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile, forget, home_of
+from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile, checkpoints, forget, home_of
 from shmstore.store.recovery import recover
 from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.restore import attached, catch_up, made
@@ -126,13 +127,19 @@ class EventStore(StoreView):
 
     @classmethod
     def attach(
-        cls, name: str, *, path: str | os.PathLike[str] | None = None, state: str | os.PathLike[str] | None = None
+        cls,
+        name: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        state: str | os.PathLike[str] | None = None,
+        restore: bool = True,
     ) -> Self:
-        """Attach to a store by name; one that has a log and is not in memory, after a reboot, is put together again from its home.
+        """Attach to a store by name; one that has a log and is not in memory, after a reboot, is put together again from its home,
+        unless `restore` is False.
 
         `state` is the directory of that home. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing.
         """
-        store = cls(attached(name, path=path, state=state))
+        store = cls(attached(name, path=path, state=state, restore=restore))
         if store._checksum and not store.segment.home:  # only file-backed stores come back from a crash of the whole host
             recover(store.segment, store.lock)
         return store
@@ -166,6 +173,8 @@ class EventStore(StoreView):
                 homes.remove(home)
             found = True
             forget(name, state)
+            with suppress(OSError):  # a schema history may be there
+                home.rmdir()
         if not found:
             raise StoreNotFound(f"no store {name!r}, in memory or in {home}: `shmstore ls` lists the stores of this host")
 
@@ -400,6 +409,27 @@ class EventStore(StoreView):
         acked = self._table.move(name, start)
         self._durable(name).save(Checkpoint(NOWHERE, self.epoch, acked))
         return acked
+
+    def trim(self, before: Start) -> Trimmed:
+        """Remove what the log has before `before`, in whole files, as far as every subscription has acked it, and not the newest file.
+
+        Retention does this by itself. Raises `PositionNotFound`, and `StoreError` for a store without a log or where the disk refuses.
+        """
+        self._check_open()
+        if not self.segment.home:
+            raise StoreError(f"store {self.name!r} has no log: it keeps nothing that every reader has acked")
+        sequence = lookup.first_wanted(self.segment, before)
+        self.sync()  # what stays is on disk before anything goes
+        saved = {name: file.sequence for name, file in self._saved().items()}
+        acked = ((each.name, each.ack.sequence) for each in self.subscriptions() if each.state == "active")
+        durable = ((name, min(ack, saved.get(name, ack))) for name, ack in acked)
+        return trim(self.segment, self._table, sequence, min(durable, key=lambda each: each[1], default=None))
+
+    def _saved(self) -> dict[str, Checkpoint]:
+        """What the subscriptions of this store, which has a log, have durably acked."""
+        home = Path(self.segment.home)
+        saved = checkpoints(home.name, home.parent, placed=False)
+        return {name: file for name, file in saved.items() if file.epoch == self.epoch}
 
     # ------------------------------------------------------------ the log, for subscriptions
 

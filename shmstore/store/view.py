@@ -36,13 +36,19 @@ class StoreView:
 
     @classmethod
     def attach(
-        cls, name: str, *, path: str | os.PathLike[str] | None = None, state: str | os.PathLike[str] | None = None
+        cls,
+        name: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        state: str | os.PathLike[str] | None = None,
+        restore: bool = True,
     ) -> Self:
-        """Look at a store by name; one that has a log and is not in memory is put together again from its home, in the directory `state`.
+        """Look at a store by name; one that has a log and is not in memory is put together again from its home, in the directory `state`,
+        unless `restore` is False: then it is not found, as for whoever looks at all stores every few seconds.
 
         Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing.
         """
-        return cls(attached(name, path=path, state=state, read_only=True))
+        return cls(attached(name, path=path, state=state, read_only=True, restore=restore))
 
     @staticmethod
     def names() -> list[str]:
@@ -192,6 +198,11 @@ class StoreView:
         """Describe every subscription."""
         self._check_mapped()
         return subscriptions_of(self.segment)
+
+    def behind_ring(self) -> tuple[SubscriptionStat, ...]:
+        """Describe the subscriptions that read the log, because the ring has moved on. Quick where there are none; none without a log."""
+        self._check_mapped()
+        return subscriptions_of(self.segment, behind_ring=True) if self.segment.home else ()
 
     def check(self) -> list[str]:
         """Return what is wrong with the store, a sentence each; an empty list where nothing is."""
