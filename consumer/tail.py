@@ -89,8 +89,41 @@ class Peek:
         self._stopped = True
 
 
+class Range:
+    """Reads the events `first` to `last` of a store in batches, and nothing else; as `Peek`, it holds nobody up.
+
+    Iterating raises `PositionNotFound` where some of them were removed before they were read.
+    """
+
+    def __init__(self, store: StoreView, first: int, last: int) -> None:
+        self._store, self._next, self._last = store, first, last
+        self._stopped = False
+
+    def __enter__(self) -> Range:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Batch]:
+        while self._next <= self._last and not self._stopped:
+            batch = self._store.peek(self._next, limit_events=min(BATCH_EVENTS, self._last - self._next + 1))
+            self._next = batch.last + 1
+            yield batch
+
+    def ack(self, sequence: int | None = None) -> None:
+        """Do nothing: nothing was taken."""
+
+    def rollback(self) -> None:
+        """Do nothing: nothing was taken."""
+
+    def stop(self) -> None:
+        """End the iteration."""
+        self._stopped = True
+
+
 def tail(
-    reader: Consumer | Peek,
+    reader: Consumer | Peek | Range,
     out: BinaryIO,
     *,
     formatter: Formatter | None = None,
@@ -130,7 +163,7 @@ def tail(
 
 
 def _write(
-    reader: Consumer | Peek,
+    reader: Consumer | Peek | Range,
     out: BinaryIO,
     formatter: Formatter,
     chosen: Callable[[Event], bool] | None,

@@ -1,9 +1,10 @@
-"""An error of a command as the one line that is printed."""
+"""An error of a command as the one line that is printed on stderr."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 
 from shmstore.errors import ShmStoreError, install
 
@@ -20,6 +21,11 @@ EXTRAS = {
     "google": ("protobuf", "server"),
     "deltalake": ("deltalake", "delta"),
 }
+
+
+def say(message: str) -> None:
+    """Print `message` as one line on stderr."""
+    print("shmstore:", message, file=sys.stderr, flush=True)
 
 
 def missing(module: str | None) -> str | None:

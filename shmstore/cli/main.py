@@ -1,7 +1,7 @@
 """The `shmstore` command: the one place that knows all three packages.
 
 Plan. `parser` describes the commands, and each is one function here; `main` runs one and turns an error into one line on
-stderr and an exit code: 0 done, 1 `check` or `doctor` found something, 2 bad input or an error that says what to do,
+stderr and an exit code: 0 done, 1 `check`, `log verify` or `doctor` found something, 2 bad input or an error that says what to do,
 130 Ctrl-C, 141 the reader of the output went away. A command imports what it needs when it runs, so that `shmstore ls`
 works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
 """
@@ -18,10 +18,10 @@ try:
     import os
     import threading
     import time
-    from contextlib import nullcontext, suppress
 
-    from shmstore.cli import parser
-    from shmstore.cli.error_text import line_of, missing
+    from shmstore.cli import log_commands, parser
+    from shmstore.cli.error_text import line_of, missing, say
+    from shmstore.cli.named_store import attach, home_of, look
     from shmstore.cli.signals import ended, on_signal
     from shmstore.errors import ShmStoreError, StoreError, StoreNotFound
 except KeyboardInterrupt:  # Ctrl-C before `main` can see it
@@ -30,7 +30,8 @@ except KeyboardInterrupt:  # Ctrl-C before `main` can see it
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shmstore import EventStore, StoreView
+    from shmstore import StoreStat
+    from shmstore.cli.remembered import RememberedStore
     from shmstore.consumer import Consumer
     from shmstore.consumer.tail import Peek
     from shmstore.producer import Summary
@@ -81,11 +82,6 @@ def fail(message: str) -> int:
     """Print `message` as one line on stderr; return exit code 2."""
     say(message)
     return 2
-
-
-def say(message: str) -> None:
-    """Print `message` as one line on stderr."""
-    print("shmstore:", message, file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- the producer
@@ -206,6 +202,8 @@ def tail(options: argparse.Namespace) -> int:
     from shmstore.consumer.tail import tail as write
 
     chosen = None if options.tables is None else tables(options.tables)
+    if options.state:
+        os.environ["SHMSTORE_STATE"] = options.state
     with look(options) as store:
         formatter = Formatter(options.format, name=store.name, schemas=options.schemas, transactions=options.transactions)
         reader: Consumer | Peek
@@ -285,20 +283,6 @@ def spark(options: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- stores
 
 
-def attach(options: argparse.Namespace) -> EventStore:
-    """Attach to the store that the command line names."""
-    from shmstore import EventStore
-
-    return EventStore.attach(options.store, path=options.path)
-
-
-def look(options: argparse.Namespace) -> StoreView:
-    """Attach to the store that the command line names, read-only: it need not be writable."""
-    from shmstore import StoreView
-
-    return StoreView.attach(options.store, path=options.path)
-
-
 def create(options: argparse.Namespace) -> int:
     """`shmstore create`."""
     from shmstore import BatchMode, EventStore
@@ -324,15 +308,22 @@ def create(options: argparse.Namespace) -> int:
 
 
 def ls(options: argparse.Namespace) -> int:
-    """`shmstore ls`. A store that cannot be read is listed with the reason."""
+    """`shmstore ls`. A store that cannot be read is listed with the reason; one that is in its home alone is left there."""
     from shmstore import StoreView
     from shmstore.cli import text_report
+    from shmstore.cli.remembered import describe_home, remembered
 
     lines = [] if options.json else [text_report.HEAD]
-    for name in StoreView.names():
+    in_memory = StoreView.names()
+    homes = [name for name in remembered(options.state) if name not in in_memory]
+    for name in (*in_memory, *homes):
+        found: StoreStat | RememberedStore
         try:
-            with StoreView.attach(name) as store:
-                found = store.stat()
+            if name in in_memory:
+                with StoreView.attach(name, restore=False) as store:
+                    found = store.stat()
+            else:
+                found = describe_home(name, options.state)
         except StoreNotFound:
             continue  # removed since it was listed
         except StoreError as error:
@@ -363,26 +354,31 @@ def stat(options: argparse.Namespace) -> int:
 
 
 def metrics(options: argparse.Namespace) -> int:
-    """`shmstore metrics`."""
-    from shmstore import StoreStat, StoreView
+    """`shmstore metrics`. A store that is missing hides none of the others; one that is in its home alone is missing."""
+    from shmstore import StoreView
     from shmstore.consumer.metrics import Endpoint, pages, prometheus
 
-    def stats() -> list[StoreStat]:
-        found = []
+    def look() -> tuple[list[StoreStat], dict[str, str]]:
+        found, missing = [], {}
         for name in options.stores or StoreView.names():
             try:
-                with StoreView.attach(name) as store:
+                with StoreView.attach(name, restore=False) as store:
                     found.append(store.stat())
-            except StoreError:
-                if options.stores:
-                    raise  # asked for by name; otherwise one that is removed or damaged leaves the others readable
-        return found
+            except StoreError as error:
+                if options.stores:  # asked for by name; any other that is removed, or of another user, is nobody's concern here
+                    missing[name] = str(error)
+        return found, missing
 
     if options.listen is None:
-        sys.stdout.write(prometheus(stats()))
-        return 0
+        found, missing = look()
+        if missing and not found:
+            return fail("; ".join(missing.values()))
+        sys.stdout.write(prometheus(found, missing))
+        for message in missing.values():
+            say(message)
+        return 1 if missing else 0
     try:
-        server = Endpoint(options.listen, pages(stats))
+        server = Endpoint(options.listen, pages(look))
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     say(f"listening on {options.listen[0]}:{server.server_port}")
@@ -405,17 +401,35 @@ def check(options: argparse.Namespace) -> int:
 
 
 def rm(options: argparse.Namespace) -> int:
-    """`shmstore rm`."""
+    """`shmstore rm`. Of a store with a log the home stays, unless it is asked for."""
     from shmstore import EventStore
     from shmstore.cli import text_report
+    from shmstore.log.home import has_log
     from shmstore.store.checkpoint import forget
 
+    home = home_of(options)
+    kept, state = has_log(home), home.parent
+    if options.forget and kept and not options.log:
+        raise ValueError(
+            f"store {options.store!r} has a log, which remembers its readers, in {home}: give --log instead of --forget to remove both"
+        )
     if not options.force and (users := text_report.users_of(options.store, options.path)):
         in_use = f"store {options.store!r} is in use by {', '.join(users)}"
         raise ValueError(f"{in_use}: stop it first, or remove the store anyway with --force")
-    forgot = options.forget and forget(options.store)
-    with suppress(StoreNotFound) if forgot else nullcontext():  # that may have been all that was left of it
-        EventStore.unlink(options.store, path=options.path, force=options.force)
+    forgot = options.forget and forget(options.store, state)
+    try:
+        EventStore.unlink(options.store, path=options.path, force=options.force, log=options.log, state=state)
+    except StoreNotFound as error:
+        if kept:
+            raise StoreNotFound(
+                f"store {options.store!r} is not in memory, only remembered in {home}: `shmstore rm {options.store} --log` removes that"
+            ) from error
+        if not forgot:  # that may have been all that was left of it
+            raise
+    if kept and not options.log:
+        say(
+            f"{home} stays, and store {options.store!r} comes back when somebody attaches to it; `shmstore rm {options.store} --log` removes it"
+        )
     return 0
 
 
@@ -423,7 +437,7 @@ def unsubscribe(options: argparse.Namespace) -> int:
     """`shmstore unsubscribe`. Its checkpoint is removed too, or a new subscription of this name would look for events that are missing."""
     from shmstore import CheckpointFile, SubscriptionNotFound
 
-    checkpoint = CheckpointFile(None, options.store, options.name)
+    checkpoint = CheckpointFile(options.state, options.store, options.name)
     with attach(options) as store:
         try:
             store.unsubscribe(options.name)
@@ -434,8 +448,25 @@ def unsubscribe(options: argparse.Namespace) -> int:
     return 0
 
 
+def seek(options: argparse.Namespace) -> int:
+    """`shmstore seek`."""
+    from shmstore.cli import text_report
+
+    with attach(options) as store:
+        acked = store.seek(options.name, options.where)
+        waits = store.newest - acked
+        text = "everything put so far is behind it" if waits <= 0 else f"{waits:,} events wait for it"
+        at = store.peek(acked + 1, limit_events=1) if waits > 0 else None
+        where = f", {text_report.place(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
+    print(f"{options.name} goes on at event {acked + 1}{where}: {text}")
+    return 0
+
+
 COMMANDS: dict[str, parser.Run] = {
-    command.__name__: command
-    for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe)
+    "log verify": log_commands.verify,
+    "log trim": log_commands.trim,
+    "log export": log_commands.export,
 }
+for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe, seek):
+    COMMANDS[command.__name__] = command
 FILLS: dict[str, parser.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}

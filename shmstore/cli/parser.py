@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shmstore.arguments import Parser, duration, size
-from shmstore.start_position import Start, parse_start
+from shmstore.start_position import FORMS, Start, parse_start
 from shmstore.table_patterns import FORMS as TABLE_FORMS
 
 STATE = "(default: $SHMSTORE_STATE, or ~/.local/state/shmstore)"
@@ -50,8 +50,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         sub.set_defaults(run=run[name])
         sub.fill = fill.get(name)
         if store:
-            sub.add_argument("store", metavar="STORE", help="name of the store, as `shmstore ls` shows it")
-            sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+            _store(sub)
         return sub
 
     command(
@@ -101,9 +100,10 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "print a store's events, one JSON document per line",
             "  shmstore tail orders | jq .\n"
             "  shmstore tail orders --tables 'shop.*' --format debezium --subscription export >> changes.jsonl",
-            "Without --subscription it only looks: it delays nobody, and counts on stderr the events that the ring "
-            "dropped before they were printed. With --subscription each batch is acked once it is written, and the next "
-            "run continues after it.\n\n"
+            "Without --subscription it only looks: it delays nobody, reads the store's log where the ring has moved on, and "
+            "counts on stderr what was removed before it was printed (in a store without a log, what every reader had acked). "
+            "With --subscription each batch is acked once it is written, the store keeps what was not, and the next run "
+            "continues after it.\n\n"
             "formats:\n"
             "  json      a document for each row, DDL, begin and end. op is insert, update, delete, read (a row of a\n"
             "            snapshot), ddl, statement, begin or end. DECIMAL, times and JSON are text, bytes are base64\n"
@@ -134,15 +134,31 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         store=False,
     ).passes_on = True
 
-    sub = command("ls", "list the stores of this host", "  shmstore ls", store=False)
+    sub = command(
+        "ls",
+        "list the stores of this host",
+        "  shmstore ls",
+        "A store with a log that is not in memory, as after a reboot, is listed as remembered, with what its home has. It is put "
+        "together again by whoever attaches to it: its producer, a reader, `shmstore stat`.",
+        store=False,
+    )
     sub.add_argument("--json", action="store_true", help="print one JSON document per store")
-    sub = command("stat", "show a store's cursors, free space, producer and readers", "  shmstore stat orders --watch 1")
+    sub.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
+    sub = command(
+        "stat",
+        "show a store's cursors, free space, log, producer and readers",
+        "  shmstore stat orders --watch 1",
+        "Of the log it shows how large it is and may be, what is written and what is on disk, and for which reader it keeps the "
+        "most. With --watch also when it will be full at the present rate: then --lag decides.",
+    )
     sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-    sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat this often, with rates")
+    sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat this often, with rates and a forecast")
     sub = command(
         "metrics",
         "print stores' figures as Prometheus text",
         "  shmstore metrics > /var/lib/node_exporter/shmstore.prom\n  shmstore metrics --listen 127.0.0.1:9105",
+        "A store that is named and is not in memory, or cannot be read, is shmstore_up 0 among the others; /healthz is 503 then, and "
+        "the exit code without --listen 1 (2 where none can be read). It is not put together again from its home.",
         store=False,
     )
     sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
@@ -154,23 +170,114 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     )
     command("check", "look for damage in a store; exit code 1 if there is any", "  shmstore check orders")
 
+    _log(commands, run)
     _create(command("create", "create an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"))
-    sub = command("rm", "remove a store that nobody uses", "  shmstore rm orders")
+    sub = command(
+        "rm",
+        "remove a store that nobody uses",
+        "  shmstore rm orders --log",
+        "Without --log only the memory of a store with a log goes: its home stays, and whoever attaches next puts the store "
+        "together again, events, sequences, readers and all.",
+    )
+    sub.add_argument("--log", action="store_true", help="remove its home too: the log, and what its readers have acked")
     sub.add_argument(
         "--force", action="store_true", help="remove it even if a producer or reader is using it: they get StoreClosed"
     )
     sub.add_argument(
         "--forget",
         action="store_true",
-        help="remove its readers' checkpoints too: in a new store of this name they begin like new readers",
+        help="of a store without a log: remove its readers' checkpoints too, so that they begin like new readers in the next",
     )
     sub = command(
         "unsubscribe",
-        "delete a subscription, so that the producer no longer waits for it",
+        "forget a subscription and what it has acked, so that nothing is kept for it any more",
         "  shmstore unsubscribe orders audit",
+        "In a store without a log it also ends the producer's waiting for that reader. To let a reader leave out what it has not "
+        "read, and go on, see `shmstore seek`.",
     )
     sub.add_argument("name", metavar="NAME", help="name of the subscription, as `shmstore stat` shows it")
+    sub = command(
+        "seek",
+        "move a reader that is stopped: forward past what it need not see, or back to read again",
+        "  shmstore seek orders audit latest\n"
+        "  shmstore seek orders audit 2026-01-31T12:00:00Z\n"
+        "  shmstore seek orders audit binlog.000003:1520",
+        "The store must have a log; a reader can go back as far as that reaches. One that was evicted may read again then. Events "
+        "that it passes over count as acked.",
+    )
+    sub.add_argument("name", metavar="SUBSCRIPTION", help="name of the subscription, as `shmstore stat` shows it")
+    sub.add_argument("where", type=place, metavar="WHERE", help=f"the first event that it gets next: {FORMS}")
     return top
+
+
+def _store(sub: Parser) -> None:
+    sub.add_argument("store", metavar="STORE", help="name of the store, as `shmstore ls` shows it")
+    sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    sub.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
+
+
+def _log(commands: Any, run: Mapping[str, Run]) -> None:
+    top = commands.add_parser(
+        "log",
+        help="verify, trim or export a store's log",
+        description="Verify, trim or export a store's log.\n\nexamples:\n  shmstore log verify orders\n"
+        "  shmstore log trim orders --before 2026-01-31T12:00:00Z\n  shmstore log export orders orders.jsonl",
+        epilog="The store may be in memory, used or not, or in its home alone. Nothing of this is needed in daily use: retention "
+        "(--log-keep, --log-size of create and produce) removes what is old, and every read checks what it reads.",
+    )
+    tools = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, does: str, example: str, notes: str) -> Command:
+        sub: Command = tools.add_parser(
+            name, help=does, description=f"{does[0].upper()}{does[1:]}.\n\nexample:\n{example}", epilog=notes
+        )
+        sub.set_defaults(run=run[f"log {name}"])
+        _store(sub)
+        return sub
+
+    command(
+        "verify",
+        "read a log from end to end and look for damage; exit code 1 if there is any",
+        "  shmstore log verify orders",
+        "It only reads, also of a store that is in its home alone, and does not put that together again. Each finding names the "
+        "file, the events that are lost, and what to do. What is damaged is never given to a reader: it gets an error, and "
+        "`shmstore seek` takes it past the place.",
+    )
+    sub = command(
+        "trim",
+        "remove the oldest files of a log before retention does",
+        "  shmstore log trim orders --before latest\n  shmstore log trim orders --before 2026-01-31T12:00:00Z",
+        "Only whole files go, only what every reader has acked, and never the newest file. It says which events went, and who needs "
+        "the rest. A producer and readers may run.",
+    )
+    sub.add_argument("--before", type=place, required=True, metavar="WHERE", help=f"remove what is before: {FORMS}")
+    sub = command(
+        "export",
+        "write a part of a log into a file, as `shmstore tail` prints it",
+        "  shmstore log export orders orders.jsonl\n"
+        "  shmstore log export orders --from 2026-01-31T12:00:00Z --to 4711 --format debezium - | gzip > orders.gz",
+        "A JSON document a line, oldest first, in the formats of `shmstore tail`. It holds nobody up, and ends at the newest event "
+        "there was when it began. The file gets its name when it is whole.",
+    )
+    sub.add_argument("file", metavar="FILE", help="the file to write, replaced if it is there; - for stdout")
+    sub.add_argument(
+        "--from",
+        dest="start",
+        type=place,
+        default="earliest",
+        metavar="WHERE",
+        help=f"the first event: {FORMS} (default: earliest)",
+    )
+    sub.add_argument("--to", dest="last", type=sequence, metavar="SEQUENCE", help="the last event (default: the newest)")
+    sub.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
+    _form(sub)
+
+
+def _form(sub: Parser) -> None:
+    form = sub.add_argument_group("How to print it")
+    form.add_argument("--format", choices=FORMATS, default="json", help="form of the documents (default: json)")
+    form.add_argument("--schemas", action="store_true", help="debezium: add its schema to each document")
+    form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
 
 
 def _snapshot(sub: Parser) -> None:
@@ -185,7 +292,6 @@ def _snapshot(sub: Parser) -> None:
         "--watch", action="store_true", help="show the progress each second until the end; exit code 1 if a table failed"
     )
     sub.add_argument("--cancel", action="store_true", help="leave out the tables that have not been read yet")
-    sub.add_argument("--state", metavar="DIR", help=f"the producer's state folder {STATE}")
 
 
 def _tail(sub: Parser) -> None:
@@ -211,10 +317,7 @@ def _tail(sub: Parser) -> None:
     what.add_argument(
         "--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for more events at the end (default), or stop"
     )
-    form = sub.add_argument_group("How to print it")
-    form.add_argument("--format", choices=FORMATS, default="json", help="form of the documents (default: json)")
-    form.add_argument("--schemas", action="store_true", help="debezium: add its schema to each document")
-    form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
+    _form(sub)
 
 
 def _serve(sub: Parser) -> None:
@@ -328,7 +431,6 @@ def _create(sub: Parser) -> None:
         metavar="BYTES",
         help="most bytes of it, as 500m or 10g; what was acked goes earlier then, and --lag decides about the rest (default: 10g)",
     )
-    log.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
     readers = sub.add_argument_group("Readers")
     readers.add_argument(
         "--lag",
@@ -392,6 +494,13 @@ def whole(text: str) -> int:
         if (value := int(text)) > 0:
             return value
     raise argparse.ArgumentTypeError(f"{text} is not a number from 1 up")
+
+
+def sequence(text: str) -> int:
+    """Return the sequence that `text` says."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a sequence: give the number of an event, such as 4711")
 
 
 def address(text: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What `shmstore ls` and `shmstore stat` print of a store."""
+"""What `shmstore ls`, `stat`, `seek` and `log` print of a store."""
 
 from __future__ import annotations
 
@@ -6,24 +6,39 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from shmstore.cli.remembered import RememberedStore
 from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
+from shmstore.log.format import RECORD
 from shmstore.memory.segment import has_users, where_is
 from shmstore.ring.cursors import Cursor
-from shmstore.store.stats import StoreStat, StreamStat, SubscriptionStat
+from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
 
-HEAD = f"{'STORE':<24} {'EVENTS':>10} {'BYTES':>10} {'FREE':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>10}"
+HEAD = f"{'STORE':<24} {'EVENTS':>12} {'RING':>10} {'FREE':>5} {'LOG':>10} {'FULL':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>12}"
 
 
-def line(stat: StoreStat) -> str:
+def line(stat: StoreStat | RememberedStore) -> str:
     """Return one line about a store, below `HEAD`: what it holds, who uses it, how far behind the slowest reader is."""
+    if isinstance(stat, RememberedStore):
+        return _line_of_remembered(stat)
     held = stat.newest - stat.oldest + 1
     size = quantity(stat.limit_bytes - stat.free_bytes)
     producer = owner(stat.producer_pid, stat.producer_alive)
     readers = f"{sum(each.alive for each in stat.subscriptions)}/{len(stat.subscriptions)}"
     lag = max((each.lag_events for each in stat.subscriptions), default=0)
-    return f"{stat.name:<24} {held:>10,} {size:>10} {free(stat):>4.0f}% {producer:>14} {readers:>8} {lag:>10,}"
+    log, full = (
+        (quantity(stat.log.bytes), f"{100 * stat.log.bytes / stat.log.size:.0f}%") if stat.log is not None else ("off", "")
+    )
+    row = f"{stat.name:<24} {held:>12,} {size:>10} {free(stat):>4.0f}% {log:>10} {full:>5} {producer:>14} {readers:>8} {lag:>12,}"
+    return row + (f"  {stat.log.trouble}" if stat.log is not None and stat.log.trouble else "")
+
+
+def _line_of_remembered(store: RememberedStore) -> str:
+    held, full = store.newest - store.oldest + 1, f"{100 * store.bytes / store.size:.0f}%"
+    lag = max((store.newest - ack for ack in store.acks.values()), default=0)
+    row = f"{store.name:<24} {held:>12,} {'none':>10} {'':>5} {quantity(store.bytes):>10} {full:>5} {'none':>14} {f'0/{len(store.acks)}':>8} {lag:>12,}"
+    return f"{row}  remembered in {store.home}"
 
 
 def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0) -> str:
@@ -38,7 +53,8 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     life = f", last seen {ago(stat.heartbeat_ms)}" if stat.heartbeat_ms else ""
     newest = f", event time {moment(stat.put.time_ms)}" if stat.put.time_ms else ""
     count = stat.newest - stat.oldest + 1
-    held = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else "no events: every subscription has acked all"
+    nothing = "every subscription has acked all" if stat.log is None else "none was put, or all were removed"
+    held = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else f"no events: {nothing}"
     size = f"{quantity(stat.free_bytes)} of {quantity(stat.limit_bytes)} ({free(stat):.0f} %)"
     waits = f"; the producer waits for free space: {stat.holdup}" if stat.room_wanted is not None else ""
     lines = [
@@ -50,10 +66,12 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"put        {stat.put.sequence + 1:,} events, {stat.put.rows:,} rows, {quantity(stat.put.bytes)}{newest}{rate}",
         f"held       {held}",
         f"free       {stat.free_events:,} of {stat.capacity:,} events, {size}{waits}",
+        *_log(stat, before, seconds),
         "",
     ]
     if not stat.subscriptions:
-        return "\n".join([*lines, "no subscriptions: the producer will stop when the ring is full"])
+        follows = "the producer will stop when the ring is full" if stat.log is None else "who comes finds all that the log keeps"
+        return "\n".join([*lines, f"no subscriptions: {follows}"])
     table: list[tuple[str, ...]] = [("SUBSCRIPTION", "STATE", "OWNER", "GET", "ACK", "LAG EVENTS", "ROWS", "BYTES", "SECONDS")]
     table += [_row(each) for each in stat.subscriptions]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -63,6 +81,58 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         )
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _log(stat: StoreStat, before: StoreStat | None, seconds: float) -> list[str]:
+    """What the log holds, what keeps it from shrinking, and what comes of the present rates; of a store without one, that."""
+    log = stat.log
+    if log is None:
+        return ["log        off: after a reboot nothing of the store is there"]
+    oldest = f", oldest event {moment(log.oldest_ms)}" if log.oldest_ms else ""
+    lines = [
+        f"home       {log.home}",
+        f"log        {quantity(log.bytes)} of {quantity(log.size)} ({100 * log.bytes / log.size:.0f} %) in {log.files:,} files{oldest}; "
+        f"what all have acked stays for {span(log.keep_ms / 1000)}",
+        f"written    {_up_to(log.written)}, on disk {_up_to(log.synced)}",
+    ]
+    slowest = stat.slowest
+    if slowest is not None and slowest.lag_events:
+        late = f"{slowest.lag_events:,} events, {quantity(slowest.lag_bytes)}"
+        lines.append(f"keeps for  {slowest.standing} of {stat.newest:,}: {late} behind")
+    if before is not None and before.epoch == stat.epoch and before.log is not None and seconds > 0:
+        lines += _forecast(stat, before, seconds)
+    if log.trouble:
+        lines.append(f"trouble    {log.trouble}")
+    return lines
+
+
+def _up_to(sequence: int) -> str:
+    return f"up to {sequence:,}" if sequence >= 0 else "nothing"
+
+
+def _forecast(stat: StoreStat, before: StoreStat, seconds: float) -> list[str]:
+    """When the log will be full of what a reader has not acked, or else how far it reaches back, at the rates since `before`."""
+    log, slowest, earlier = stat.log, stat.slowest, before.slowest
+    assert log is not None
+    if slowest is not None and slowest.lag_events and earlier is not None:
+        late = taken(slowest.lag_events, slowest.lag_bytes)
+        growth = (late - taken(earlier.lag_events, earlier.lag_bytes)) / seconds
+        if growth > 0:
+            full = span(max(0, log.size - late) / growth)
+            return [
+                f"full       in {full} at the present rate: {slowest.name!r} is {quantity(round(growth))} a second slower than the producer"
+            ]
+    rate = taken(stat.put.sequence - before.put.sequence, stat.put.bytes - before.put.bytes) / seconds
+    if rate > 0 and log.size / rate < log.keep_ms / 1000:
+        return [
+            f"reaches    {span(log.size / rate)} back when it is full, at the present rate: it is too small for {span(log.keep_ms / 1000)}"
+        ]
+    return []
+
+
+def taken(events: int, size: int) -> int:
+    """Bytes that so many events with `size` bytes of payload take in a log."""
+    return size + events * RECORD.itemsize
 
 
 def _stream(stat: StoreStat) -> list[str]:
@@ -99,15 +169,17 @@ def _row(stat: SubscriptionStat) -> tuple[str, ...]:
     )
 
 
-def document(stat: StoreStat) -> dict[str, Any]:
-    """Return a store's figures as what JSON can hold; the field names are those of `StoreStat`."""
+def document(stat: StoreStat | RememberedStore) -> dict[str, Any]:
+    """Return a store's figures as what JSON can hold; the field names are those of `StoreStat`, or of `RememberedStore`."""
+    if isinstance(stat, RememberedStore):
+        return {**stat._asdict(), "remembered": True}
     found = _plain(stat)
     assert isinstance(found, dict)
     return found
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, StoreStat | StreamStat | SubscriptionStat | Cursor | Position):
+    if isinstance(value, StoreStat | StreamStat | LogStat | SubscriptionStat | Cursor | Position):
         return {name: _plain(each) for name, each in value._asdict().items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
@@ -124,7 +196,7 @@ def users_of(name: str, path: str | None) -> list[str]:
     Of a segment that cannot be read (another layout, damage) only whether there are any: roles are locks on the file itself.
     """
     try:
-        with StoreView.attach(name, path=path) as store:
+        with StoreView.attach(name, path=path, restore=False) as store:
             return users(store.stat())
     except StoreNotFound:
         return []
@@ -153,6 +225,14 @@ def quantity(size: int) -> str:
         value /= 1024
         del units[0]
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:,.1f} {units[0]}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in the unit that suits it: 90 s, 30 min, 24 h, 7 days."""
+    for unit, size, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds / 86400:,.0f} days"
 
 
 def moment(time_ms: int) -> str:

@@ -49,6 +49,12 @@ def run(*words: str, code: int = 0) -> str:
     return done.stdout
 
 
+def ran(*words: str) -> tuple[int, str, str]:
+    """Run the command; return its exit code and what it wrote on stdout and stderr."""
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, encoding="utf-8")
+    return done.returncode, done.stdout, done.stderr
+
+
 def started(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
@@ -82,7 +88,7 @@ def free_name() -> Iterator[str]:
     chosen = f"cli{os.getpid()}_{next(_numbers)}"
     yield chosen
     if chosen in EventStore.names():
-        EventStore.unlink(chosen)
+        EventStore.unlink(chosen, log=True)
     assert left(chosen) == []
 
 

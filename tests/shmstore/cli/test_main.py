@@ -16,7 +16,7 @@ import pytest
 from shmstore import EventStore
 from shmstore.event import Position
 from shmstore.memory.layout import header_word
-from tests.shmstore.commands import end, free_name, ids, insert, left, own_state, run, small_store, started, until  # noqa: F401  fixtures
+from tests.shmstore.commands import end, free_name, ids, insert, left, own_state, ran, run, small_store, started, until  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -49,7 +49,7 @@ def test_a_store_in_a_file(name: str, tmp_path: Path) -> None:
     assert ids(run("tail", name, "--path", str(path), "--no-follow", "--tables", "shop.*")) == [0]
     assert f"({path}" in run("stat", name, "--path", str(path))
     assert run("check", name, "--path", str(path)).endswith("no damage found\n")
-    run("rm", name, "--path", str(path))
+    run("rm", name, "--path", str(path), "--log")
     assert not path.exists()
 
 
@@ -172,6 +172,30 @@ def test_metrics_endpoint(store: EventStore) -> None:
     assert (process.returncode, complaint) == (130, "")
 
 
+def test_metrics_of_a_store_that_is_missing(store: EventStore) -> None:
+    """A store that is named and missing is down beside the figures of the others, said on stderr, and exit code 1; over HTTP /healthz is 503
+    and says so, and /metrics has the others."""
+    store.put([insert(0), end(0)])
+    code, out, complaint = ran("metrics", store.name, "nobody")
+    assert (code, complaint) == (
+        1,
+        "shmstore: no store 'nobody' (/dev/shm/shmstore.nobody): `shmstore ls` lists the stores of this host\n",
+    )
+    assert {f'shmstore_up{{store="{store.name}"}} 1', 'shmstore_up{store="nobody"} 0'} <= set(out.splitlines())
+    process = started("metrics", store.name, "nobody", "--listen", "127.0.0.1:0")
+    assert process.stderr is not None
+    url = f"http://{process.stderr.readline().split()[-1]}"
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert f'shmstore_put_events_total{{store="{store.name}"}} 2\n' in text
+    assert 'shmstore_up{store="nobody"} 0\n' in text
+    with pytest.raises(urllib.error.HTTPError, match="503") as ill:
+        urllib.request.urlopen(f"{url}/healthz", timeout=30)
+    assert ill.value.read().decode().startswith("no store 'nobody'")
+    process.terminate()
+    process.communicate(timeout=30)
+
+
 def test_rm_refuses_while_used(store: EventStore) -> None:
     """`rm` refuses while a producer or reader lives and names them; --force removes it all the same, and they get an error."""
     store.put([insert(0), end(0)])
@@ -217,7 +241,7 @@ def test_rm_forgets_checkpoints_when_asked(store: EventStore, state: Path) -> No
     store.close()
     run("rm", store.name)
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
-    run("create", store.name, "--capacity", "64")
+    run("create", store.name, "--capacity", "64", "--no-log")
     run("rm", store.name)
     run("rm", store.name, "--forget")  # of a store that was removed already
     assert list(state.rglob("*.json")) == []

@@ -1,0 +1,98 @@
+"""Stores that are remembered: what a home says of its store, while nobody puts it together again. Nothing is changed, or locked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shmstore.errors import refused
+from shmstore.log import format as log_format
+from shmstore.log import home as homes
+from shmstore.log.files import LogFiles, set_firsts
+from shmstore.memory.segment import check_name
+from shmstore.store.checkpoint import checkpoints, home_of, state_directory
+
+
+class RememberedStore(NamedTuple):
+    """A store in its home. Sequences are of the oldest and the newest event in the log (none where ``newest < oldest``), `bytes` and
+    `files` those on disk, times in milliseconds since 1970 UTC; `acks` has what each subscription has durably acked."""
+
+    name: str
+    home: str
+    epoch: int
+    created_ms: int
+    oldest: int
+    newest: int
+    bytes: int
+    files: int
+    size: int
+    keep_ms: int
+    oldest_ms: int
+    acks: dict[str, int]
+
+
+def remembered(state: str | os.PathLike[str] | None = None) -> list[str]:
+    """Names of the stores with a log whose homes are in the folder `state`, sorted. Raises `StoreError` where it cannot be read."""
+    folder = Path(state or state_directory())
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refused(f"the state in {folder} cannot be read", error, "let this user read it") from error
+    return sorted(name for name in names if _is_name(name) and homes.has_log(folder / name))
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return bool(check_name(name))
+    except ValueError:
+        return False
+
+
+def describe_home(name: str, state: str | os.PathLike[str] | None = None) -> RememberedStore:
+    """Return what the home of store `name` says. Raises `StoreNotFound`, `StoreError`, `LayoutMismatch` as `shmstore.log.home.read`."""
+    home = home_of(name, state)
+    identity, folder = homes.read(home), homes.log_folder(home)
+    try:
+        newest = max(newest_written(folder), identity.options.first - 1)
+        sets = LogFiles(folder, identity.epoch, lambda: newest).sets()
+    except OSError as error:
+        raise refused(f"the log in {folder} cannot be read", error, "let this user read there") from error
+    saved = checkpoints(name, home.parent, placed=False)
+    return RememberedStore(
+        name=name,
+        home=os.fspath(home),
+        epoch=identity.epoch,
+        created_ms=identity.created_ms,
+        oldest=sets[0].first if sets else newest + 1,
+        newest=newest,
+        bytes=sum(each.bytes for each in sets),
+        files=3 * len(sets),
+        size=identity.options.log_size,
+        keep_ms=round(identity.options.log_keep * 1000),
+        oldest_ms=sets[0].first_ms if sets else 0,
+        acks={each: file.sequence for each, file in saved.items() if file.epoch == identity.epoch},
+    )
+
+
+def newest_written(folder: Path) -> int:
+    """Return the last event of the log in `folder` by its last block that is whole; -1 where there is no log.
+
+    What a crash left behind that block, or before it, the next recovery says.
+    """
+    firsts = set_firsts(folder)
+    if not firsts:
+        return -1
+    path = (folder / log_format.set_name(firsts[-1])).with_suffix(log_format.BLOCKS)
+    size = log_format.BLOCK.itemsize
+    with path.open("rb") as file:
+        for i in reversed(range(os.fstat(file.fileno()).st_size // size)):
+            raw = os.pread(file.fileno(), size, i * size)
+            if len(raw) == size and log_format.block_sound(raw):
+                block = np.frombuffer(raw, log_format.BLOCK)[0]
+                return int(block["first"]) + int(block["count"]) - 1
+    return firsts[-1] - 1
