@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from shmstore import StoreStat, SubscriptionStat
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
 SILENCE_MS = 60_000  # no sign of life, no word of the source or no free space for so long is a problem
 PATIENCE = 5.0  # seconds that a client may say nothing, or take nothing
 
@@ -52,14 +54,18 @@ class Families:
         return "".join(f"{line}\n" for line in lines)
 
 
-def prometheus(stats: Iterable[StoreStat]) -> str:
-    """Return the metrics of these stores, each family once, with the label `store` (and `subscription`)."""
-    families = Families("shmstore")
+def prometheus(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> str:
+    """Return the metrics of these stores, each family once, with the label `store` (and `subscription`), and those `missing` as down."""
+    families, up = Families("shmstore"), "1 where the store is there and can be read."
     for stat in stats:
+        families.add("up", "gauge", up, 1, store=stat.name)
         _store(families, stat)
+        _log(families, stat)
         _producer(families, stat)
         for each in stat.subscriptions:
             _subscription(families, stat.name, each)
+    for name in missing:
+        families.add("up", "gauge", up, 0, store=name)
     return families.text()
 
 
@@ -78,6 +84,36 @@ def _store(families: Families, stat: StoreStat) -> None:
     add("free_bytes", "gauge", "Bytes of payload that fit now.", stat.free_bytes)
     add("segment_bytes", "gauge", "Bytes of the segment.", stat.segment_bytes)
     add("evictions_total", "counter", "Subscriptions that were let go because they held the producer up.", stat.evictions)
+
+
+def _log(families: Families, stat: StoreStat) -> None:
+    add, log = partial(families.add, store=stat.name), stat.log
+    if log is None:
+        return
+    add("log_bytes", "gauge", "Bytes of the log on disk.", log.bytes)
+    add(
+        "log_size_bytes",
+        "gauge",
+        "Bytes that the log may have; then what a reader has not acked holds the producer up.",
+        log.size,
+    )
+    add("log_keep_seconds", "gauge", "How long the log keeps what every reader has acked.", log.keep_ms / 1000)
+    add("log_files", "gauge", "Files of the log.", log.files)
+    add(
+        "log_oldest_event_timestamp_seconds",
+        "gauge",
+        "Event time of the oldest event kept, 0 when there is none.",
+        log.oldest_ms / 1000,
+    )
+    add("log_oldest_sequence", "gauge", "Sequence of the oldest event kept.", log.oldest)
+    add("log_written_sequence", "gauge", "Sequence of the last event written to the log.", log.written)
+    add("log_synced_sequence", "gauge", "Sequence of the last event that is known to be on disk.", log.synced)
+    add(
+        "log_trouble",
+        "gauge",
+        "1 while nothing can be written to the log: the disk refuses, or a reader keeps it full.",
+        bool(log.trouble),
+    )
 
 
 def _producer(families: Families, stat: StoreStat) -> None:
@@ -136,9 +172,10 @@ def _subscription(families: Families, store: str, stat: SubscriptionStat) -> Non
     add("oldest_unacked_timestamp_seconds", "gauge", oldest, stat.oldest_ms / 1000)
 
 
-def problems(stats: Iterable[StoreStat]) -> list[str]:
-    """Return what keeps these stores from making progress, a sentence each. Links that stand prove nothing: what counts is what came."""
-    found, now = [], time.time_ns() // 1_000_000
+def problems(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> list[str]:
+    """Return what keeps these stores, and those `missing` (and why), from making progress, a sentence each. Links that stand prove nothing: what
+    counts is what came."""
+    found, now = list(missing.values()), time.time_ns() // 1_000_000
     for stat in stats:
         stream, store = stat.stream, f"store {stat.name!r}"
         if not stat.producer_alive:
@@ -147,6 +184,8 @@ def problems(stats: Iterable[StoreStat]) -> list[str]:
             found.append(
                 f"{store}: its producer, pid {stat.producer_pid}, gave no sign of life for {_since(stat.heartbeat_ms, now)}"
             )
+        elif stat.log is not None and stat.log.trouble:
+            found.append(f"{store}: {stat.log.trouble}")
         elif stat.room_wanted is not None:  # a source that is not read says nothing, either
             if now - max(stream.put_ms, stat.created_ms) > SILENCE_MS:
                 found.append(f"{store}: nothing was put for {_since(stream.put_ms, now)}: {stat.holdup}")
@@ -155,11 +194,20 @@ def problems(stats: Iterable[StoreStat]) -> list[str]:
         elif stream.heard_ms and now - stream.heard_ms > SILENCE_MS:
             found.append(f"{store}: {stat.source} said nothing for {_since(stream.heard_ms, now)}")
         found += [
-            f"{store}: subscription {each.name!r} was evicted: forget it with `shmstore unsubscribe {stat.name} {each.name}`, and let its reader begin again"
+            f"{store}: subscription {each.name!r} was evicted: {_after_eviction(stat, each)}"
             for each in stat.subscriptions
             if each.state == "lost"
         ]
     return found
+
+
+def _after_eviction(stat: StoreStat, lost: SubscriptionStat) -> str:
+    forget = f"forget it with `shmstore unsubscribe {stat.name} {lost.name}`, and let its reader begin again"
+    return (
+        forget
+        if stat.log is None
+        else f"let it go on with what is kept, `shmstore seek {stat.name} {lost.name} earliest`, or {forget}"
+    )
 
 
 def _since(then_ms: int, now_ms: int) -> str:
@@ -169,16 +217,19 @@ def _since(then_ms: int, now_ms: int) -> str:
 Answer = Callable[[str], tuple[int, str] | None]  # a path -> status and text; None where there is no such page
 
 
-def pages(stats: Callable[[], Sequence[StoreStat]]) -> Answer:
-    """Return the pages of stores: ``/metrics`` is what `stats` returns at that moment, ``/healthz`` is 200 or, where something keeps a
-    store from making progress, 503 and what that is.
+Look = Callable[[], tuple[Sequence[StoreStat], Mapping[str, str]]]  # -> stores, and for each that is missing, why
+
+
+def pages(look: Look) -> Answer:
+    """Return the pages of stores: ``/metrics`` is what `look` finds at that moment, ``/healthz`` is 200 or, where a store is missing or
+    something keeps one from making progress, 503 and what that is.
     """
 
     def answer(path: str) -> tuple[int, str] | None:
         if path == "/metrics":
-            return 200, prometheus(stats())
+            return 200, prometheus(*look())
         if path == "/healthz":
-            found = problems(stats())
+            found = problems(*look())
             return 503 if found else 200, "".join(f"{line}\n" for line in found or ["ok"])
         return None
 

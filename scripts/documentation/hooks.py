@@ -89,7 +89,7 @@ def metrics() -> str:
     from shmstore.consumer.metrics import prometheus
     from shmstore.event import Position
     from shmstore.ring.cursors import Cursor
-    from shmstore.store.stats import StoreStat, StreamStat, SubscriptionStat
+    from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 
     def made(kind: Any, **values: Any) -> Any:
         return kind(**{name: values.get(name, kind._field_defaults.get(name, 0)) for name in kind._fields})
@@ -99,7 +99,7 @@ def metrics() -> str:
     stream = made(StreamStat, heard_ms=1, purge_ms=1)
     position = Position("binlog.000001", 4)
     texts = {"name": "s", "source": "s", "batch_mode": "MEMSIZE", "lag": "block"}
-    stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position)
+    stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=made(LogStat))
     text = prometheus([stat])
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     found = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)

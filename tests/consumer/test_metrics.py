@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from shmstore import Cursor, Position, StoreStat, StreamStat, SubscriptionStat
+from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, SubscriptionStat
 from shmstore.consumer import metrics
 from shmstore.consumer.metrics import SILENCE_MS, Endpoint, pages, problems, prometheus
 
@@ -135,6 +135,40 @@ def test_the_figures_of_a_stream() -> None:
     assert samples(late)["shmstore_source_purge_timestamp_seconds", 'store="a"'] == 9
 
 
+LOG = LogStat(home="/s/a", oldest=10, written=99, synced=95, bytes=3000, size=9000, keep_ms=86_400_000, oldest_ms=1500, files=6)
+
+
+def test_the_figures_of_a_log() -> None:
+    """How large it is and may be, how far it reaches back, what is written and what is on disk, whether it can be written; none without."""
+    found = {name: value for (name, _), value in samples(prometheus([stat("a")._replace(log=LOG)])).items() if "_log_" in name}
+    assert found == {
+        "shmstore_log_bytes": 3000,
+        "shmstore_log_size_bytes": 9000,
+        "shmstore_log_keep_seconds": 86400,
+        "shmstore_log_files": 6,
+        "shmstore_log_oldest_event_timestamp_seconds": 1.5,
+        "shmstore_log_oldest_sequence": 10,
+        "shmstore_log_written_sequence": 99,
+        "shmstore_log_synced_sequence": 95,
+        "shmstore_log_trouble": 0,
+    }
+    ill = LOG._replace(trouble="the log in /s/a/log cannot be written: No space left on device")
+    assert samples(prometheus([stat("a")._replace(log=ill)]))["shmstore_log_trouble", 'store="a"'] == 1
+    assert problems([stat("a")._replace(log=ill, room_wanted=3, heartbeat_ms=0)]) == [f"store 'a': {ill.trouble}"]
+    assert not [name for name, _ in samples(prometheus([stat("a")])) if "_log_" in name]
+
+
+def test_what_is_missing_hides_nothing() -> None:
+    """A store that is missing is down among the others, and a problem of its own."""
+    missing = {"b": "no store 'b' (/dev/shm/shmstore.b): `shmstore ls` lists the stores of this host"}
+    found = samples(prometheus([stat("a")], missing))
+    assert (found["shmstore_up", 'store="a"'], found["shmstore_up", 'store="b"']) == (1, 0)
+    assert found["shmstore_put_events_total", 'store="a"'] == 100
+    assert problems([stat("a")._replace(heartbeat_ms=0)], missing) == [missing["b"]]
+    status, text = pages(lambda: ([stat("a")], missing))("/healthz") or (0, "")
+    assert (status, missing["b"] in text) == (503, True)
+
+
 def test_health_is_progress() -> None:
     """A store is well while its source speaks and its producer lives; a link that stands silent, a producer that hangs or waits for
     room for long, and a lost reader are each told, and a short wait is not."""
@@ -161,14 +195,14 @@ def test_an_endpoint_that_ends_lets_its_answers_end() -> None:
     """`server_close` returns when answers under way are given: no thread is left that holds a store."""
     asked, closing, stores = threading.Event(), threading.Event(), []
 
-    def stats() -> list[StoreStat]:
+    def look() -> tuple[list[StoreStat], dict[str, str]]:
         stores.append("held")
         asked.set()
         assert closing.wait(60)
         stores.remove("held")
-        return []
+        return [], {}
 
-    server = Endpoint(("127.0.0.1", 0), pages(stats))
+    server = Endpoint(("127.0.0.1", 0), pages(look))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     got: list[int] = []
@@ -194,7 +228,7 @@ def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(metrics, "PATIENCE", 0.2)
     monkeypatch.setattr(metrics._Page, "timeout", 0.2)
     before = threading.active_count()
-    server = Endpoint(("127.0.0.1", 0), pages(list))
+    server = Endpoint(("127.0.0.1", 0), pages(lambda: ([], {})))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     with socket.create_connection(("127.0.0.1", server.server_port)) as silent:
