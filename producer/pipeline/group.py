@@ -22,6 +22,7 @@ import numpy as np
 from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StreamStat, checkpoints
 from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
 from shmstore.producer.errors import SettingsError
+from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.pipeline.merge import Lane, Merge, Piece
 from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import BlockingPut, Stop
@@ -112,6 +113,7 @@ class Group:
         self._settings, self._store, self._stop = settings, store, stop
         self._log = log or logging.getLogger("producer")
         self._blocking = BlockingPut(store, self._log)
+        self._behind = ReadersBehind(store, self._log)
         self.changed = threading.Condition()
         self._errors: list[BaseException] = []
         self._beat = 0.0
@@ -332,6 +334,7 @@ class Group:
                 self._statistics.calm()  # then the sources know how far behind they are
             stream = combined((one.stream for one in self._replicators), self._statistics.stat())
             self._store.heartbeat(", ".join(names), stream=stream)
+            self._behind.look()
 
 
 def _begun(resume: str) -> Position:

@@ -27,6 +27,7 @@ from shmstore import (
     checkpoints,
 )
 from shmstore.arguments import duration, size
+from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush
@@ -84,6 +85,7 @@ class StoreSink:
         store.claim()
         self._settings, self._store = settings, store
         self._blocking = BlockingPut(store, log)
+        self._behind = ReadersBehind(store, log)
         self._begun: Position | None = None  # where the source was first read: while nothing was put, it goes on there
 
     @property
@@ -116,8 +118,9 @@ class StoreSink:
         """Nobody else waits for this source."""
 
     def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
-        """Tell the store."""
+        """Tell the store, and the log who has fallen behind its ring."""
         self._store.heartbeat(source, position, stream)
+        self._behind.look()
 
 
 class BlockingPut:
