@@ -1,0 +1,456 @@
+"""The log behind the ring: what it costs the producer, how fast the past is read, and logs of other projects on the same disk.
+
+``append`` is the log's own CPU for each byte that it writes (payloads, records and blocks), beside pwrite of as many bytes in pieces of
+256 KiB, synced as often. ``put/N`` and ``put_encoded/N`` are what a producer puts with a log and without (``ring alone``); ``appender
+apart``, for comparison only, has the log written by a process of its own. ``catch-up`` reads from the log's beginning, out of the page
+cache, beside reading the same events in a ring. ``readers/N`` is a producer beside N readers at N places of the log. ``open`` and
+``find`` are a home of as many sets of files as N says: 1,600 are 100 GB. ``produce`` and ``consume`` go to Kafka, Redis and SQLite,
+too. ``memory`` is that of a reader far behind, and of one that keeps up.
+
+All of it lies in a new folder of ``TMPDIR``, /var/tmp where that is not set: the disk that is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from scripts.benchmarks import fake_log, log_peers, measure, memory
+from scripts.benchmarks import store as ring_bench
+from scripts.benchmarks.log_peers import EVENT, apart, cpu
+from shmstore import SLOT, EventStore, Position
+from shmstore.log.format import BLOCKS, GROUP_BYTES, RECORD
+from shmstore.log.keeper import Keeper
+
+_RING = {"capacity": 65536, "memory_unit": 256}  # 16 MiB
+_READERS = 16
+_READER = """
+import sys
+from shmstore import EventStore
+name, state, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with EventStore.attach(name, state=state) as store:
+    reader = store.subscribe("reader", start="earliest")
+    print("ready", flush=True)
+    while left > 0:
+        batch = reader.get(limit_events=1000, timeout=60)
+        bytes(batch.raw)
+        left -= len(batch)
+        reader.ack(batch)
+"""
+
+
+def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+    """Measure every case that is wanted; return the measurements."""
+    taken: list[measure.Measurement] = []
+    scale = 0.2 if quick else 1.0
+    folder = Path(tempfile.mkdtemp(prefix="shmstore-bench-log-", dir=os.environ.get("TMPDIR", "/var/tmp")))
+    try:
+        for case in (_append, _puts, _catch_up, _many_readers, _opening, _peers, _memory):
+            case(taken, folder, runs, scale)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return taken
+
+
+def _note(taken: list[measure.Measurement], case: str, subject: str, metric: str, unit: str, values: list[float]) -> None:
+    taken.append(measure.of("log", case, subject, metric, unit, values))
+    measure.say(f"log {case} {subject} {metric}: {measure.number(taken[-1].median)} {unit}")
+
+
+@contextmanager
+def _store(folder: Path, *, log: bool = True) -> Iterator[EventStore]:
+    """A new store, removed at the end."""
+    name = f"bench-log-{os.getpid()}-{time.monotonic_ns()}"
+    with EventStore.create(name, log=log, state=folder, **_RING) as store:  # type: ignore[arg-type]
+        try:
+            yield store
+        finally:
+            store.close()
+            EventStore.unlink(name, log=log, state=folder)
+
+
+def _encoded(count: int, payload: bytes = bytes(EVENT)) -> tuple[bytes, Any]:
+    slots = np.zeros(count, SLOT)
+    slots["size"], slots["rows"] = len(payload), 1
+    return payload * count, slots
+
+
+# ---------------------------------------------------------------- append
+
+
+def _append(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    """CPU of the log, as what the producer's process needs more with it than without, and by the clocks of its two threads."""
+    if not measure.wanted("append"):
+        return
+    events = int(5_000_000 * scale)
+    whole, threads, plain = [], [], []
+    for _ in range(runs):
+        on, of_threads, size = apart(_cpu_of_puts, folder, events, True)
+        off = apart(_cpu_of_puts, folder, events, False)[0]
+        whole.append((on - off) * 1e9 / size)
+        threads.append(of_threads * 1e9 / size)
+        plain.append(apart(_cpu_of_pwrite, folder, size) * 1e9 / size)
+    _note(taken, "append", "shmstore", "cpu", "ns/byte", whole)
+    _note(taken, "append", "shmstore", "threads", "ns/byte", threads)
+    _note(taken, "append", "plain pwrite", "cpu", "ns/byte", plain)
+    _note(taken, "append", "plain pwrite", "threads", "ns/byte", plain)
+
+
+def _cpu_of_puts(folder: Path, events: int, log: bool) -> tuple[float, float, int]:
+    """CPU of a process that puts and syncs: all of it, that of the log's threads, and the bytes that these wrote."""
+    blob, slots = _encoded(1000)
+    with _store(folder, log=log) as store:
+        reader = None if log else store.subscribe("reader")
+
+        def put(count: int) -> None:
+            for _ in range(count // 1000):
+                store.put_encoded(blob, slots)
+                if reader is not None:
+                    reader.ack(reader.get())
+            store.sync()
+
+        put(100_000)  # the first touch of the ring's memory is no cost of the log
+        before, of_threads = cpu(), _cpu_of_threads()
+        put(events)
+        used, of_threads = cpu() - before, _cpu_of_threads() - of_threads
+        blocks = sum(path.stat().st_size for path in Path(store.segment.home, "log").glob("*" + BLOCKS)) if log else 0
+        return used, of_threads, events * (EVENT + RECORD.itemsize) + blocks
+
+
+def _cpu_of_threads() -> float:
+    """CPU of the log's threads in this process."""
+    found = [thread.ident for thread in threading.enumerate() if thread.name.startswith("log-")]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in found if ident is not None)
+
+
+def _cpu_of_pwrite(folder: Path, size: int) -> float:
+    """CPU of writing `size` bytes out of as much memory as the ring has."""
+    memory_ = memoryview(os.urandom(1 << 20) * 16)
+    path = folder / "plain"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        before = cpu()
+        with log_peers.synced(fd):
+            for at in range(0, size, GROUP_BYTES):
+                start = at % len(memory_)
+                os.pwrite(fd, memory_[start : start + min(GROUP_BYTES, size - at)], at)
+        return cpu() - before
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+# ---------------------------------------------------------------- put
+
+
+def _puts(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    cases = (("put/1", 1, 2_000_000), ("put/100", 100, 5_000_000), ("put_encoded/1000", 1000, 5_000_000))
+    for case, batch, events in cases:
+        if not measure.wanted(case):
+            continue
+        rates: dict[str, list[float]] = {"shmstore": [], "appender apart": [], "ring alone": []}
+        for _ in range(runs):
+            for subject, found in rates.items():
+                found.append(apart(_put_rate, folder, case, batch, int(events * scale), subject))
+        for subject, found in rates.items():
+            _note(taken, case, subject, "throughput", "events/s", found)
+
+
+def _put_rate(folder: Path, case: str, batch: int, events: int, subject: str) -> float:
+    """Events/s that a producer puts; one subscription jumps to the end, which costs nothing and gives the ring's room away."""
+    payload = bytes(EVENT)
+    payloads, (blob, slots) = [payload] * batch, _encoded(batch)
+    with _store(folder, log=subject != "ring alone") as store:
+        over = _apart_appender(store, folder) if subject == "appender apart" else lambda: None
+        try:
+            put: Callable[[], object]
+            if case.startswith("put_encoded"):
+                put = lambda: store.put_encoded(blob, slots)  # noqa: E731
+            else:
+                put = (lambda: store.put(payload)) if batch == 1 else lambda: store.put(payloads)
+            reader = store.subscribe("reader")
+            rate = 0.0
+            for count in (100_000, events):
+                began = time.perf_counter()
+                for _ in range(count // 10_000):
+                    for _ in range(10_000 // batch):
+                        put()
+                    reader.ack(reader.get())
+                rate = count / (time.perf_counter() - began)
+            return rate
+        finally:
+            over()
+
+
+def _apart_appender(store: EventStore, folder: Path) -> Callable[[], None]:
+    """Let a process of its own write the log; return what ends it."""
+    ready, over = log_peers._FORK.Event(), log_peers._FORK.Event()
+
+    def append() -> None:
+        with EventStore.attach(store.name, state=folder) as attached:
+            keeper = Keeper(attached.segment, attached._table)
+            keeper.check()
+            keeper.start()
+            ready.set()
+            over.wait()
+            keeper.close(10.0)
+
+    process = log_peers._FORK.Process(target=append)
+    process.start()
+    ready.wait()
+    store._open_log = lambda: None  # type: ignore[method-assign]
+
+    def end() -> None:
+        over.set()
+        process.join()
+
+    return end
+
+
+# ---------------------------------------------------------------- catch-up
+
+
+def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    """Reading batches of 1000: `raw` makes bytes of each, `views` makes a view of each payload, `decode` decodes them."""
+    events = int(2_000_000 * scale) // 50_000 * 50_000
+    for kind in ("raw", "views", "decode"):
+        if not measure.wanted(f"catch-up/{kind}"):
+            continue
+        rates: dict[str, list[float]] = {"shmstore": [], "ring alone": []}
+        for _ in range(runs):
+            rates["shmstore"].append(apart(_from_log, folder, events, kind))
+            rates["ring alone"].append(apart(_from_ring, folder, events, kind))
+        for subject, found in rates.items():
+            _note(taken, f"catch-up/{kind}", subject, "throughput", "events/s", found)
+
+
+def _payload() -> bytes:
+    return msgspec.msgpack.encode(ring_bench._ROW)
+
+
+def _reading(reader: Any, kind: str, count: int) -> float:
+    """Read so many events; return the seconds."""
+    decode = msgspec.msgpack.Decoder().decode
+    left, began = count, time.perf_counter()
+    while left > 0:
+        batch = reader.get(limit_events=1000)
+        if kind == "raw":
+            bytes(batch.raw)
+        elif kind == "views":
+            for _ in batch.payloads():
+                pass
+        else:
+            for payload in batch.payloads():
+                decode(payload)
+        left -= len(batch)
+        reader.ack(batch)
+    return time.perf_counter() - began
+
+
+def _from_log(folder: Path, events: int, kind: str) -> float:
+    """Events/s of a reader that begins where the log does, while nobody puts."""
+    encoded = _encoded(1000, _payload())
+    with _store(folder) as store:
+        for _ in range(events // 1000):
+            store.put_encoded(*encoded)
+        store.sync()
+        return events / float(apart(_attached, store.name, folder, lambda reader: _reading(reader, kind, events)))
+
+
+def _attached(name: str, folder: Path, act: Callable[[Any], Any]) -> Any:
+    with EventStore.attach(name, state=folder) as store:
+        return act(store.subscribe("reader", start="earliest"))
+
+
+def _from_ring(folder: Path, events: int, kind: str) -> float:
+    """The same of a ring that is filled each time that it was read; filling it is not timed."""
+    encoded, spent = _encoded(1000, _payload()), 0.0
+    with _store(folder, log=False) as store:
+        reader = store.subscribe("reader")
+        for round_ in range(events // 50_000 + 1):
+            for _ in range(50):
+                store.put_encoded(*encoded)
+            seconds = _reading(reader, kind, 50_000)
+            spent += seconds if round_ else 0.0  # the first one touches the ring's memory
+        return events / spent
+
+
+# ---------------------------------------------------------------- readers
+
+
+def _many_readers(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    """One process reads all the while: one subscription, or sixteen at places of their own, in turn. So the cores are as busy either way."""
+    for case, batch, events in (("put/1", 1, 2_000_000), ("put/100", 100, 4_000_000)):
+        rates: dict[int, list[float]] = {n: [] for n in (1, _READERS) if measure.wanted(f"readers/{n}/{case}")}
+        for _ in range(runs):
+            for count, found in rates.items():
+                found.append(apart(_rate_beside, folder, count, batch, int(events * scale)))
+        for count, found in rates.items():
+            _note(taken, f"readers/{count}/{case}", "shmstore", "throughput", "events/s", found)
+
+
+def _rate_beside(folder: Path, readers: int, batch: int, events: int) -> float:
+    """Events/s put while readers read the log again and again."""
+    blob, slots = _encoded(1000)
+    payload = bytes(EVENT)
+    put_one: object = payload if batch == 1 else [payload] * batch
+    with _store(folder) as store:
+        before = 1_000_000
+        for _ in range(before // 1000):
+            store.put_encoded(blob, slots)
+        store.sync()
+        ready, over = log_peers._FORK.Event(), log_peers._FORK.Event()
+
+        def read() -> None:
+            with EventStore.attach(store.name, state=folder) as attached:
+                places = [before // _READERS * i for i in range(readers)]
+                all_ = [attached.subscribe(f"s{i}", start=place) for i, place in enumerate(places)]
+                ready.set()
+                got = 0
+                while not over.is_set():
+                    for reader in all_:
+                        batch = reader.get(limit_events=1000, timeout=0)
+                        bytes(batch.raw)
+                        reader.ack(batch)
+                    got += 1000
+                    if got >= before // 2:
+                        for reader, place in zip(all_, places, strict=True):
+                            reader.seek(place)
+                        got = 0
+
+        process = log_peers._FORK.Process(target=read)
+        process.start()
+        try:
+            ready.wait()
+            began = time.perf_counter()
+            for _ in range(events // batch):
+                store.put(put_one)  # type: ignore[arg-type]
+            return events / (time.perf_counter() - began)
+        finally:
+            over.set()
+            process.join()
+
+
+# ---------------------------------------------------------------- open, find
+
+
+def _opening(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    for sets in (100, 400, 1600):
+        if not (measure.wanted(f"open/{sets}") or measure.wanted(f"find/{sets}")):
+            continue
+        found: dict[tuple[str, str], list[float]] = {}
+        name = f"bench-log-{os.getpid()}-{sets}"
+        made = fake_log.make(name, folder, sets)
+        try:
+            for _ in range(runs):
+                for key, seconds in apart(_opened, name, folder, made):
+                    found.setdefault(key, []).append(seconds * 1000)
+                EventStore.unlink(name)
+        finally:
+            shutil.rmtree(made.home, ignore_errors=True)
+        for (kind, metric), values in found.items():
+            _note(taken, f"{kind}/{sets}", "shmstore", metric, "ms", values)
+
+
+def _opened(name: str, folder: Path, made: fake_log.Fake) -> list[tuple[tuple[str, str], float]]:
+    """Put a store together again from its home, find in it, and become its producer; return the seconds of each."""
+    found: list[tuple[tuple[str, str], float]] = []
+
+    def take(kind: str, metric: str, act: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.perf_counter()
+        result = act(*arguments)
+        found.append(((kind, metric), time.perf_counter() - began))
+        return result
+
+    store = take("open", "attach", lambda: EventStore.attach(name, state=folder))
+    with store:
+        middle = made.transactions // 3
+        starts = (
+            ("time", datetime.fromtimestamp(made.time_of(middle) / 1000, UTC)),
+            ("position", made.position_of(middle)),
+            ("gtid", Position("", 0, made.position_of(middle).gtids)),
+        )
+        for metric, start in starts:
+            sequence = take("find", metric, store.find, start)
+            wanted = made.last_of(middle - 1) + 1 if metric == "time" else made.last_of(middle) + 1
+            if sequence != wanted:
+                raise RuntimeError(f"{start} was found at {sequence}, not {wanted}")
+        reader = store.subscribe("reader", start="earliest")
+        take("open", "first event", lambda: bytes(reader.get(limit_events=1).raw[:1]))
+        reader.close()
+        store.unsubscribe("reader")
+        take("open", "claim", store.claim)
+    return found
+
+
+# ---------------------------------------------------------------- peers
+
+
+def _peers(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    if not (measure.wanted("produce") or measure.wanted("consume")):
+        return
+    events = int(2_000_000 * scale)
+    for subject in log_peers.ALL:
+        found: dict[str, list[tuple[float, float]]] = {"produce": [], "consume": []}
+        try:
+            for _ in range(runs):
+                for case, values in log_peers.moved(subject, folder, events).items():
+                    found[case].append(values)
+        except ImportError as error:
+            measure.say(f"log {subject.name}: left out, {error}")
+            continue
+        for case, both in found.items():
+            if measure.wanted(case):
+                _note(taken, case, subject.name, "throughput", "events/s", [rate for rate, _ in both])
+                _note(taken, case, subject.name, "cpu", "s/M events", [used for _, used in both])
+
+
+# ---------------------------------------------------------------- memory
+
+
+def _memory(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+    """Peak of a reader that reads all of a log, and of one that keeps up with the producer; each is the reader's process alone."""
+    if not measure.wanted("memory"):
+        return
+    events = int(4_000_000 * scale)
+    for case, behind in (("memory/behind", True), ("memory/keeping up", False)):
+        peaks = [_peaks(folder, events, behind) for _ in range(min(runs, 2))]
+        _note(taken, case, "shmstore", "resident", "MB", [both[0] for both in peaks])
+        _note(taken, case, "shmstore", "own", "MB", [both[1] for both in peaks])
+
+
+def _peaks(folder: Path, events: int, behind: bool) -> list[float]:
+    """Peak MB of the reader: with what of files is mapped, and without."""
+    blob, slots = _encoded(1000)
+    with _store(folder) as store:
+        for _ in range(events // 1000 if behind else 0):
+            store.put_encoded(blob, slots)
+        peaks = [0.0, 0.0]
+        command = [sys.executable, "-c", _READER, store.name, str(folder), str(events)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has subscribed
+            left = 0 if behind else events // 1000
+            while process.poll() is None:
+                for i, counted in enumerate((memory.ALL, memory.OWN)):
+                    peaks[i] = max(peaks[i], memory.resident(process.pid, counted))
+                for _ in range(min(left, 5)):
+                    store.put_encoded(blob, slots)
+                left -= 5
+                time.sleep(0.002)
+        if process.returncode:
+            raise RuntimeError("the reader failed")
+        return peaks
