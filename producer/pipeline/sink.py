@@ -178,7 +178,7 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
             try:
                 return work(store)
             except StoreClosed:
-                if not store.segment.home or store.segment.removed:  # without a log, or removed by `shmstore rm`
+                if not store.segment.home or store.segment.linked or store.removed:  # without a log, or by `shmstore rm`
                     raise
                 log.warning(
                     "the memory of store %r was removed by somebody: putting it together again from %s",

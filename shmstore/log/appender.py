@@ -283,7 +283,9 @@ class Appender:
         current.blocks += 1
         words[LOGGED] = last
         fence()  # LOGGED, before the looks at who waits for it
-        if words[ACK_WANTED] <= last:  # the producer takes its wish back itself: taken back here, it could be the next one already
+        if (
+            words[ACK_WANTED] <= last
+        ):  # the producer takes its wish back itself: taken back here, it could be the next one already
             self._freed.notify()
         if words[SYNC_WANTED] > logged:
             self._keeper.notify()

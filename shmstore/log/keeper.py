@@ -26,10 +26,10 @@ from typing import Final, NamedTuple, Protocol
 from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
-from shmstore.log.files import LogFiles, remove_sets
+from shmstore.log.files import LogFiles, SetStat, remove_sets
 from shmstore.log.home import AppendLock, log_folder
 from shmstore.log.recovery import Tail, recover
-from shmstore.memory.layout import StoreFlag, header_word, subscription_word
+from shmstore.memory.layout import StoreFlag, StoreState, header_word, subscription_word
 from shmstore.memory.segment import Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring import overflow
@@ -140,6 +140,7 @@ class Keeper:
         except BaseException:
             self._drop()
             raise
+        self._note()
         for name, run in (("log-append", _appending), ("log-keep", _keeping)):
             thread = threading.Thread(
                 target=run, args=(weakref.ref(self), self._stopping, self._condition), name=name, daemon=True
@@ -176,15 +177,20 @@ class Keeper:
             self._appender.stop()
             self._condition.notify()
 
-    @property
-    def removed(self) -> bool:
-        """True where somebody removed the store: nothing of it is appended any more, and its home is free."""
-        return self._segment.removed
+    def is_wanted(self) -> bool:
+        """False where the store is not there any more: somebody else may want to append to its home then."""
+        return self._segment.look()
 
     def finish(self) -> None:
-        """End from within the keeping thread."""
-        self._stopping.set()
-        self._appender.stop()
+        """End, from within the keeping thread. What was put before the memory was taken away is appended and on disk then."""
+        if self._words[header_word("state")] == StoreState.UNLINKED:
+            until = time.monotonic() + PATIENCE
+            while self._words[SYNCED] < self._words[PUT] and time.monotonic() < until:
+                self._words[SYNC_WANTED] = max(self._words[SYNC_WANTED], self._words[PUT])
+                self._awake.notify()
+                self.keep()
+                time.sleep(0.001)
+        self._end()
         self._threads[0].join(PATIENCE)
         self._drop()
 
@@ -196,6 +202,9 @@ class Keeper:
     def _drop(self) -> None:
         if any(thread.is_alive() for thread in self._threads[:1]):
             return  # a write that the disk does not answer: its descriptors must not become another file's
+        self._release()
+
+    def _release(self) -> None:
         for files in (self._current, self._next, self._retired and Files(*self._retired[0])):
             if files is not None:
                 files.close()
@@ -208,7 +217,7 @@ class Keeper:
     def __del__(self) -> None:
         if hasattr(self, "_stopping"):
             self._end()
-            self._drop()
+            self._release()  # no thread is in here: each holds this while it is
 
     # ---------------------------------------------------------------- what the appender cannot do
 
@@ -342,9 +351,8 @@ class Keeper:
 
     def _make_space(self) -> bool:
         """Remove the oldest sets until another one fits into the log's size; False where a reader needs what would have to go."""
-        sets = self.files.sets()
+        sets = self._note()
         used = sum(each.bytes for each in sets)
-        self._note(sets[0].first_ms if sets else 0, used)
         evicts = bool(self._segment.flags & StoreFlag.EVICT)
         while used + self._file_bytes > self._size and len(sets) > 1:
             oldest = sets.pop(0)
@@ -378,15 +386,18 @@ class Keeper:
         if now - self._aged < min(10.0, max(self._keep / 10, 1.0)):
             return
         self._aged = now
-        sets = self.files.sets()
+        sets = self._note()
         while len(sets) > 1 and _written(sets[0].path) < now - self._keep:
             if self._subscriptions.let_go(sets[0].last, evict=False) is None:
                 break
             remove_sets(self._folder, [sets.pop(0).first])
-        self._note(sets[0].first_ms if sets else 0, sum(each.bytes for each in sets))
 
-    def _note(self, oldest_ms: int, used: int) -> None:
-        self._words[LOG_OLDEST_MS], self._words[LOG_BYTES] = oldest_ms, used
+    def _note(self) -> list[SetStat]:
+        """Say how large the log is and how old; return its sets, the oldest first."""
+        sets = self.files.sets()
+        self._words[LOG_OLDEST_MS] = sets[0].first_ms if sets else 0
+        self._words[LOG_BYTES] = sum(each.bytes for each in sets)
+        return sets
 
 
 _KINDS: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
@@ -428,7 +439,7 @@ def _keeping(keeper: weakref.ref[Keeper], stopping: threading.Event, condition: 
         this = keeper()
         if this is None:
             return
-        if this.removed:
+        if not this.is_wanted():
             this.finish()
             return
         seconds = this.keep()

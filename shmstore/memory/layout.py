@@ -71,10 +71,12 @@ class SlotFlag(IntFlag):
 
 
 class StoreState(IntEnum):
-    """Life of a segment. REMOVED tells those still attached that the name is gone."""
+    """Life of a segment. REMOVED tells those still attached that somebody removed the store, UNLINKED that the file is not there any more,
+    by whatever hand: a store with a log is put together again then."""
 
     LIVE = 1
     REMOVED = 2
+    UNLINKED = 3
 
 
 class SubscriptionState(IntEnum):

@@ -98,8 +98,18 @@ class Segment:
 
     @property
     def removed(self) -> bool:
-        """True when somebody unlinked this store."""
+        """True when this store was removed, or its file taken away and somebody noticed."""
         return self.words[header_word("state")] != StoreState.LIVE
+
+    def look(self) -> bool:
+        """True while the store is there. Whoever first finds that its file is not says so to all who are attached."""
+        if self.removed:
+            return False
+        if self.linked:
+            return True
+        if not self._fixed.readonly:
+            self.words[header_word("state")] = StoreState.UNLINKED
+        return False
 
     def read_text(self, field: str, entry: int | None = None) -> str:
         """Text of a header field, or of a field of subscription entry `entry`."""
@@ -113,11 +123,13 @@ class Segment:
 
     @property
     def linked(self) -> bool:
-        """True while the name leads to this segment."""
+        """True while the name leads to this segment, or that cannot be seen."""
         try:
             there = os.stat(self.where)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            return True
         here = os.fstat(self.fd)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 

@@ -61,7 +61,7 @@ class Backpressure:
             writer.refresh(n, size)
             if writer.fits(n, size):
                 break
-            if self._segment.removed or not self._segment.linked:
+            if not self._segment.look():
                 raise StoreClosed(f"store {self._segment.name!r} was removed: attach again, or create it again")
             self._wake(
                 armed_readers(self._segment.views, everyone=True)

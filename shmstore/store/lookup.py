@@ -364,9 +364,16 @@ def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
     if not has_log(segment):
         points = ack_points(segment, max(views.first, put - views.slot_count + 2), sequence)
         return points[0] if points else None
-    known, slots = _slots(segment, oldest_kept(views), put)
-    slots = slots[: max(0, sequence - known + 1)]
-    found = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
-    if len(found):
-        return known + int(found[-1])
-    return search.ack_point_until(segment.log, min(sequence, known - 1))
+    oldest, behind, most = oldest_kept(views), sequence + 1, 256
+    while behind > oldest:  # from the end, where one mostly is
+        known, slots = _slots(segment, max(oldest, behind - most), behind - 1)
+        if known >= behind:
+            break  # it has left the ring
+        found = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+        if len(found):
+            return known + int(found[-1])
+        if known > behind - most:
+            behind = known
+            break
+        behind, most = known, most * 4
+    return search.ack_point_until(segment.log, behind - 1)

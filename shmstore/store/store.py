@@ -105,10 +105,10 @@ class EventStore(StoreView):
         `log_keep` seconds after they were put, events that all subscriptions have acked go; earlier where the log has `log_size` bytes.
         What some subscription has not acked stays; at `log_size` `lag` decides. With ``log=False`` the store is the ring alone.
 
-        `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the room for their payloads (in
+        `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the space for their payloads (in
         ITEMSIZE mode, too: it is memory). `lag` says what happens to a subscription that is as far behind as the log is large (without
-        a log: as the ring): "block", the producer waits for it, or "evict", it is let go `evict_after` seconds later. `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is
-        on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
+        a log: as the ring): "block", the producer waits for it, or "evict", it is let go `evict_after` seconds later. `path` puts the
+        segment into a file on disk. `checksum` adds a crc32 to every event; it is on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
         """
         options = checked(
             capacity=capacity,
@@ -338,7 +338,7 @@ class EventStore(StoreView):
     def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
         """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
         self._check_open()  # a producer that has nothing to put learns here that the store is gone
-        if not self.segment.linked:  # by somebody who does not know what it was: `rm`, or logind at the end of a session
+        if not self.segment.look():  # by somebody who does not know what it was: `rm`, or logind at the end of a session
             raise self._removed()
         if not self._producer.held:
             raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")

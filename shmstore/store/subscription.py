@@ -275,7 +275,7 @@ class Subscription:
             )
         if state != ACTIVE:
             raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")
-        if self._segment.removed or not self._segment.linked:
+        if not self._segment.look():
             raise StoreClosed(f"store {self.store.name!r} was removed: attach again, or create it again")
 
     def _checked(self, batch: Batch) -> Batch:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shmstore.errors import StoreClosed
 from shmstore.event import Event, Position
 from shmstore.memory import segment
-from shmstore.memory.layout import BatchMode, StoreFlag
+from shmstore.memory.layout import BatchMode, StoreFlag, StoreState, header_word
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import PUT, Cursor, cursor_at, oldest_kept
 from shmstore.start_position import Start
@@ -72,6 +72,11 @@ class StoreView:
     def name(self) -> str:
         """The store's name."""
         return self.segment.name
+
+    @property
+    def removed(self) -> bool:
+        """True where somebody removed the store, as `shmstore rm` does; not where its memory was taken away and only its log is left."""
+        return self._words[header_word("state")] == StoreState.REMOVED
 
     @property
     def epoch(self) -> int:
@@ -221,4 +226,4 @@ class StoreView:
             raise self._removed()
 
     def _removed(self) -> StoreClosed:
-        return StoreClosed(f"store {self.name!r} was removed: create it anew, or attach to its successor")
+        return StoreClosed(f"store {self.name!r} was removed: attach again, or create it again")

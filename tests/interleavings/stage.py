@@ -211,6 +211,7 @@ class Stage:
         self.fd, self.mode, self.gid = -1, 0o600, -1
         self.created_ms, self.sizes = 0, sizes(512, 4096)
         self.home, self.log, self.linked = "", None, True
+        self.look = lambda: not self.removed
         for entry in range(1, readers + 1):
             self.write_text("name", f"s{entry}", entry)
         for word in (PUT, FLOOR, OVERSIZED):

@@ -256,13 +256,17 @@ def test_what_somebody_needs_holds_the_producer_at_the_bound(name: str) -> None:
         assert slow.ack_cursor.sequence >= store.oldest - 1
 
 
+def read_all(reader: Subscription) -> None:
+    while batch := reader.get(timeout=0):
+        reader.ack(batch)
+
+
 def test_a_reader_behind_the_bound_is_let_go_with_evict(name: str) -> None:
     """With lag=evict the producer goes on, and the reader hears of it."""
     with small(name, lag="evict", evict_after=0.2) as store, store.subscribe("slow") as slow:
         blocks_of(store, 40)
         with pytest.raises(SubscriptionLost):
-            while batch := slow.get(timeout=0):
-                slow.ack(batch)
+            read_all(slow)
         slow.close()
         assert store.seek("slow", "earliest") == store.oldest - 1
         with store.subscribe("slow") as again:
@@ -342,14 +346,16 @@ def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
     thread.start()
     attached.wait(10)
     reboot(name)
+    store.put(b"late")  # to memory that nobody else has any more; the log gets it all the same
     with pytest.raises(StoreClosed, match="removed"):
         store.heartbeat()
+    with pytest.raises(StoreClosed, match="removed"):
+        store.put(b"later")
     with pytest.raises(StoreClosed, match="removed"):
         reader.get(timeout=20)
     thread.join(20)
     assert heard
     assert heard[0] < 5
-    store.put(b"late")  # to memory that nobody else has any more; the log gets it all the same
     reader.close()
     store.close()
     with EventStore.attach(name) as store:
