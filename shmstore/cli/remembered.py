@@ -35,15 +35,17 @@ class RememberedStore(NamedTuple):
 
 
 def remembered(state: str | os.PathLike[str] | None = None) -> list[str]:
-    """Names of the stores with a log whose homes are in the folder `state`, sorted. Raises `StoreError` where it cannot be read."""
+    """Names of the stores with a log whose homes are in the folder `state`, as far as this user may see them, sorted.
+
+    Raises `StoreError` where the disk cannot be read."""
     folder = Path(state or state_directory())
     try:
         names = os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return []
     except OSError as error:
         raise refused(f"the state in {folder} cannot be read", error, "let this user read it") from error
-    return sorted(name for name in names if _is_name(name) and homes.has_log(folder / name))
+    return sorted(name for name in names if _is_name(name) and os.path.exists(homes.log_folder(folder / name) / "store.json"))
 
 
 def _is_name(name: str) -> bool:
