@@ -225,9 +225,11 @@ class Keeper:
         """Run the appender until something is to be done that it cannot do, and do it; return the seconds to wait then."""
         code = self._appender.run(IDLE_SECONDS)
         if code == OVERSIZED_NEXT:
+            before = self._words[LOGGED]
             try:
-                payload = overflow.read(self._segment, self._words[LOGGED] + 1)
+                payload = overflow.read(self._segment, before + 1)
                 code = self._appender.append_oversized(payload)
+                overflow.free(self._segment, before)
             except OSError as error:
                 code = error.errno or errno.EIO
         if code == DAMAGED:

@@ -105,7 +105,7 @@ def _copied(segment: Segment, first: int, last: int) -> Content | None:
         copy = Batch(segment, first, last, -1).copy()
         found = Content(first, last, copy.raw, copy.ends, copy.slots, copy.rows)
     except StoreCorrupt:
-        if segment.words[FLOOR] < first:
+        if segment.words[FLOOR] < first and segment.words[LOGGED] < last:  # an oversized event's segment goes when the log has it
             raise
         return None
     fence()  # the copy, before the look at how far the producer may have overwritten

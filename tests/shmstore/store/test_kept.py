@@ -32,6 +32,7 @@ from shmstore.log import home as homes
 from shmstore.log.files import LogFiles
 from shmstore.memory.layout import header_word
 from shmstore.ring.cursors import FLOOR, LOGGED
+from shmstore.ring.overflow import overflows
 from tests.shmstore.samples import FILE, ddl, position
 
 COMPILED = shmstore.memory.mapping.COMPILED
@@ -293,7 +294,8 @@ def test_oversized_events_go_through_the_log(name: str) -> None:
             store.put(b"before")
             store.put(one, timeout=20)
         assert taken(reader, 6, limit_events=1) == [one for each in big for one in (b"before", each)]
-        store.sync()
+        wait_for(lambda: overflows(store.segment) == [])
+        assert store.check() == []
         store.put(b"last", timeout=20)
         store.sync()
     reboot(name)
