@@ -485,6 +485,10 @@ class EventStore(StoreView):
         """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
         self._check_open()
         self._freeing(self._table.clear)
+        if self.segment.home:
+            synced = self.sync()  # no durable ack is ahead of the disk
+            for each in self.subscriptions():
+                self._durable(each.name).save(Checkpoint(NOWHERE, self.epoch, min(each.ack.sequence, synced)))
 
     def _freeing(self, change: Callable[[], None]) -> None:
         """Change the table, then free what nobody holds any more."""

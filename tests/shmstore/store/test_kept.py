@@ -193,6 +193,17 @@ def test_a_subscription_is_durable_from_the_start(name: str) -> None:
         assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": -1, "b": 2}
 
 
+def test_what_was_cleared_does_not_come_back_with_a_reboot(name: str) -> None:
+    """`clear` is as durable as an ack, for subscriptions that nobody reads, too."""
+    with EventStore.create(name, capacity=16) as store:
+        store.put([payload(k) for k in range(5)])
+        store.subscribe("a").close()
+        store.clear()
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": 4}
+
+
 def test_no_durable_ack_is_ahead_of_the_disk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nothing is synced no ack becomes durable; what was acked is given again after a crash of the host, not lost."""
     with EventStore.create(name, capacity=64) as store:
