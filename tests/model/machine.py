@@ -512,4 +512,6 @@ PHASES = [Phase.explicit, Phase.generate, Phase.target, Phase.shrink]  # not the
 
 def run(machine: type[Machine], profile: str, seed: int) -> None:
     """Drive the machine through random histories."""
-    run_state_machine_as_test(seeded(seed)(machine), settings=settings(settings.get_profile(profile), phases=PHASES[: 3 if machine.log else 4]))
+    run_state_machine_as_test(
+        seeded(seed)(machine), settings=settings(settings.get_profile(profile), phases=PHASES[: 3 if machine.log else 4])
+    )

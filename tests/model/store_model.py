@@ -17,7 +17,8 @@ class Stored:
 
 @dataclass(slots=True)
 class Reader:
-    """A subscription: everything up to `ack` is done, up to `get` is out. `seen` is where put stood when it last looked.
+    """A subscription: everything up to `ack` is done, up to `get` is out. `seen` is where put stood when it last looked. Of a store with
+    a log everything up to `durable` stays done, whatever happens.
 
     A reader looks again only when it has got all it knows of, or when it waits.
     """
@@ -26,13 +27,14 @@ class Reader:
     get: int
     seen: int
     open: bool = True
+    durable: int = -1
 
 
 class StoreModel:
     """All that was ever put, and where everybody stands. Sequences are indexes into the list, plus `first`."""
 
-    def __init__(self, capacity: int, limit: int, *, ddl_isolation: bool, first: int = 0) -> None:
-        self.capacity, self.limit, self.ddl_isolation, self.first = capacity, limit, ddl_isolation, first
+    def __init__(self, capacity: int, limit: int, *, ddl_isolation: bool, first: int = 0, log: bool = False) -> None:
+        self.capacity, self.limit, self.ddl_isolation, self.first, self.log = capacity, limit, ddl_isolation, first, log
         self.events: list[Stored] = []
         self.readers: dict[str, Reader] = {}
         self.stand_in = first - 1  # what is acked while nobody is subscribed
@@ -44,6 +46,11 @@ class StoreModel:
     @property
     def acked(self) -> int:
         return min((reader.ack for reader in self.readers.values()), default=self.stand_in)
+
+    @property
+    def oldest(self) -> int:
+        """What can still be read: with a log all that was ever put, without one what somebody has not acked."""
+        return self.first if self.log else self.acked + 1
 
     def at(self, sequence: int) -> Stored:
         return self.events[sequence - self.first]
@@ -57,6 +64,8 @@ class StoreModel:
         return len(events) <= self.capacity and sum(event.charge for event in events) <= self.limit
 
     def fits(self, events: list[Stored]) -> bool:
+        if self.log:
+            return True  # as soon as the log has what is in the ring
         held = self.run(self.acked + 1, self.newest)
         count, size = len(held) + len(events), sum(event.charge for event in (*held, *events))
         return count <= self.capacity and size <= self.limit
@@ -67,7 +76,7 @@ class StoreModel:
     # ------------------------------------------------------------ subscriptions
 
     def subscribe(self, name: str, ack: int) -> None:
-        self.readers[name] = Reader(ack, ack, ack)
+        self.readers[name] = Reader(ack, ack, ack, durable=ack)
 
     def unsubscribe(self, name: str, wish: int) -> None:
         """`wish`: the ack that the producer waits for in vain."""
