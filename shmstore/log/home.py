@@ -51,17 +51,24 @@ def has_log(home: str | os.PathLike[str]) -> bool:
 
 
 def make(home: str | os.PathLike[str], mode: int, gid: int) -> None:
-    """Make the folders of a home, for those who may use a store of that `mode` and group (-1: the creator's own).
+    """Make the folders of a home, for those who may use a store of that `mode` and group (-1: the creator's own), whatever the umask.
 
     Raises `StoreError` where the disk refuses.
     """
     folder = log_folder(home)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if mode != 0o600:
-            for each in (Path(home), folder):
-                os.chown(each, -1, gid)
-                os.chmod(each, 0o2770 if mode == 0o660 else 0o2750)  # what is made in it belongs to the group, too
+        os.chmod(folder, 0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if mode != 0o600:
+                os.fchown(lock, -1, gid)
+                os.fchmod(lock, mode)
+                for each in (Path(home), folder):
+                    os.chown(each, -1, gid)
+                    os.chmod(each, 0o2770 if mode == 0o660 else 0o2750)  # what is made in it belongs to the group, too
+        finally:
+            os.close(lock)
     except OSError as error:
         raise refused(f"the home {home} of a store cannot be made", error, "name another folder with SHMSTORE_STATE") from error
 
@@ -150,7 +157,7 @@ class AppendLock:
         path = log_folder(home) / "lock"
         until = time.monotonic() + timeout
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise refused(f"the log in {path.parent} cannot be written", error, "let this user write there") from error
         try:

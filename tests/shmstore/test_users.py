@@ -117,3 +117,54 @@ def test_a_member_of_the_group_locks_nobody_out(user, name, either_way):
     owner = user(OWNER, OWNER, PUTS)
     assert owner.hears() == "done"
     assert member.hears() == "done"
+
+
+REMEMBERS = """
+os.umask(0o022)
+with EventStore.create(name, mode=0o660, group=group, capacity=16, memory_unit=64) as store:
+    for k in range(100):
+        store.put(b"%d" % k)
+say("put")
+"""
+FINDS = """
+os.umask(0o022)
+with EventStore.attach(name) as store, store.subscribe(f"of {user}".replace(" ", "-")) as mine:
+    say(str(len(mine.get())))
+    heard()
+    say(str(store.put(b"more")))
+"""
+
+
+def test_a_group_shares_a_log(user, name, tmp_path_factory, monkeypatch):
+    """Any member of the group puts a store together again from its home, reads and puts, whatever the umask; nobody else can look in."""
+    state = tmp_path_factory.mktemp("state")
+    for folder in (state, *state.parents[:3]):
+        folder.chmod(0o755)
+    monkeypatch.setenv("SHMSTORE_STATE", str(state))
+    state.chmod(0o777)
+    assert user(OWNER, GROUP, REMEMBERS).hears() == "put"
+    for put, who in ((100, MEMBER), (101, OWNER)):
+        with EventStore.attach(name) as store:
+            where = store.segment.where
+        os.unlink(where)
+        reader = user(who, GROUP, FINDS)
+        assert reader.hears() == str(put)
+        reader.tell()
+        assert reader.hears() == str(put)
+        reader.process.wait()
+    assert {oct(path.stat().st_mode & 0o007) for path in (state / name).rglob("*") if path.parent.name == "log"} == {"0o0"}
+    EventStore.unlink(name, log=True)
+
+
+def test_a_log_is_its_owners_alone(name, tmp_path, monkeypatch):
+    """Without a group nobody but the owner may look into the log's folder, whatever the umask."""
+    monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))
+    before = os.umask(0o022)
+    try:
+        with EventStore.create(name) as store:
+            store.put(b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / name / "log").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / name / "log").iterdir()} == {0}
+    EventStore.unlink(name, log=True)
