@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from shmstore.atomic_file import replace
-from shmstore.errors import LayoutMismatch, StoreError, StoreNotFound, refused
+from shmstore.errors import LayoutMismatch, ProducerInUse, StoreError, StoreNotFound, refused
 from shmstore.event import Position
 from shmstore.memory.create_options import Options
 from shmstore.memory.layout import BatchMode, StoreFlag
@@ -153,7 +153,7 @@ class AppendLock:
 
     @classmethod
     def take(cls, home: str | os.PathLike[str], timeout: float) -> Self:
-        """Take it, waiting `timeout` seconds for another to go. Raises `StoreError`."""
+        """Take it, waiting `timeout` seconds for another to go. Raises `ProducerInUse`, and `StoreError` where the disk refuses."""
         path = log_folder(home) / "lock"
         until = time.monotonic() + timeout
         try:
@@ -167,7 +167,7 @@ class AppendLock:
                     return cls(fd)
                 except (BlockingIOError, PermissionError):
                     if time.monotonic() >= until:
-                        raise StoreError(
+                        raise ProducerInUse(
                             f"another process appends to the log in {path.parent} (`fuser {path}` shows which): stop it first"
                         ) from None
                     time.sleep(SUSPENSION)

@@ -11,13 +11,14 @@ import logging
 import os
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.errors import StoreExists, StoreNotFound
+from shmstore.errors import ProducerInUse, StoreExists, StoreNotFound
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles
 from shmstore.log.home import Identity
@@ -151,11 +152,20 @@ def restored(name: str, home: str, *, path: str | None = None) -> Segment:
     """
     identity = homes.read(home)
     folder = homes.log_folder(home)
-    with homes.AppendLock.take(home, PATIENCE):
+    until = time.monotonic() + PATIENCE
+    while True:
         try:
+            lock = homes.AppendLock.take(home, 0.0)
+            break
+        except ProducerInUse:  # who has it may have put the store together meanwhile, and append to it for good
+            with suppress(StoreNotFound):
+                return segment.attach(name, path=path)
+            if time.monotonic() >= until:
+                raise
+            time.sleep(homes.SUSPENSION)
+    with lock:
+        with suppress(StoreNotFound):
             return segment.attach(name, path=path)
-        except StoreNotFound:
-            pass
         tail = recover(folder, identity.epoch, identity.options.first)
         report_cut(name, tail)
         files = LogFiles(folder, identity.epoch, lambda: tail.last)

@@ -75,6 +75,21 @@ def taken(reader: Subscription, count: int, **limits: int) -> list[bytes]:
     return found
 
 
+def test_who_attaches_while_another_puts_the_store_together_and_goes_on_appending(name: str) -> None:
+    """After a reboot all start at once: one that comes second finds the store, though the first, the producer, keeps the log's lock."""
+    memory = f"/dev/shm/shmstore.{name}"
+    with EventStore.create(name, capacity=16) as store:
+        store.put(payload(0))
+        os.rename(memory, f"{memory}.aside")
+        late: list[int] = []
+        thread = threading.Thread(target=lambda: late.append(EventStore.attach(name).newest))
+        thread.start()
+        time.sleep(0.3)  # it waits for the lock
+        os.rename(f"{memory}.aside", memory)
+        thread.join(3)
+        assert late == [0]
+
+
 def test_a_reader_that_is_slow_reads_on_in_the_log_and_holds_nobody_up(name: str) -> None:
     """A ring of 16 events takes 5,000 while a subscription has read none of them; it then gets them all, in order, limits kept."""
     with EventStore.create(name, capacity=16) as store, store.subscribe("slow") as slow, store.subscribe("fast") as fast:
