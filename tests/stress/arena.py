@@ -15,7 +15,8 @@ import time
 from random import Random
 from typing import Any
 
-from shmstore import EventStore, ShmStoreError, SubscriptionInUse
+from shmstore import CheckpointFile, EventStore, ShmStoreError, SubscriptionInUse
+from shmstore.log import format as log_format
 from shmstore.memory import mapping
 
 
@@ -37,9 +38,14 @@ def patiently(what: Any, *, error: type[ShmStoreError], seconds: float = 30) -> 
             time.sleep(0.002)
 
 
-def produce(name: str, seed: int, total: int, hurry: float) -> None:
-    """Put events from the first that is missing on. What is there is known from the store alone: newest + 1."""
+def produce(name: str, seed: int, total: int, hurry: float, sets: tuple[int, int] | None = None) -> None:
+    """Put events from the first that is missing on. What is there is known from the store alone: newest + 1.
+
+    `sets` says how many bytes and events a set of the log has: few, so that a test goes through many.
+    """
     rng = Random(os.getpid())
+    if sets is not None:
+        log_format.file_bytes, log_format.file_slots = (lambda size, n=n: n for n in sets)  # type: ignore[misc]
     with EventStore.attach(name) as store:
         patiently(store.claim, error=ShmStoreError)
         i = store.newest + 1
@@ -55,8 +61,11 @@ def produce(name: str, seed: int, total: int, hurry: float) -> None:
                 time.sleep(rng.random() * hurry)
 
 
-def consume(name: str, subscription: str, seed: int, total: int, log: str, slow: float) -> None:
-    """Read, check, note, ack. A line ``g first last`` says what was processed, before its ack; ``a last``, after it."""
+def consume(name: str, subscription: str, seed: int, total: int, log: str, slow: float, durable: float = 0.0) -> None:
+    """Read, check, note, ack. A line ``g first last`` says what was processed, before its ack; ``a last``, after it.
+
+    In a store with a log, ``d last`` says what is acked for good; `durable` is how likely that is asked for.
+    """
     rng = Random(os.getpid())
     with EventStore.attach(name) as store:
         reader = patiently(lambda: store.subscribe(subscription), error=SubscriptionInUse)
@@ -79,6 +88,12 @@ def consume(name: str, subscription: str, seed: int, total: int, log: str, slow:
             os.write(out, b"g %d %d\n" % (batch.first, batch.last))
             reader.ack(batch)
             os.write(out, b"a %d\n" % batch.last)
+            if rng.random() < durable:
+                store.sync(batch.last)
+                reader.save_checkpoint()
+                saved = CheckpointFile(None, name, subscription).load()
+                os.write(out, b"d %d\n" % (-1 if saved is None else saved.sequence))
+                os.fsync(out)
             if slow:
                 time.sleep(rng.random() * slow)
 
