@@ -99,7 +99,9 @@ def metrics() -> str:
     stream = made(StreamStat, heard_ms=1, purge_ms=1)
     position = Position("binlog.000001", 4)
     texts = {"name": "s", "source": "s", "batch_mode": "MEMSIZE", "lag": "block"}
-    stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=made(LogStat))
+    stat = made(
+        StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=made(LogStat)
+    )
     text = prometheus([stat])
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     found = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)

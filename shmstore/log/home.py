@@ -28,7 +28,8 @@ _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
 class Identity(NamedTuple):
-    """What a store is, whatever becomes of its memory. `start` is where the producer of its first event began to read, "" and 0 at first."""
+    """What a store is, whatever becomes of its memory. `start` is where the producer of its first event began to read, "" and 0 at first;
+    `path` is the file of its memory, None for shared memory."""
 
     name: str
     epoch: int
@@ -36,6 +37,7 @@ class Identity(NamedTuple):
     mode: int
     gid: int
     created_ms: int
+    path: str | None = None
     start_file: str = ""
     start_offset: int = 0
 

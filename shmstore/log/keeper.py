@@ -356,7 +356,8 @@ class Keeper:
         sets = self._note()
         used = sum(each.bytes for each in sets)
         evicts = bool(self._segment.flags & StoreFlag.EVICT)
-        while used + self._file_bytes > self._size and len(sets) > 1:
+        spared = self._newest(sets)
+        while used + self._file_bytes > self._size and len(sets) > spared:
             oldest = sets.pop(0)
             patience = (
                 self._segment.evict_after - (time.monotonic() - self._bound_since)
@@ -389,10 +390,15 @@ class Keeper:
             return
         self._aged = now
         sets = self._note()
-        while len(sets) > 1 and _written(sets[0].path) < now - self._keep:
+        spared = self._newest(sets)
+        while len(sets) > spared and _written(sets[0].path) < now - self._keep:
             if self._subscriptions.let_go(sets[0].last, evict=False) is None:
                 break
             remove_sets(self._folder, [sets.pop(0).first])
+
+    def _newest(self, sets: list[SetStat]) -> int:
+        """How many sets stay in any case: so many that one of them is on disk, by which recovery knows where the log was."""
+        return 1 if sets and self._words[SYNCED] >= sets[-1].first else 2
 
     def _note(self) -> list[SetStat]:
         """Say how large the log is and how old; return its sets, the oldest first."""

@@ -28,6 +28,7 @@ class Checkpoint(NamedTuple):
     position: Position
     epoch: int
     sequence: int
+    lost: bool = False  # of a store with a log: evicted
 
 
 def state_directory() -> Path:
@@ -55,7 +56,7 @@ class CheckpointFile:
         try:
             value = json.loads(self.path.read_text())
             position = Position(str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"]))
-            return Checkpoint(position, int(value["epoch"]), int(value["sequence"]))
+            return Checkpoint(position, int(value["epoch"]), int(value["sequence"]), bool(value.get("lost", False)))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -68,7 +69,8 @@ class CheckpointFile:
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint: after a crash at any point it is the old one or the new one, whole. Raises `StoreError`."""
         position = checkpoint.position
-        text = json.dumps({**position._asdict(), "epoch": checkpoint.epoch, "sequence": checkpoint.sequence})
+        value = {**position._asdict(), "epoch": checkpoint.epoch, "sequence": checkpoint.sequence}
+        text = json.dumps(value | {"lost": True} if checkpoint.lost else value)
         replace(self.path, lambda at: at.write_text(text), "checkpoint", "name another folder with SHMSTORE_STATE")
 
     def remove(self) -> None:

@@ -102,13 +102,16 @@ def attached(
         found = segment.attach(name, path=path, read_only=read_only)
     except StoreNotFound as missing:
         home = home_of(name, state)
-        if not restore or not homes.has_log(home):
+        if not homes.has_log(home):
             raise
+        path = path or homes.read(home).path  # the home knows where the memory of a store in a file is
         try:
+            found = segment.attach(name, path=path, read_only=read_only)
+        except StoreNotFound:
+            if not restore:
+                raise missing from None
             restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
-        except OSError as error:
-            raise StoreNotFound(f"{missing}; its home {home} could not be read: {error}") from error
-        found = segment.attach(name, path=path, read_only=read_only)
+            found = segment.attach(name, path=path, read_only=read_only)
     return with_log(found)
 
 
@@ -126,7 +129,12 @@ def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mo
     def fill(fd: int, sizes: layout.Sizes) -> None:
         gid = os.fstat(fd).st_gid
         homes.make(home, mode, gid)
-        homes.write(home, Identity(name, epoch, options, mode, gid, time.time_ns() // 1_000_000))
+        homes.write(
+            home,
+            Identity(
+                name, epoch, options, mode, gid, time.time_ns() // 1_000_000, None if path is None else os.path.abspath(path)
+            ),
+        )
 
     try:
         return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
@@ -222,13 +230,13 @@ def _fill_table(table: NDArray[np.void], home: str, epoch: int, oldest: int, las
         if saved.epoch != epoch:
             continue  # of an earlier store of that name
         entry += 1
-        ack = min(saved.sequence, last)
-        lost = ack < oldest - 1
+        # Retention lets go of nothing that was not acked, so a durable ack before the oldest event is one that came later to the disk.
+        ack = min(max(saved.sequence, oldest - 1), last)
         table["name"][entry] = name.encode()
         table["generation"][entry] = 1
         table["created_ms"][entry] = time.time_ns() // 1_000_000
-        table["get"][entry] = table["ack"][entry] = max(ack, oldest - 1) if not lost else ack
-        table["state"][entry] = SubscriptionState.LOST if lost else SubscriptionState.ACTIVE
+        table["get"][entry] = table["ack"][entry] = saved.sequence if saved.lost else ack
+        table["state"][entry] = SubscriptionState.LOST if saved.lost else SubscriptionState.ACTIVE
         if entry == layout.SUBSCRIPTIONS - 1:
             break
     return entry + 1

@@ -107,8 +107,9 @@ class EventStore(StoreView):
 
         `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the space for their payloads (in
         ITEMSIZE mode, too: it is memory). `lag` says what happens to a subscription that is as far behind as the log is large (without
-        a log: as the ring): "block", the producer waits for it, or "evict", it is let go `evict_after` seconds later. `path` puts the
-        segment into a file on disk. `checksum` adds a crc32 to every event; it is on by default with `path`. Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
+        a log: as the ring): "block", the producer waits for it, or "evict", it is let go `evict_after` seconds later.
+        `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is on by default with `path`.
+        Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
         """
         options = checked(
             capacity=capacity,

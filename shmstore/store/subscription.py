@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, SubscriptionLost
+from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, StoreError, SubscriptionLost
 from shmstore.event import Position
 from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
@@ -236,6 +237,9 @@ class Subscription:
                     self._reader.interrupted = False
                     return there > 0
                 words[subscription_word(self.entry, "heartbeat_ms")] = time.time_ns() // 1_000_000
+                if self._kept_in_log and self._saved < self._reader.ack and time.monotonic() - self._saved_at >= self._interval:
+                    with suppress(StoreError):  # the next ack says it
+                        self.save_checkpoint()  # nothing comes, so no ack will
                 began = time.perf_counter()
                 self._condition.wait(left)
                 if time.perf_counter() - began < BUSY:

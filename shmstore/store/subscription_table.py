@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
@@ -33,6 +34,7 @@ from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment, check_name
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, LOG_FIRST, PUT, STATE_OF, WANTED_OF
 from shmstore.start_position import Start, parse_start
+from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.store.lookup import first_wanted
 from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.stats import forgetting
@@ -167,7 +169,7 @@ class SubscriptionTable:
     def let_go(self, last: int, *, evict: bool) -> list[str] | None:
         """Let the log lose what is up to `last`, where every subscription has acked that; with `evict` whoever has not is marked lost.
 
-        Return the names of those; None where somebody needs it still. For the producer of a store with a log.
+        Return the names of those; None where somebody needs it still. For stores with a log.
         """
         words = self._words
         with self.locked():
@@ -180,7 +182,11 @@ class SubscriptionTable:
                 words[WANTED_OF[entry]] = DISARMED
             words[EVICTIONS] += len(late)
             words[LOG_FIRST] = last + 1
-            return [self._segment.read_text("name", entry) for entry in late]
+            names = {self._segment.read_text("name", entry): words[ACK_OF[entry]] for entry in late}
+        home = Path(self._segment.home)
+        for name, ack in names.items():  # or after a reboot it would go on as if nothing were missing
+            CheckpointFile(home.parent, home.name, name).save(Checkpoint(NOWHERE, self._segment.epoch, ack, lost=True))
+        return list(names)
 
     def _known(self, name: str) -> int:
         if entry := self._find(name):

@@ -283,8 +283,8 @@ def test_what_somebody_needs_holds_the_producer_at_the_bound(name: str) -> None:
         assert slow.ack_cursor.sequence >= store.oldest - 1
 
 
-def read_all(reader: Subscription) -> None:
-    while batch := reader.get(timeout=0):
+def read_all(reader: Subscription, timeout: float = 0) -> None:
+    while batch := reader.get(timeout=timeout):
         reader.ack(batch)
 
 
@@ -295,6 +295,11 @@ def test_a_reader_behind_the_bound_is_let_go_with_evict(name: str) -> None:
         with pytest.raises(SubscriptionLost):
             read_all(slow)
         slow.close()
+        store.close()
+        reboot(name)
+    with EventStore.attach(name) as store:
+        with pytest.raises(SubscriptionLost):  # a reboot does not make it whole
+            store.subscribe("slow")
         assert store.seek("slow", "earliest") == store.oldest - 1
         with store.subscribe("slow") as again:
             assert again.get(limit_events=1).first == store.oldest
@@ -353,11 +358,6 @@ def test_a_store_without_a_log_forgets(name: str) -> None:
         EventStore.attach(name)
 
 
-def read_on(reader: Subscription) -> None:
-    while reader.get(timeout=20):
-        pass
-
-
 def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
     """Whoever waits, and a producer's heartbeat, hear within two seconds that the memory is gone; the store comes back with everything."""
     store = EventStore.create(name, capacity=16)
@@ -371,7 +371,7 @@ def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
             attached.set()
             began = time.monotonic()
             with pytest.raises(StoreClosed, match="removed"):
-                read_on(waiting)
+                read_all(waiting, timeout=20)
             heard.append(time.monotonic() - began)
 
     attached = threading.Event()
@@ -385,7 +385,7 @@ def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
     with pytest.raises(StoreClosed, match="removed"):
         store.put(b"later")
     with pytest.raises(StoreClosed, match="removed"):
-        read_on(reader)
+        read_all(reader, timeout=20)
     thread.join(20)
     assert heard
     assert heard[0] < 5
@@ -477,3 +477,18 @@ def test_options_of_a_log_are_checked(name: str) -> None:
         EventStore.create(name, log_keep=-1)
     with EventStore.create(name, capacity=16) as store:
         assert store.segment.words[header_word("log_size")] == 10 << 30
+
+
+def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) -> None:
+    """The home knows where the memory is: by its name alone the store is found, and put together again at the same place."""
+    file = tmp_path / "ring"
+    with EventStore.create(name, capacity=16, path=file) as store:
+        store.put(b"one")
+        epoch = store.epoch
+    for _ in range(2):
+        with EventStore.attach(name) as store:
+            assert (store.segment.path, store.epoch, store.newest) == (str(file), epoch, 0)
+            assert store.peek(0).raw == b"one"
+        file.unlink(missing_ok=True)
+    EventStore.attach(name).close()
+    EventStore.unlink(name, path=file, log=True)
