@@ -194,20 +194,11 @@ def problems(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> l
         elif stream.heard_ms and now - stream.heard_ms > SILENCE_MS:
             found.append(f"{store}: {stat.source} said nothing for {_since(stream.heard_ms, now)}")
         found += [
-            f"{store}: subscription {each.name!r} was evicted: {_after_eviction(stat, each)}"
+            f"{store}: subscription {each.name!r} was evicted: {stat.after_eviction(each.name)}"
             for each in stat.subscriptions
             if each.state == "lost"
         ]
     return found
-
-
-def _after_eviction(stat: StoreStat, lost: SubscriptionStat) -> str:
-    forget = f"forget it with `shmstore unsubscribe {stat.name} {lost.name}`, and let its reader begin again"
-    return (
-        forget
-        if stat.log is None
-        else f"let it go on with what is kept, `shmstore seek {stat.name} {lost.name} earliest`, or {forget}"
-    )
 
 
 def _since(then_ms: int, now_ms: int) -> str:

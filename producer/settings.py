@@ -164,7 +164,10 @@ class Settings:
         1.0, "several sources in one store: seconds to wait for a silent one before emitting newer events of the others", low=0.01
     )
     # ---- store
-    state: str = _option("", "folder of checkpoints and schema histories; empty: $SHMSTORE_STATE, or ~/.local/state/shmstore")
+    state: str = _option(
+        "",
+        "folder of stores' homes: logs, what readers have acked, schema histories; empty: $SHMSTORE_STATE, or ~/.local/state/shmstore",
+    )
     store_path: str = _option("", "file to keep the store in, instead of shared memory")
     store_group: str = _option("", "group whose members may use the new store too; empty: only its owner")
     store_checksum: bool = _option(False, "add a CRC-32 to each event of the new store; always with store_path")

@@ -79,7 +79,7 @@ class Segment:
             self.views = mapped(fd, self.sizes, header, read_only=read_only)
             if not cursors_sane(self.views):
                 raise LayoutMismatch(
-                    f"{where} has cursors that contradict each other: remove it with `shmstore rm {name}` and create it anew"
+                    f"{where} has cursors that contradict each other: remove it with `shmstore rm {name}` and start its producer again"
                 )
         except BaseException:
             os.close(fd)
@@ -403,7 +403,7 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
     if version != layout.VERSION:
         raise LayoutMismatch(
             f"{where} has layout version {version}, this shmstore reads version {layout.VERSION}: "
-            "use the shmstore that made it, or remove it and create it anew"
+            "use the shmstore that made it, or remove it with `shmstore rm` and start its producer again"
         )
     capacity, unit, limit, first = (int(header[field]) for field in ("capacity", "memory_unit", "limit", "first"))
     sane = (
@@ -420,10 +420,13 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
         and (not header["home"] or int(header["log_size"]) > 0 <= int(header["log_keep_ms"]))
     )
     if not sane:
-        raise LayoutMismatch(f"{where} has a header that contradicts itself: remove it with `shmstore rm` and create it anew")
+        raise LayoutMismatch(
+            f"{where} has a header that contradicts itself: remove it with `shmstore rm` and start its producer again"
+        )
     wanted = layout.sizes(capacity, limit)
     if size != wanted.total or int(header["arena"]) != wanted.arena_size:
         raise LayoutMismatch(
-            f"{where} has {size} bytes, its header asks for {wanted.total}: it was cut off or changed; remove it and create it anew"
+            f"{where} has {size} bytes, its header asks for {wanted.total}: it was cut off or changed; "
+            "remove it with `shmstore rm` and start its producer again"
         )
     return header

@@ -1,7 +1,7 @@
 """Events larger than the arena: each lies in a segment of its own, freed with its ack.
 
 Such an event is charged the whole limit, so it is alone in flight. Its segment is written before the put cursor moves: a
-crash in between leaves a file that no slot names, which the next producer removes, or writes anew where it is another user's.
+crash in between leaves a file that no slot names, which the next producer removes, or writes again where it is another user's.
 """
 
 from __future__ import annotations

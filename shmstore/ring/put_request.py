@@ -82,5 +82,5 @@ def admit(segment: Segment, blob: bytes | memoryview, slots: NDArray[np.void], p
             "put them in parts"
         )
     if put + n > MAX_SEQUENCE:
-        raise BatchTooLarge(f"store {segment.name!r} has used up its sequences: create it anew")
+        raise BatchTooLarge(f"store {segment.name!r} has used up its sequences: create another")
     return Admitted(slots, sizes, total, oversized)

@@ -95,8 +95,8 @@ class Backpressure:
         for entry in late:
             reader, ack = self._segment.read_text("name", entry), words[ACK_OF[entry]]
             _log.warning(
-                "store %r: subscription %r was evicted after sequence %d, %d events behind: for %g s it had held the producer up. Its reader is "
-                "told; to read again, forget it with `shmstore unsubscribe %s %s`, and subscribe anew or take a snapshot",
+                "store %r: subscription %r was evicted after sequence %d, %d events behind: for %g s it had held the producer up. To "
+                "read again, forget it with `shmstore unsubscribe %s %s`, and subscribe again or take a snapshot",
                 *(name, reader, ack, put - ack, self._segment.evict_after, name, reader),
             )
 

@@ -63,7 +63,7 @@ class CheckpointFile:
             raise _unreadable(self.path, error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it to start anew"
+                f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it, and the reader begins as a new one"
             ) from error
 
     def save(self, checkpoint: Checkpoint) -> None:

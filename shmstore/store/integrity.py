@@ -42,7 +42,7 @@ def _cursors(segment: Segment) -> list[str]:
         if not views.first - 1 <= ack <= get <= put:
             found.append(
                 f"subscription {name}: cursors out of order: ack {ack}, get {get}, put {put}; "
-                f"forget it with `{forgetting(segment.name, name)}`, and subscribe anew"
+                f"forget it with `{forgetting(segment.name, name)}`, and subscribe again"
             )
     return found
 
@@ -52,7 +52,9 @@ def _events(segment: Segment) -> list[str]:
     acked, put = spared(views), segment.words[PUT]
     n = put - acked
     if not 0 <= n <= views.capacity:
-        return [f"{n} events in flight, capacity {views.capacity}: remove the store and create it anew"]
+        return [
+            f"{n} events in flight, capacity {views.capacity}: remove its memory with `shmstore rm` and start its producer again"
+        ]
     if n == 0:
         return []
     found = []

@@ -98,6 +98,12 @@ def forgetting(store: str, subscription: str) -> str:
     return f"shmstore unsubscribe {store} {subscription}"
 
 
+def after_eviction(store: str, subscription: str, *, has_log: bool) -> str:
+    """What to do about a subscription that was evicted."""
+    forget = f"forget it with `{forgetting(store, subscription)}`, and subscribe again or take a snapshot"
+    return f"let it go on with what is kept, `shmstore seek {store} {subscription} earliest`, or {forget}" if has_log else forget
+
+
 class LogStat(NamedTuple):
     """A store's log. Sequences are of events: the oldest kept, the last written, the last known to be on disk. `bytes` are those on
     disk, of at most `size`, in so many `files`; `keep_ms` is how long what was acked is kept; `oldest_ms` the event time of the oldest.
@@ -157,6 +163,10 @@ class StoreStat(NamedTuple):
         """The subscription that has acked least; None where there is none that holds anything back."""
         active = (each for each in self.subscriptions if each.state == "active")
         return min(active, key=lambda each: each.ack.sequence, default=None)
+
+    def after_eviction(self, subscription: str) -> str:
+        """What to do about a subscription that was evicted."""
+        return after_eviction(self.name, subscription, has_log=self.log is not None)
 
     @property
     def holdup(self) -> str:

@@ -364,9 +364,14 @@ class EventStore(StoreView):
 
         A known name goes on after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
         sequence of the first event wanted, a `Position` (the first event after it), a datetime (the first transaction that ends
-        then or later), or one of these as text: see `shmstore.start_position`. With `checkpoint`, the acked position
-        is made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the
-        file holds: of a store made anew, it is not given what it had acked of the old one. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
+        then or later), or one of these as text: see `shmstore.start_position`.
+
+        In a store with a log it is durable from here on: its ack is in the home, at most `checkpoint_interval` seconds behind and never
+        ahead of what is on disk; `checkpoint` only says where a new one begins. Without a log, with `checkpoint` the acked position is
+        made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the file holds, and
+        is not given again what it had acked in an earlier life of the store.
+
+        Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
         """
         self._check_open()
         saved = checkpoint.load() if checkpoint is not None else None
@@ -475,8 +480,8 @@ class EventStore(StoreView):
         self._subscriptions.discard(subscription)
 
     def unsubscribe(self, name: str) -> None:
-        """Forget a subscription that nobody reads now. Of the last one, what it had not acked is kept for the next, unless that held
-        the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        """Forget a subscription that nobody reads now. Without a log, of the last one what it had not acked is kept for the next, unless
+        that held the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         self._check_open()
         self._freeing(lambda: self._table.remove(name))
         if self.segment.home:

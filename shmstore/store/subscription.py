@@ -34,6 +34,7 @@ from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.store.kept_batch import KeptBatch, cursor_of, slot_of
 from shmstore.store.kept_reader import kept_reader_of
 from shmstore.store.replay_filter import ReplayFilter
+from shmstore.store.stats import after_eviction
 
 NO_LIMIT: Final = 2**62
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
@@ -275,7 +276,7 @@ class Subscription:
         if state == SubscriptionState.LOST:
             raise SubscriptionLost(
                 f"subscription {self.name!r} of store {self.store.name!r} held the producer up for too long and was evicted after sequence "
-                f"{self._reader.ack}: forget it with `shmstore unsubscribe {self.store.name} {self.name}`, and subscribe anew or take a snapshot"
+                f"{self._reader.ack}: {after_eviction(self.store.name, self.name, has_log=self._kept_in_log)}"
             )
         if state != ACTIVE:
             raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")

@@ -37,7 +37,7 @@ from shmstore.start_position import Start, parse_start
 from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.store.lookup import first_wanted
 from shmstore.store.replay_filter import ReplayFilter
-from shmstore.store.stats import forgetting
+from shmstore.store.stats import after_eviction, forgetting
 
 FREE: Final = int(SubscriptionState.FREE)
 LOST: Final = int(SubscriptionState.LOST)
@@ -96,8 +96,8 @@ class SubscriptionTable:
                 state = self._words[STATE_OF[entry]]
                 if state == LOST:
                     raise SubscriptionLost(
-                        f"subscription {name!r} of store {self._segment.name!r} was evicted: forget it with `shmstore unsubscribe "
-                        f"{self._segment.name} {name}`, and subscribe anew or take a snapshot"
+                        f"subscription {name!r} of store {self._segment.name!r} was evicted: "
+                        f"{after_eviction(self._segment.name, name, has_log=self._logged)}"
                     )
                 if state == FREE:
                     self._fill(entry, name, start)

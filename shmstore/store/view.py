@@ -143,7 +143,7 @@ class StoreView:
     def peek(self, first: int, *, limit_events: int | None = None, limit_bytes: int | None = None) -> Batch:
         """Return a copy of the events from sequence `first` on; nothing moves. At least one event where one is there.
 
-        Raises `PositionNotFound` where `first` is acked by all, or after ``newest + 1``.
+        Raises `PositionNotFound` where `first` is not kept any more (see `oldest`), or after ``newest + 1``.
         """
         self._check_open()
         return lookup.peek(self.segment, first, limit_events, limit_bytes)

@@ -187,7 +187,7 @@ def test_health_is_progress() -> None:
     assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed: let a reader come"
     (lost,) = problems([good._replace(subscriptions=(subscription("x"), subscription("y", "lost")))])
     assert lost == (
-        "store 'a': subscription 'y' was evicted: forget it with `shmstore unsubscribe a y`, and let its reader begin again"
+        "store 'a': subscription 'y' was evicted: forget it with `shmstore unsubscribe a y`, and subscribe again or take a snapshot"
     )
 
 
