@@ -223,10 +223,12 @@ class LogSet:
         bad = self._first_damaged(low, high)
         if bad >= 0:
             return self._damage(self._damaged_file(bad), int(firsts[bad]), _behind(self._blocks[bad : bad + 1]) - 1)
+        return None if self.reaches(last) else self._damage(EVENTS, first, last)  # it was cut after it was checked
+
+    def reaches(self, last: int) -> bool:
+        """True where the files still have all that event `last` claims."""
         record = self._records[last - self.first]
-        if int(record["at"]) + int(record["slot"]["size"]) > _size(self._events):
-            return self._damage(EVENTS, first, last)  # it was cut after it was checked
-        return None
+        return int(record["at"]) + int(record["slot"]["size"]) <= _size(self._events)
 
     def _damaged_span(self, spans: list[tuple[int, int, int]], first: int, last: int) -> Damage | None:
         low = bisect_right(spans, first, key=lambda span: span[0]) - 1
@@ -345,6 +347,7 @@ class LogFiles:
         self.logged = logged
         self._firsts: list[int] = []
         self._sets: OrderedDict[int, LogSet] = OrderedDict()
+        self._extent: tuple[int, int, LogSet] | None = None  # first, last and set of what `extent` found sound last
         self._lock = threading.Lock()
 
     # ---------------------------------------------------------------- which sets there are
@@ -452,8 +455,7 @@ class LogFiles:
 
         Raises `PositionNotFound` where `first` is not kept, `StoreCorrupt` where it is damaged: which file, which events are lost, what to do.
         """
-        found, last = self.set_of(first, last)
-        last = found.verify(first, last)
+        found, last = self._verified(first, last)
         records = found.records(first, last)
         head, tail = records[0], records[-1]
         start, end = int(head["at"]), int(tail["at"]) + int(tail["slot"]["size"])
@@ -462,6 +464,14 @@ class LogFiles:
         slots = _raw(records).reshape(-1, RECORD.itemsize)[:, : SLOT.itemsize].copy().view(SLOT).reshape(-1)
         rows = int(tail["rows"]) - int(head["rows"]) + int(head["slot"]["rows"])
         return Content(first, last, found.payload(start, end), ends, slots, rows)
+
+    def _verified(self, first: int, last: int) -> tuple[LogSet, int]:
+        """The set that has `first`, and the last event up to `last` that is sound; what `extent` has just found out is not asked again."""
+        known = self._extent
+        if known is not None and known[:2] == (first, last) and known[2].reaches(last):
+            return known[2], last
+        found, last = self.set_of(first, last)
+        return found, found.verify(first, last)
 
     def extent(self, first: int, limit_events: int, limit_bytes: int | None, *, ddl_alone: bool) -> int:
         """Return the last event of a batch from `first` on under the limits, as `Reader.take` has them: at least one event, within one set.
@@ -477,6 +487,7 @@ class LogFiles:
             ddl = np.flatnonzero(found.records(first, last)["slot"]["flags"] & _DDL)
             if len(ddl):
                 last = first + max(1, int(ddl[0])) - 1
+        self._extent = first, last, found
         return last
 
     def record_at(self, sequence: int) -> np.void:
