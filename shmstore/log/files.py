@@ -13,6 +13,7 @@ import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ from shmstore.memory.layout import SLOT, SlotFlag
 from shmstore.memory.ordering import COMPILED, hot
 
 MAPPED_SETS: Final = 4  # at a time
+_WINDOW: Final = 4 << 20  # bytes behind a reader that may stay in its memory
 _UNKNOWN, _SOUND, _DAMAGED = 0, 1, 2  # what is known of a block
 _DDL: Final = int(SlotFlag.DDL)
 
@@ -99,6 +101,7 @@ class LogSet:
         self._space = np.empty(0, BLOCK)  # the blocks read, and free space behind them
         self._blocks = self._space
         self._state = bytearray()  # what is known of each
+        self._passed = self.first, 0, self.first  # event and byte that memory is in use from, and the event to read next
         self._spans: list[tuple[int, int, int]] | None = None  # (first, count, index of the block or -1), where some are damaged
 
     # ---------------------------------------------------------------- which blocks there are
@@ -278,6 +281,21 @@ class LogSet:
         )
         return Damage(first, last, error)
 
+    def pass_over(self, first: int, start: int, last: int) -> None:
+        """Note that events `first` to `last`, from byte `start` on, are read now; let go of the memory of what was read before, in order.
+
+        It is mapped all the same: whoever looks at it again, as at a batch that is still held, gets it from the page cache.
+        """
+        passed_first, passed_start, read = self._passed
+        if first != read:
+            self._passed = first, start, last + 1
+        elif start - passed_start + (first - passed_first) * RECORD.itemsize < _WINDOW:
+            self._passed = passed_first, passed_start, last + 1
+        else:
+            _let_go(self._events, passed_start, start)
+            _let_go(self._slots, *(log_format.slots_size(each - self.first) for each in (passed_first, first)))
+            self._passed = first, start, last + 1
+
     def missing(self, first: int, last: int) -> StoreCorrupt:
         """The error that says that the files end before `first`."""
         return self._damage(BLOCKS if self.covered < first else SLOTS, first, last).error
@@ -303,6 +321,14 @@ def _mapped(path: Path) -> memoryview:
         return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if os.fstat(fd).st_size else memoryview(b"")
     finally:
         os.close(fd)
+
+
+def _let_go(view: memoryview, start: int, end: int) -> None:
+    """Take the whole pages between two bytes of a mapping out of this process's memory."""
+    start, end = (each // mmap.PAGESIZE * mmap.PAGESIZE for each in (start, end))
+    if end > start and isinstance(view.obj, mmap.mmap):
+        with suppress(OSError, ValueError):  # the file was cut: nothing is there to let go of
+            view.obj.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 def _size(view: memoryview) -> int:
@@ -463,6 +489,7 @@ class LogFiles:
         ends -= start
         slots = _raw(records).reshape(-1, RECORD.itemsize)[:, : SLOT.itemsize].copy().view(SLOT).reshape(-1)
         rows = int(tail["rows"]) - int(head["rows"]) + int(head["slot"]["rows"])
+        found.pass_over(first, start, last)
         return Content(first, last, found.payload(start, end), ends, slots, rows)
 
     def _verified(self, first: int, last: int) -> tuple[LogSet, int]:

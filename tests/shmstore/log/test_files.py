@@ -368,6 +368,32 @@ def test_a_hundred_sets_by_four_mappings(tmp_path: Path) -> None:
     assert all_of(files, 299) == [b"%d" % i for i in range(300)]
 
 
+def resident(folder: Path) -> int:
+    """Bytes of this process's memory that are pages of the files in `folder`."""
+    found, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line[:1].isupper():
+            found += int(line.split()[1]) * 1024 if counts and line.startswith("Rss:") else 0
+        else:
+            counts = os.fspath(folder) in line
+    return found
+
+
+def test_reading_on_takes_no_more_memory(tmp_path: Path) -> None:
+    """A reader that has passed over 48 MiB has a few of them in its memory; what it held of them is right all the same."""
+    writer = Appending(Folder(tmp_path), EPOCH, 16 << 20, 1 << 10)
+    for i in range(192):
+        writer.append([Item(bytes([i]) * (256 << 10))])
+    files = opened(tmp_path, writer)
+    held, most = files.read(0, 0), 0
+    for i in range(1, 192):
+        assert files.read(i, i).raw[-1] == i
+        most = max(most, resident(tmp_path))
+    assert most < 24 << 20
+    assert held.raw == bytes(256 << 10)
+    assert [files.read(i, i).raw[0] for i in (3, 100, 4, 101, 5)] == [3, 100, 4, 101, 5]
+
+
 def fakes(folder: Path, count: int) -> Iterator[int]:
     """Sparse sets of 1,000 events each, without a block."""
     for first in range(0, count * 1000, 1000):
