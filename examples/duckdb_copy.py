@@ -1,7 +1,8 @@
 """Every change of a table in a DuckDB file, and the table as it is now: ``python examples/duckdb_copy.py STORE FILE``.
 
 The rows of a batch and its last sequence are written in one transaction. A batch that was written but not acked, because the process
-died in between, is known by that sequence: reading goes on behind it.
+died in between, is known by that sequence: reading goes on behind it. A batch is written once the store's log has it on disk, so that
+no power cut gives its sequences to other events.
 """
 
 import sys
@@ -67,6 +68,8 @@ def run(store: str, path: str, *, timeout: float | None = None) -> None:
         if done > consumer.subscription.ack_cursor.sequence:  # written before, and not acked
             consumer.seek(done + 1)
         for batch in consumer:
+            if consumer.store.has_log and consumer.store.sync(batch.last) < batch.last:
+                raise TimeoutError("the log cannot be written: a power cut could take this batch back")
             write(database, epoch, batch)
 
 

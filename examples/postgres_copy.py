@@ -1,9 +1,9 @@
 """A table's rows in PostgreSQL, each change applied exactly once: ``python examples/postgres_copy.py STORE 'host=db dbname=lake user=lake'``.
 
 The rows of a batch and its last sequence are committed together, and the batch is acked afterwards. A process that dies between the two
-knows by the sequence what was committed, and reads on behind it. Sequences count for one life of a store. When a store is created
-again, what was committed since the subscription's last checkpoint (about a second) comes again; rows are written by key, so the
-table ends up the same.
+knows by the sequence what was committed, and reads on behind it. A batch is committed once the store's log has it on disk, so that no
+power cut gives its sequences to other events. When a store without a log is created again, what was committed since the subscription's
+last checkpoint (about a second) comes again; rows are written by key, so the table ends up the same.
 """
 
 import sys
@@ -67,6 +67,8 @@ def run(store: str, conninfo: str, *, reader: str = "postgres", timeout: float |
         if done > consumer.subscription.ack_cursor.sequence:  # committed before, and not acked
             consumer.seek(done + 1)
         for batch in consumer:
+            if consumer.store.has_log and consumer.store.sync(batch.last) < batch.last:
+                raise TimeoutError("the log cannot be written: a power cut could take this batch back")
             commit(database, reader, epoch, batch)
             count += 1
     return count

@@ -1,6 +1,6 @@
 """A handler that may fail, with retries, and a file for what cannot be handled: ``python examples/retries.py STORE URL FILE``.
 
-Posts each change as JSON to URL. A change that fails is tried again, after longer and longer pauses; the ring keeps what comes meanwhile.
+Posts each change as JSON to URL. A change that fails is tried again, after longer and longer pauses; the store keeps what comes meanwhile.
 One that still fails after the last attempt goes to FILE, and the next one follows. SIGTERM ends it in order. Delivery is at
 least once: after a crash the batch in hand comes again, so the service should recognise ``transaction`` and ``seq``.
 """
