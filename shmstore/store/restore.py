@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import time
+from contextlib import ExitStack
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -120,29 +121,28 @@ def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mo
     home = options.home
     if not home:
         return segment.create(name, options, path=path, mode=mode, group=group)
+    remembered = StoreExists(
+        f"store {name!r} is remembered in {home}: attach to it, which puts it together again, or remove it with `shmstore rm --log {name}`"
+    )
     if homes.has_log(home):
-        raise StoreExists(
-            f"store {name!r} is remembered in {home}: attach to it, which puts it together again, or remove it with `shmstore rm --log {name}`"
-        )
+        raise remembered
     epoch = secrets.randbits(63) | 1
+    with ExitStack() as held:
 
-    def fill(fd: int, sizes: layout.Sizes) -> None:
-        gid = os.fstat(fd).st_gid
-        homes.make(home, mode, gid)
-        homes.write(
-            home,
-            Identity(
-                name, epoch, options, mode, gid, time.time_ns() // 1_000_000, None if path is None else os.path.abspath(path)
-            ),
-        )
+        def fill(fd: int, sizes: layout.Sizes) -> None:
+            gid, file = os.fstat(fd).st_gid, None if path is None else os.path.abspath(path)
+            homes.make(home, mode, gid)
+            # Until the memory has its name: who finds the home meanwhile waits, and does not put the store together again.
+            held.enter_context(homes.AppendLock.take(home, PATIENCE))
+            if homes.has_log(home):
+                raise remembered
+            homes.write(home, Identity(name, epoch, options, mode, gid, time.time_ns() // 1_000_000, file))
 
-    try:
-        return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
-    except StoreExists:
-        raise
-    except BaseException:
-        homes.remove(home, epoch)
-        raise
+        try:
+            return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
+        except BaseException:
+            homes.remove(home, epoch)
+            raise
 
 
 def with_log(found: Segment) -> Segment:

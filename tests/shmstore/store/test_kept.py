@@ -492,3 +492,54 @@ def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) 
         file.unlink(missing_ok=True)
     EventStore.attach(name).close()
     EventStore.unlink(name, path=file, log=True)
+
+
+def test_who_attaches_while_a_store_is_made_waits_for_it(name: str) -> None:
+    """A home that is there before its memory is no store to put together again: creator and attacher get the same one, every time."""
+    for _ in range(20):
+        found: list[int] = []
+
+        def attach(found: list[int] = found) -> None:
+            while True:
+                try:
+                    with EventStore.attach(name) as store:
+                        found.append(store.epoch)
+                        return
+                except StoreNotFound:
+                    pass
+
+        threads = [threading.Thread(target=attach) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        with EventStore.create(name, capacity=16) as store:
+            for thread in threads:
+                thread.join(20)
+            assert found == [store.epoch] * 3
+        EventStore.unlink(name, log=True)
+
+
+def test_of_two_who_make_a_store_one_does(name: str) -> None:
+    """The other is refused, and takes nothing of the first one's home away."""
+    for _ in range(10):
+        made: list[EventStore] = []
+        refused: list[StoreExists] = []
+
+        def make(made: list[EventStore] = made, refused: list[StoreExists] = refused) -> None:
+            try:
+                made.append(EventStore.create(name, capacity=16))
+            except StoreExists as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert (len(made), len(refused)) == (1, 3)
+        with made[0] as store:
+            store.put(b"x")
+            epoch = store.epoch
+        reboot(name)
+        with EventStore.attach(name) as store:
+            assert (store.epoch, store.newest) == (epoch, 0)
+        EventStore.unlink(name, log=True)
