@@ -52,7 +52,7 @@ class Fake(NamedTuple):
 
 def make(name: str, state: Path, sets: int) -> Fake:
     """Make the home of the store `name` in the state directory `state`, with a log of so many sets of files of 60 MiB."""
-    with EventStore.create(name, state=state, log_size=1 << 40, log_keep=1e9, capacity=1024, memory_unit=4096) as store:
+    with EventStore.create(name, state=state, log_size=1 << 40, log_keep=1e9) as store:
         epoch, made = store.epoch, Fake(Path(store.segment.home), sets)
     EventStore.unlink(name)
     folder = homes.log_folder(made.home)
