@@ -216,6 +216,19 @@ class LogSet:
             return damage.first - 1
         raise damage.error
 
+    def verify_records(self, first: int, last: int) -> int:
+        """As `verify`, but their payloads are not looked at, where none of their blocks is known to be damaged."""
+        if self._spans is not None:
+            return self.verify(first, last)
+        firsts, raw = self._blocks["first"], _raw(self._blocks).data
+        low = bisect_right(firsts, first) - 1
+        for i in range(low, bisect_right(firsts, last, low)):
+            block = raw[i * BLOCK.itemsize : (i + 1) * BLOCK.itemsize]
+            if self._state[i] != _SOUND and not (log_format.block_sound(block) and self._records_sound(i)):
+                begin = int(firsts[i])
+                return begin - 1 if begin > first else self.verify(first, last)  # which names it
+        return last
+
     def damage(self, first: int, last: int) -> Damage | None:
         """Return the first damage of what holds events `first` to `last`, which must be covered; None where all of it is sound."""
         if self._spans is not None:
@@ -265,14 +278,16 @@ class LogSet:
 
     def _damaged_file(self, index: int) -> str:
         """Ending of the file to which a damaged block's damage was done."""
-        block = self._blocks[index]
-        if not log_format.block_sound(block.tobytes()):
+        if not log_format.block_sound(self._blocks[index].tobytes()):
             return BLOCKS
+        return EVENTS if self._records_sound(index) else SLOTS
+
+    def _records_sound(self, index: int) -> bool:
+        """True where the records are those that a block, which is sound itself, was written with."""
+        block = self._blocks[index]
         low = (int(block["first"]) - self.first) * RECORD.itemsize
         high = low + int(block["count"]) * RECORD.itemsize
-        if high > _size(self._slots) - HEADER.itemsize or zlib.crc32(self._record_bytes[low:high]) != block["slots_check"]:
-            return SLOTS
-        return EVENTS
+        return high <= _size(self._slots) - HEADER.itemsize and zlib.crc32(self._record_bytes[low:high]) == block["slots_check"]
 
     def _damage(self, ending: str, first: int, last: int) -> Damage:
         error = StoreCorrupt(
@@ -353,6 +368,11 @@ def _blocks_from(fd: int, index: int) -> NDArray[np.void]:
 def _raw(records: NDArray[np.void]) -> NDArray[np.uint8]:
     """The bytes of a contiguous array; numpy copies records field by field."""
     return records.view(np.uint8)
+
+
+def _slots_of(records: NDArray[np.void]) -> NDArray[np.void]:
+    """A copy of the slots of records."""
+    return _raw(records).reshape(-1, RECORD.itemsize)[:, : SLOT.itemsize].copy().view(SLOT).reshape(-1)
 
 
 def _behind(blocks: NDArray[np.void]) -> int:
@@ -487,10 +507,15 @@ class LogFiles:
         start, end = int(head["at"]), int(tail["at"]) + int(tail["slot"]["size"])
         ends: NDArray[np.int64] = records["at"] + records["slot"]["size"]
         ends -= start
-        slots = _raw(records).reshape(-1, RECORD.itemsize)[:, : SLOT.itemsize].copy().view(SLOT).reshape(-1)
+        slots = _slots_of(records)
         rows = int(tail["rows"]) - int(head["rows"]) + int(head["slot"]["rows"])
         found.pass_over(first, start, last)
         return Content(first, last, found.payload(start, end), ends, slots, rows)
+
+    def slots(self, first: int, last: int) -> NDArray[np.void]:
+        """Return the slots of events from `first` on, up to `last` at most: at least one, as `read`, without a look at their payloads."""
+        found, last = self.set_of(first, last)
+        return _slots_of(found.records(first, found.verify_records(first, last)))
 
     def _verified(self, first: int, last: int) -> tuple[LogSet, int]:
         """The set that has `first`, and the last event up to `last` that is sound; what `extent` has just found out is not asked again."""

@@ -11,8 +11,8 @@ import logging
 import os
 import secrets
 import time
-from contextlib import ExitStack
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,17 +59,12 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
     most = max(1, capacity // 2)
     first = max(files.oldest, last + 1 - most - capacity)
     slots = [np.empty(0, SLOT)]
-    ends = [np.empty(0, np.int64)]
-    blobs: list[memoryview] = []
     sequence = first
     while sequence <= last:
-        content = files.read(sequence, last)
-        slots.append(content.slots)
-        ends.append(np.diff(content.ends, prepend=0))
-        if content.last > last - most:
-            blobs.append(content.raw)
-        sequence = content.last + 1
-    records, sizes, blob = np.concatenate(slots), np.concatenate(ends), b"".join(blobs)
+        slots.append(files.slots(sequence, last))
+        sequence += len(slots[-1])
+    records = np.concatenate(slots)
+    sizes = records["size"].astype(np.int64)
     plain = (records["flags"] & int(SlotFlag.OVERSIZED)) == 0
     fits = np.cumsum(sizes[::-1][:most]) <= limit // 2
     short = np.flatnonzero(~(fits & plain[::-1][:most]))
@@ -86,8 +81,15 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
         records,
         before.bytes + np.cumsum(charged),
         before.rows + np.cumsum(records["rows"], dtype=np.int64),
-        blob[len(blob) - int(sizes[len(sizes) - left :].sum()) :],
+        b"".join(_payloads(files, floor + 1, last)),
     )
+
+
+def _payloads(files: LogFiles, first: int, last: int) -> Iterator[memoryview]:
+    while first <= last:
+        content = files.read(first, last)
+        yield content.raw
+        first = content.last + 1
 
 
 def attached(

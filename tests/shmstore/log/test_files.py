@@ -394,6 +394,27 @@ def test_reading_on_takes_no_more_memory(tmp_path: Path) -> None:
     assert [files.read(i, i).raw[0] for i in (3, 100, 4, 101, 5)] == [3, 100, 4, 101, 5]
 
 
+def test_slots_without_payloads(tmp_path: Path) -> None:
+    """Slots are given where their payloads are damaged, and not where they are damaged themselves."""
+    writer = Appending(Folder(tmp_path), EPOCH, 1 << 20, 4)
+    for i in range(0, 10, 2):
+        writer.append([Item(b"%d" % i, rows=i), Item(b"%d" % (i + 1), rows=i + 1)])
+    stem = tmp_path / log_format.set_name(4)
+    for ending, at in ((".events", 0), (".slots", log_format.slots_size(2))):
+        with stem.with_suffix(ending).open("r+b") as file:
+            file.seek(at)
+            file.write(b"\xff")
+    files = opened(tmp_path, writer)
+    assert files.slots(0, 9)["rows"].tolist() == [0, 1, 2, 3]  # a set of files at a time
+    assert files.slots(4, 9)["rows"].tolist() == [4, 5]
+    with pytest.raises(StoreCorrupt, match=r"\.slots is damaged: events 6 to 7"):
+        files.slots(6, 9)
+    assert files.slots(8, 9)["rows"].tolist() == [8, 9]
+    with pytest.raises(StoreCorrupt, match=r"\.events is damaged: events 4 to 5"):
+        files.read(4, 5)
+    assert files.slots(4, 5)["rows"].tolist() == [4, 5]
+
+
 def fakes(folder: Path, count: int) -> Iterator[int]:
     """Sparse sets of 1,000 events each, without a block."""
     for first in range(0, count * 1000, 1000):
