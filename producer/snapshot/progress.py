@@ -4,8 +4,9 @@
     STATE/STORE/snapshot-ID.request      written by whoever asks; the producer takes it in and removes it
 
 Each file is replaced whole. A chunk is put first and written down after: after a crash between the two it is read and put
-again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the store's memory; so each
-table also remembers how far every reader's checkpoint has come, and `Progress.rewind` goes back there.
+again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the host, as far as it was not yet
+on disk, or without a log with the store's memory; so each table also remembers up to where the log is on disk, or how far every reader's
+checkpoint has come, and `Progress.rewind` goes back there.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-MARKS = 256  # chunks whose acks are still looked for; older ones are read again after a loss of the store
+MARKS = 256  # chunks that may still be lost and are looked for; older ones are read again after a loss of the store
 OPEN = ("waiting", "reading")
 
 
@@ -158,8 +159,12 @@ class Progress:
         task.place = task.place._replace(state=state)
         task.problem, task.ended_ms = problem, now_ms()
 
+    def ahead_of(self, newest: int) -> bool:
+        """Whether chunks count as put that a store, whose last event is `newest`, does not have."""
+        return bool(self.marks) and self.marks[-1].sequence > newest
+
     def mark(self, sequence: int, task: Task, acked: int) -> None:
-        """A chunk of `task` is in the store, up to `sequence`; all readers have acked up to `acked` for good."""
+        """A chunk of `task` is in the store, up to `sequence`; what is up to `acked` is on disk, or all readers have acked it, for good."""
         self.marks.append(Mark(sequence, self.tasks.index(task), task.place))
         while self.marks and (self.marks[0].sequence <= acked or len(self.marks) > MARKS):
             mark = self.marks.pop(0)
@@ -167,7 +172,7 @@ class Progress:
                 self.tasks[mark.task].safe = mark.place
 
     def rewind(self, acked: int | None) -> None:
-        """The store is another one: go back to what every reader had acked of the old one; None: there is no reader."""
+        """The store is another one, or lost its end: go back to what is kept of it, or every reader had acked; None: there is no reader."""
         for mark in self.marks:
             if acked is not None and mark.sequence <= acked:
                 self.tasks[mark.task].safe = mark.place

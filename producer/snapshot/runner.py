@@ -87,6 +87,9 @@ class Snapshot:
         self._settings, self._store, self._decoder, self._log, self._stop = settings, store, decoder, log, stop
         self._file = ProgressFile(settings.store, settings.state or None)
         self.progress = self._file.load() or Progress(store.epoch)
+        if self.progress.epoch == store.epoch and self.progress.ahead_of(store.newest):  # the host crashed
+            self.progress.rewind(store.newest)
+            self._file.save(self.progress)  # before anything is put: what comes now has those sequences
         self._session: Session | None = None
         self._server: Server | None = None
         self._read_events = ReadEvents(decoder.state, decoder.buffer, store.limit_bytes)
@@ -405,8 +408,9 @@ class Snapshot:
         if place.state == "done":
             self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, place.rows, place.chunks)
             self._settle(task, "done", save=False)
-        acked = self._file.acked(self._store.epoch)
-        self.progress.mark(self._store.newest, task, -1 if acked is None else acked)
+        newest = self._store.newest
+        safe = self._store.sync(newest, 0.0) if self._store.has_log else self._file.acked(self._store.epoch)
+        self.progress.mark(newest, task, -1 if safe is None else safe)
         self._file.save(self.progress)
 
     # ------------------------------------------------------------ what goes wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 import signal
 import subprocess
@@ -17,7 +18,11 @@ from typing import Any
 import pytest
 
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
+from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.progress import Place, Progress, ProgressFile, Request
+from shmstore.producer.snapshot.runner import Snapshot
+from shmstore.producer.transactions.buffer import new_buffer
+from shmstore.producer.transactions.decoder import EventDecoder
 from tests.producer.running import (
     Follower,
     Mirror,
@@ -401,6 +406,30 @@ def test_a_lost_store_takes_progress_back_to_what_was_acked() -> None:
     t.place, u.place = Place("done", ("4",), 4, 4), Place("reading", ("9",), 9, 9)
     progress.rewind(None)
     assert (t.place.state, u.place) == ("done", Place())
+
+
+def test_chunks_that_a_power_cut_took_back_are_read_again(tmp_path: Path) -> None:
+    """Of a store with a log that lost its end, those chunks are read again that it has not, and the file says so before anything is put."""
+    name = store_name()
+    settings = Settings(store=name, state=str(tmp_path))
+    file = ProgressFile(name, tmp_path)
+    with EventStore.create(name, state=tmp_path) as store:
+        store.put([b"x"] * 30)  # events 0 to 29
+        progress = Progress(store.epoch)
+        progress.take(Request("r"), [("a", "t")])
+        (t,) = progress.tasks
+        for i in range(1, 5):
+            t.place = Place("reading" if i < 4 else "done", (str(i),), i, i)
+            progress.mark(10 * i, t, acked=15)
+        file.save(progress)
+        decoder = EventDecoder(new_buffer(events=10, size=10_000), settings.table_filter())
+        log = logging.getLogger("producer")
+        found = Snapshot(settings, store, decoder, log, lambda: False).progress
+        assert (found.tasks[0].place.key, found.tasks[0].place.state, found.open) == (("2",), "reading", True)
+        assert file.load() == found
+        store.put([b"x"] * 30)
+        assert Snapshot(settings, store, decoder, log, lambda: False).progress == found
+    EventStore.unlink(name, log=True, state=tmp_path)
 
 
 def test_a_new_store_waits_until_its_readers_are_reached(any_server: Server, database: str, options: dict[str, Any]) -> None:
