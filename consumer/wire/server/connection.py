@@ -13,15 +13,15 @@ READ_AHEAD: Final = 1 << 16
 
 
 class Host(Protocol):
-    """What a peer asks of the server."""
+    """What a socket asks of the server."""
 
-    def connected(self, peer: Peer) -> bytes | None:
+    def connected(self, socket: ClientSocket) -> bytes | None:
         """Take a connection in and return None, or else what it is sent before it is closed."""
 
-    def disconnected(self, peer: Peer) -> None:
+    def disconnected(self, socket: ClientSocket) -> None:
         """Forget a connection."""
 
-    async def converse(self, peer: Peer) -> None:
+    async def converse(self, socket: ClientSocket) -> None:
         """Serve a connection until it ends."""
 
 
@@ -32,7 +32,7 @@ class Interruptible(Protocol):
         """End the wait."""
 
 
-class Peer(asyncio.Protocol):
+class ClientSocket(asyncio.Protocol):
     """One socket: what came, what may go, and whether it is still there."""
 
     def __init__(self, server: Host) -> None:

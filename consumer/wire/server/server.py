@@ -48,13 +48,13 @@ from shmstore.consumer.wire.protocol.connection_state import (
 )
 from shmstore.consumer.wire.protocol.messages import PacketType
 from shmstore.consumer.wire.server.capacity import Capacity, Threads
-from shmstore.consumer.wire.server.connection import Peer
+from shmstore.consumer.wire.server.connection import ClientSocket
 from shmstore.consumer.wire.server.metrics import ClientMetrics, Metrics
 from shmstore.consumer.wire.server.settings import Settings
-from shmstore.consumer.wire.session.entry_cache import Shelf
+from shmstore.consumer.wire.session.entry_cache import EntryCache
 from shmstore.consumer.wire.session.filter import compile_filter
 from shmstore.consumer.wire.session.session import LARGE, Session, subscription_name
-from shmstore.consumer.wire.session.turn import Seat, Turn
+from shmstore.consumer.wire.session.turn import SharedSession, Turn
 
 _log = logging.getLogger("shmstore.serve")
 
@@ -64,7 +64,7 @@ _WAIT_PARTIAL: Final = 0.1
 _RETURN_SECONDS: Final = 5.0  # in which a store with a log, removed under its clients, is to be there again
 _PAUSE: Final = 0.05  # seconds between two tries
 _IN_A_ROW: Final = 16
-_SHELF_BYTES: Final = 32 << 20
+_CACHE_BYTES: Final = 32 << 20
 
 
 class Server:
@@ -76,9 +76,9 @@ class Server:
         self.address: tuple[str, int] = (settings.host, settings.port)
         self._credentials = settings.credentials
         self._state = Path(settings.state) if settings.state is not None else state_directory()
-        self._seats: dict[Client, Seat] = {}
-        self._shelves: dict[str, Shelf] = {}
-        self._peers: set[Peer] = set()
+        self._sessions: dict[Client, SharedSession] = {}
+        self._caches: dict[str, EntryCache] = {}
+        self._sockets: set[ClientSocket] = set()
         self._capacity = Capacity.of_process(settings.max_connections)
         # A connection is in one call at a time.
         self._threads = Threads(self._capacity.connections)
@@ -96,7 +96,7 @@ class Server:
             )
         context = _tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Peer(self),
+            lambda: ClientSocket(self),
             settings.host,
             settings.port,
             ssl=context,
@@ -110,24 +110,24 @@ class Server:
         self._closing = True
         if self._listener is not None:
             self._listener.close()
-        peers = list(self._peers)
-        for peer in peers:
-            peer.abort()
-        await asyncio.gather(*(peer.task for peer in peers if peer.task is not None), return_exceptions=True)
-        for seat in self._seats.values():
-            async with Turn(seat):
-                if seat.session is not None:
+        sockets = list(self._sockets)
+        for socket in sockets:
+            socket.abort()
+        await asyncio.gather(*(socket.task for socket in sockets if socket.task is not None), return_exceptions=True)
+        for shared in self._sessions.values():
+            async with Turn(shared):
+                if shared.session is not None:
                     with suppress(ShmStoreError):
-                        await self._in_thread(seat.session.close)
-                    seat.session = None
+                        await self._in_thread(shared.session.close)
+                    shared.session = None
         self._threads.close()
 
     # ------------------------------------------------------------ connections
 
-    def connected(self, peer: Peer) -> bytes | None:
+    def connected(self, socket: ClientSocket) -> bytes | None:
         """Take a connection in and return None, or else what it is sent before it is closed."""
         most = self._capacity.connections
-        if self._closing or len(self._peers) >= most:
+        if self._closing or len(self._sockets) >= most:
             self.metrics.refused_connections += 1
             # Clients look for a reason in the answer to their authentication, not in place of the handshake.
             why = (
@@ -138,64 +138,64 @@ class Server:
             return connection_state.handshake(os.urandom(connection_state.SEED_BYTES)) + connection_state.refused(
                 connection_state.FAILED, why
             )
-        self._peers.add(peer)
+        self._sockets.add(socket)
         self.metrics.connections += 1
         self.metrics.connections_total += 1
         return None
 
-    def disconnected(self, peer: Peer) -> None:
+    def disconnected(self, socket: ClientSocket) -> None:
         """Forget a connection."""
-        if peer in self._peers:
-            self._peers.discard(peer)
+        if socket in self._sockets:
+            self._sockets.discard(socket)
             self.metrics.connections -= 1
 
-    async def converse(self, peer: Peer) -> None:
+    async def converse(self, socket: ClientSocket) -> None:
         """Serve one connection until it ends."""
         settings = self.settings
         connection = Connection(self._credentials, os.urandom(connection_state.SEED_BYTES), settings.max_frame)
-        peer.write(connection.greeting())
+        socket.write(connection.greeting())
         served = 0
         while True:
-            await peer.drained(connection.write_timeout or settings.idle_timeout)
-            chunk = peer.take()
+            await socket.drained(connection.write_timeout or settings.idle_timeout)
+            chunk = socket.take()
             if chunk:
                 connection.receive(chunk)
             try:
                 found = connection.next()
             except ProtocolError as error:
                 self.metrics.client("", "").errors[connection_state.FAILED] += 1
-                peer.write(connection_state.refused(connection_state.FAILED, str(error)))
+                socket.write(connection_state.refused(connection_state.FAILED, str(error)))
                 return
             if found is None:
                 if connection.state is connection_state.State.NEW:
                     patience = settings.auth_timeout
                 else:
                     patience = min(connection.read_timeout or settings.idle_timeout, settings.idle_timeout)
-                if not await peer.readable(patience):
+                if not await socket.readable(patience):
                     return
                 continue
             kind, request = found
-            await self._answer(peer, kind, request)
-            if isinstance(request, Get) and not peer.pending:
-                await self._read_ahead(peer, request)
+            await self._answer(socket, kind, request)
+            if isinstance(request, Get) and not socket.pending:
+                await self._read_ahead(socket, request)
             served += 1
             if not served % _IN_A_ROW:
                 await asyncio.sleep(0)  # requests that came together are no reason to keep others waiting
 
-    async def _answer(self, peer: Peer, kind: int, request: Request) -> None:
+    async def _answer(self, socket: ClientSocket, kind: int, request: Request) -> None:
         began = time.perf_counter()
         waited = 0.0
         client = None if isinstance(request, Answer) else request.client
         metrics = (
             self.metrics.client(client.destination, str(client.client_id))
-            if client in self._seats
+            if client in self._sessions
             else self.metrics.client("", "")
         )
         if isinstance(request, Answer):
             data, code = request
         else:
             try:
-                data, waited = await self._perform(peer, request)
+                data, waited = await self._perform(socket, request)
                 code = 0
                 metrics = self.metrics.client(request.client.destination, str(request.client.client_id))
             except ShmStoreError as error:
@@ -208,28 +208,28 @@ class Server:
         metrics = self._metrics_of(client)
         if code:
             metrics.errors[code] += 1
-        metrics.bytes_in += peer.counted()
+        metrics.bytes_in += socket.counted()
         metrics.bytes_out += len(data)
         metrics.request(kind, max(0.0, time.perf_counter() - began - waited) * 1000)
         if data:
-            peer.write(data)
+            socket.write(data)
 
     def _metrics_of(self, client: Client | None) -> ClientMetrics:
         """The client's counters. Names that nobody subscribed share one set: they are anybody's to invent."""
-        known = client is not None and client in self._seats
+        known = client is not None and client in self._sessions
         return self.metrics.client(client.destination, str(client.client_id)) if known and client else self.metrics.client("", "")
 
     # ------------------------------------------------------------ requests
 
-    async def _perform(self, peer: Peer, request: Request) -> tuple[bytes, float]:
+    async def _perform(self, socket: ClientSocket, request: Request) -> tuple[bytes, float]:
         """Carry out a request; return (answer, seconds it waited because it asked to)."""
         assert not isinstance(request, Answer)
         if isinstance(request, Subscribe):
             return await self._subscribe(request), 0.0
         if isinstance(request, Unsubscribe):
             return await self._unsubscribe(request.client), 0.0
-        seat = await self._known(request.client)
-        if seat is None:
+        shared = await self._known(request.client)
+        if shared is None:
             if isinstance(request, Rollback):
                 return b"", 0.0  # Python and PHP clients roll back before they subscribe, Java's and Go's right after auth
             if isinstance(request, Acknowledge) and request.batch_id == connection_state.NO_BATCH:
@@ -238,36 +238,36 @@ class Server:
                 f"ClientIdentity[destination={request.client.destination},clientId={request.client.client_id}] should subscribe first"
             )
         if isinstance(request, Get):
-            return await self._get_again(peer, seat, request)
+            return await self._get_again(socket, shared, request)
         if request.batch_id != connection_state.NO_BATCH or isinstance(request, Rollback):
-            async with Turn(seat):
-                session = self._session(seat, request.client)
-                with _Gone(self, seat):
+            async with Turn(shared):
+                session = self._session(shared, request.client)
+                with _DropOnLoss(self, shared):
                     if isinstance(request, Acknowledge):
                         session.ack(request.batch_id)
                     else:
                         session.rollback(request.batch_id)
         return b"", 0.0
 
-    def _session(self, seat: Seat, client: Client) -> Session:
-        """The seat's session, which a call that came before may have ended."""
-        if seat.session is None:
+    def _session(self, shared: SharedSession, client: Client) -> Session:
+        """The session, which a call that came before may have ended."""
+        if shared.session is None:
             raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
-        return seat.session
+        return shared.session
 
-    def drop(self, seat: Seat) -> None:
+    def drop(self, shared: SharedSession) -> None:
         """Forget a session whose store is gone, so that the next request finds the store's successor."""
-        session, seat.session = seat.session, None
+        session, shared.session = shared.session, None
         if session is not None:
-            self._shelves.pop(session.store.name, None)  # what was in its memory alone may come again otherwise
+            self._caches.pop(session.store.name, None)  # what was in its memory alone may come again otherwise
             with suppress(ShmStoreError):
                 session.close()
 
-    async def _known(self, client: Client) -> Seat | None:
-        """The seat of a client that has subscribed once, in this server's life or before it; None for any other."""
-        seat = self._seats.get(client)
-        if seat is not None and seat.session is not None:
-            return seat
+    async def _known(self, client: Client) -> SharedSession | None:
+        """The shared session of a client that has subscribed once, in this server's life or before it; None for any other."""
+        shared = self._sessions.get(client)
+        if shared is not None and shared.session is not None:
+            return shared
         self._allowed(client.destination)
         if not await self._in_thread(_is_subscribed, client):
             return None
@@ -277,33 +277,33 @@ class Server:
         if self.settings.stores and destination not in self.settings.stores:
             raise StoreNotFound(f"destination {destination!r} is not served here; there are {', '.join(self.settings.stores)}")
 
-    async def _open(self, client: Client) -> Seat:
-        seat = self._seats.setdefault(client, Seat())
-        async with Turn(seat):
-            if seat.session is None:
+    async def _open(self, client: Client) -> SharedSession:
+        shared = self._sessions.setdefault(client, SharedSession())
+        async with Turn(shared):
+            if shared.session is None:
                 try:
                     self._check_sessions()
-                    seat.session = await self._in_thread(self._make_session, client)
+                    shared.session = await self._in_thread(self._make_session, client)
                 except BaseException:
-                    if not seat.waiters:  # a name that leads nowhere leaves nothing
-                        self._seats.pop(client, None)
+                    if not shared.waiters:  # a name that leads nowhere leaves nothing
+                        self._sessions.pop(client, None)
                     raise
-        return seat
+        return shared
 
     def _check_sessions(self) -> None:
-        count = sum(seat.session is not None for seat in self._seats.values())
+        count = sum(shared.session is not None for shared in self._sessions.values())
         if count >= self._capacity.sessions:
             raise ProtocolError(
                 f"{count} clients are subscribed through this server, which may have {self._capacity.files} files open: raise its limit "
                 "(ulimit -Hn, LimitNOFILE=), or unsubscribe those that do not come back"
             )
 
-    def _shelf(self, store: EventStore) -> Shelf:
-        """The shelf of this life of `store`."""
-        shelf = self._shelves.get(store.name)
-        if shelf is None or shelf.epoch != store.epoch:
-            shelf = self._shelves[store.name] = Shelf(store.epoch, _SHELF_BYTES)
-        return shelf
+    def _cache(self, store: EventStore) -> EntryCache:
+        """The entry cache of this life of `store`."""
+        cache = self._caches.get(store.name)
+        if cache is None or cache.epoch != store.epoch:
+            cache = self._caches[store.name] = EntryCache(store.epoch, _CACHE_BYTES)
+        return cache
 
     def _make_session(self, client: Client) -> Session:
         settings = self.settings
@@ -313,7 +313,7 @@ class Server:
                 store,
                 client,
                 Encoder(Values(settings.values)),
-                self._shelf(store),
+                self._cache(store),
                 state=self._state,
                 start=settings.start,
                 filter=settings.filter,
@@ -329,25 +329,25 @@ class Server:
         self._allowed(client.destination)
         # Compiled in a thread, and remembered: a long filter keeps nobody waiting.
         await self._in_thread(compile_filter, request.filter)
-        seat = await self._open(client)
-        async with Turn(seat):
-            with _Gone(self, seat):
-                self._session(seat, client).filter(request.filter)
+        shared = await self._open(client)
+        async with Turn(shared):
+            with _DropOnLoss(self, shared):
+                self._session(shared, client).filter(request.filter)
         return connection_state.granted()
 
     async def _unsubscribe(self, client: Client) -> bytes:
         try:
-            seat = await self._known(client)
+            shared = await self._known(client)
         except SubscriptionLost:
             await self._in_thread(_remove, client)
             return connection_state.granted()
-        if seat is not None:
-            async with Turn(seat):
-                if seat.session is not None:
+        if shared is not None:
+            async with Turn(shared):
+                if shared.session is not None:
                     try:
-                        await self._in_thread(seat.session.forget)
+                        await self._in_thread(shared.session.forget)
                     finally:
-                        seat.session = None
+                        shared.session = None
         return connection_state.granted()
 
     async def _absorb(self, session: Session, batch: Batch) -> None:
@@ -358,13 +358,13 @@ class Server:
             session.absorb(batch)
             await asyncio.sleep(0)
 
-    async def _get_again(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:
+    async def _get_again(self, socket: ClientSocket, shared: SharedSession, request: Get) -> tuple[bytes, float]:
         """`_get`, and once more where the store has a log and was removed meanwhile: it is put together again from its home."""
-        session = seat.session
+        session = shared.session
         try:
-            return await self._get(peer, seat, request)
+            return await self._get(socket, shared, request)
         except StoreClosed:
-            if session is None or session is seat.session or not session.store.has_log:
+            if session is None or session is shared.session or not session.store.has_log:
                 raise
         until = asyncio.get_running_loop().time() + _RETURN_SECONDS
         while True:
@@ -380,34 +380,34 @@ class Server:
         _log.info(
             "store %r was removed and is there again: client %s goes on", request.client.destination, request.client.client_id
         )
-        return await self._get(peer, found, request)
+        return await self._get(socket, found, request)
 
-    async def _get(self, peer: Peer, seat: Seat, request: Get) -> tuple[bytes, float]:
+    async def _get(self, socket: ClientSocket, shared: SharedSession, request: Get) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()
         deadline = None if request.wait is None else loop.time() + request.wait
         waited = 0.0
-        async with Turn(seat) as turn:
+        async with Turn(shared) as turn:
             while True:
-                session = self._session(seat, request.client)
+                session = self._session(shared, request.client)
                 limit = session.limit(request.size)
-                with _Gone(self, seat):
+                with _DropOnLoss(self, shared):
                     while (taken := session.take(limit)) is not None:
                         await self._absorb(session, taken)
                     left = _WAIT_EMPTY if deadline is None else deadline - loop.time()
-                    if session.full(limit) or request.wait == 0 or left <= 0 or self._closing or peer.lost:
+                    if session.full(limit) or request.wait == 0 or left <= 0 or self._closing or socket.lost:
                         break
                     began = loop.time()
-                    peer.interrupts = session
+                    socket.interrupts = session
                     try:
                         longest = _WAIT_PARTIAL if session.partial else _WAIT_EMPTY
                         came = await self._in_thread(session.wait, min(left, longest), limit)
                     finally:
-                        peer.interrupts = None
+                        socket.interrupts = None
                         waited += loop.time() - began
                     await self._absorb(session, came)
                 if not await turn.step_aside(None if deadline is None else deadline - loop.time()):
                     return connection_state.no_batch(), waited
-            if peer.lost:
+            if socket.lost:
                 return b"", waited  # what was taken stays ready for the client's next GET
             batch = session.deliver(limit)
         metrics = self._metrics_of(request.client)
@@ -420,36 +420,36 @@ class Server:
         metrics.rows += rows
         return connection_state.batch(batch_id, entries), waited
 
-    async def _read_ahead(self, peer: Peer, request: Get) -> None:
+    async def _read_ahead(self, socket: ClientSocket, request: Get) -> None:
         """Make the client's next batch ready while it is busy with this one; stops as soon as anybody wants anything."""
-        seat = self._seats.get(request.client)
-        if seat is None or seat.lock.locked():
+        shared = self._sessions.get(request.client)
+        if shared is None or shared.lock.locked():
             return
-        async with Turn(seat):
+        async with Turn(shared):
             try:
-                while seat.session is not None and not (peer.pending or peer.lost or seat.waiters or self._closing):
-                    taken = seat.session.take(seat.session.limit(request.size))
+                while shared.session is not None and not (socket.pending or socket.lost or shared.waiters or self._closing):
+                    taken = shared.session.take(shared.session.limit(request.size))
                     if taken is None:
                         return
-                    await self._absorb(seat.session, taken)
+                    await self._absorb(shared.session, taken)
             except ShmStoreError:
                 return  # the next request meets it too, and tells the client
 
 
-class _Gone:
-    """Drops the session where what is done in the block finds its store or subscription gone."""
+class _DropOnLoss:
+    """Drops the session where what is done in the block finds its store or subscription missing."""
 
-    __slots__ = ("_seat", "_server")
+    __slots__ = ("_server", "_shared")
 
-    def __init__(self, server: Server, seat: Seat) -> None:
-        self._server, self._seat = server, seat
+    def __init__(self, server: Server, shared: SharedSession) -> None:
+        self._server, self._shared = server, shared
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None and issubclass(kind, StoreClosed | SubscriptionLost):
-            self._server.drop(self._seat)
+            self._server.drop(self._shared)
 
 
 def _tls(certificate: str, key: str) -> ssl.SSLContext:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakSet
 
-#: What `Shelf.find` returns for an entry that is not there; None is an entry that nobody is sent.
+#: What `EntryCache.find` returns for an entry that is not there; None is an entry that nobody is sent.
 MISSING: Final = b""
 
 
-class Shelf:
-    """A bounded memory of entries by sequence, for one life of one store; the oldest go first. One thread uses it."""
+class EntryCache:
+    """A bounded cache of entries by sequence, for one life of one store; the oldest go first. One thread uses it."""
 
     __slots__ = ("_bytes", "_entries", "_limit", "epoch", "readers")
 

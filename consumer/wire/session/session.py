@@ -17,10 +17,10 @@ from typing import Final
 from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, StoreError, Subscription
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
-from shmstore.consumer.wire.session.entry_cache import MISSING, Shelf
+from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
 from shmstore.consumer.wire.session.filter import Wanted, compile_filter
 from shmstore.consumer.wire.session.outbox import Limit, Ready, Run
-from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, Ledger
+from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, RecordFile
 from shmstore.event import EntryType
 from shmstore.memory.layout import DISARMED, header_word
 
@@ -37,14 +37,14 @@ def subscription_name(client: Client) -> str:
 
 
 class Session:
-    """A client's place in a store; it outlives connections, and (through the ledger) the server."""
+    """A client's reading of a store; it outlives connections, and (through the record file) the server."""
 
     def __init__(
         self,
         store: EventStore,
         client: Client,
         encoder: Encoder,
-        shelf: Shelf,
+        cache: EntryCache,
         *,
         state: Path,
         start: str,
@@ -60,22 +60,22 @@ class Session:
         self.store = store
         self.closed = False
         self._encoder = encoder
-        self._shelf = shelf
+        self._cache = cache
         self._max_outstanding = min(max_outstanding, MOST_BATCHES)
         self._max_reply = max_reply
         self._default_filter = filter
         self._isolates = store.ddl_isolation
         self._ready = Ready()
         name = subscription_name(client)
-        self._ledger = Ledger(state / store.name / f"{name}.batches")
+        self._record_file = RecordFile(state / store.name / f"{name}.batches")
         self.subscription = self._subscribe(name, start, CheckpointFile(state, store.name, name))
         self._given = self._recover()
         self._wanted: Wanted | None = None
-        self.filter(self._ledger.record.filter)
-        shelf.readers.add(self)
+        self.filter(self._record_file.record.filter)
+        cache.readers.add(self)
 
     def _subscribe(self, name: str, start: str, checkpoint: CheckpointFile) -> Subscription:
-        record = self._ledger.record
+        record = self._record_file.record
         self._checkpoint = checkpoint
         if record.epoch == self.store.epoch and record.resume >= 0:
             try:
@@ -87,11 +87,11 @@ class Session:
 
     def _recover(self) -> deque[Given]:
         """Go back to where the client was: the batches it holds count as given."""
-        record = self._ledger.record
+        record = self._record_file.record
         ack = self.subscription.ack_cursor.sequence
         given = deque(record.batches_after(self.store.epoch, ack, self.store.newest))
         self._advance(given[-1].last if given else ack)
-        self._ledger.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given)))
+        self._record_file.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given)))
         return given
 
     def _advance(self, sequence: int) -> None:
@@ -106,8 +106,8 @@ class Session:
         wanted = compile_filter(text or self._default_filter)
         self._back()
         self._wanted = wanted
-        if text != self._ledger.record.filter:
-            self._ledger.write(self._ledger.record._replace(filter=text))
+        if text != self._record_file.record.filter:
+            self._record_file.write(self._record_file.record._replace(filter=text))
 
     def _back(self) -> None:
         """Go back to what the client was given last, or has acked: what came after it will be got again."""
@@ -171,7 +171,7 @@ class Session:
 
     def _encoded(self, batch: Batch) -> Run:
         wanted = self._wanted
-        if wanted is None and len(self._shelf.readers) > 1 and len(batch.raw) <= LARGE:
+        if wanted is None and len(self._cache.readers) > 1 and len(batch.raw) <= LARGE:
             entries = self._shared(batch)
         else:
             encode = self._encoder.encode
@@ -188,13 +188,13 @@ class Session:
 
     def _shared(self, batch: Batch) -> list[bytes | None]:
         """The entries of `batch`, encoded by whichever client came first."""
-        shelf, encode = self._shelf, self._encoder.encode
+        cache, encode = self._cache, self._encoder.encode
         entries: list[bytes | None] = []
         for sequence, payload in enumerate(batch.payloads(), batch.first):
-            found = shelf.find(sequence)
+            found = cache.find(sequence)
             if found is MISSING:
                 found = encode(payload)
-                shelf.keep(sequence, found)
+                cache.keep(sequence, found)
             entries.append(found)
         return entries
 
@@ -215,10 +215,10 @@ class Session:
             raise ProtocolError(
                 f"{len(self._given)} batches are out and not acked; allowed are {self._max_outstanding}: ack or roll back first"
             )
-        record = self._ledger.record
+        record = self._record_file.record
         given = Given(record.next_id, portion.last)
-        # Before anything is taken: a ledger that cannot be written leaves the events ready for the next GET.
-        self._ledger.write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
+        # Before anything is taken: a record that cannot be written leaves the events ready for the next GET.
+        self._record_file.write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
         self._given.append(given)
         self._ready.drop(portion)
         return given.id, portion.entries, portion.rows
@@ -252,9 +252,9 @@ class Session:
             raise ProtocolError(f"batchId:{batch_id} is not the firstly:{self._given[0].id}: batches are {done} oldest first")
 
     def _keep(self) -> None:
-        # The cursor has moved already, and a ledger that lags behind it is put right when it is read.
+        # The cursor has moved already, and a record that lags behind it is corrected when it is read.
         with suppress(StoreError):
-            self._ledger.write(self._ledger.record._replace(batches=tuple(self._given)))
+            self._record_file.write(self._record_file.record._replace(batches=tuple(self._given)))
 
     @property
     def outstanding(self) -> tuple[Given, ...]:
@@ -268,18 +268,18 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        self._shelf.readers.discard(self)
+        self._cache.readers.discard(self)
         try:
             self.subscription.close()
         finally:
             self.store.close()
 
     def forget(self) -> None:
-        """Remove the subscription, so that it holds nothing in the store; its acked place is kept for a later one."""
+        """Remove the subscription, so that it holds nothing in the store; what it has acked is kept for a later one."""
         if self.closed:
             return
         self.closed = True
-        self._shelf.readers.discard(self)
+        self._cache.readers.discard(self)
         acked = self.subscription.ack_cursor.sequence
         try:
             self.subscription.close()
@@ -287,7 +287,7 @@ class Session:
             # Removed with the subscription: a producer must not start over for a reader that has left.
             self._checkpoint.remove()
             with suppress(StoreError):  # it starts again then, at worst seeing again what it has acked
-                self._ledger.write(self._ledger.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
+                self._record_file.write(self._record_file.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
         finally:
             self.store.close()
 

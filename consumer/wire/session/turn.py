@@ -7,8 +7,8 @@ import asyncio
 from shmstore.consumer.wire.session.session import Session
 
 
-class Seat:
-    """A session and its turns."""
+class SharedSession:
+    """A session, and who waits for it."""
 
     __slots__ = ("lock", "session", "waiters")
 
@@ -21,36 +21,36 @@ class Seat:
 class Turn:
     """Having a session to oneself: ``async with``. A GET that waits steps aside for others."""
 
-    __slots__ = ("_held", "_seat")
+    __slots__ = ("_held", "_shared")
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, shared: SharedSession) -> None:
+        self._shared = shared
         self._held = False
 
     async def __aenter__(self) -> Turn:
-        seat = self._seat
-        seat.waiters += 1
+        shared = self._shared
+        shared.waiters += 1
         try:
-            if seat.lock.locked() and seat.session is not None:
-                seat.session.interrupt()
-            self._held = await seat.lock.acquire()
+            if shared.lock.locked() and shared.session is not None:
+                shared.session.interrupt()
+            self._held = await shared.lock.acquire()
         finally:
-            seat.waiters -= 1
+            shared.waiters -= 1
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._held:
-            self._seat.lock.release()
+            self._shared.lock.release()
 
     async def step_aside(self, patience: float | None) -> bool:
         """Let those that wait have their turn; False where it did not come back within `patience` seconds."""
-        seat = self._seat
-        if seat.waiters:
-            seat.lock.release()
+        shared = self._shared
+        if shared.waiters:
+            shared.lock.release()
             self._held = False
             try:
                 async with asyncio.timeout(patience):
-                    self._held = await seat.lock.acquire()
+                    self._held = await shared.lock.acquire()
             except TimeoutError:
                 return False
         return True

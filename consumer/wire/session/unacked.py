@@ -1,14 +1,14 @@
 """What a client holds un-acked, kept across restarts of the server.
 
 The cursors of a subscription live in the store's segment; the batches that a canal client was given, with their ids, do
-not. One small file a client holds them, with two places that are written in turn, each with its number and checksum:
-a server killed while it writes leaves the older place whole.
+not. One small file a client holds them, in two records that are written in turn, each with its number and checksum:
+a server killed while it writes leaves the older record whole.
 
 Order, and what a crash in between leaves:
 
-    give     get moves, ledger, answer      a batch that no client has seen: given again under a new id
-    ack      ack moves, ledger              a batch acked already: `batches_after` leaves it out
-    rollback get moves, ledger              a batch that is given again: the same
+    give     get moves, record, answer      a batch that no client has seen: given again under a new id
+    ack      ack moves, record              a batch acked already: `batches_after` leaves it out
+    rollback get moves, record              a batch that is given again: the same
 
 The file is not synced to disk: it outlives a killed server and an orderly reboot. After a crash of the host a store without a log is lost
 as well, so that only the next id counts, which then at worst repeats; in one with a log the batches that are not in the file are given
@@ -30,7 +30,7 @@ from shmstore.errors import StoreError
 _HEAD: Final = struct.Struct("<4sIQqqqII")  # magic, crc of the rest, number, epoch, next id, resume, batches, filter bytes
 _BATCH: Final = struct.Struct("<qq")
 _MAGIC: Final = b"SWL1"
-_PLACE: Final = 1 << 18
+_RECORD_BYTES: Final = 1 << 18
 MOST_BATCHES: Final = 4096
 
 
@@ -55,7 +55,7 @@ class Record(NamedTuple):
         return tuple(batch for batch in self.batches if ack < batch.last <= newest) if epoch == self.epoch else ()
 
 
-class Ledger:
+class RecordFile:
     """The file of one client."""
 
     def __init__(self, path: Path) -> None:
@@ -85,8 +85,8 @@ class Ledger:
 
     def _load(self, fd: int) -> tuple[int, Record]:
         found: list[tuple[int, Record]] = [(0, Record())]
-        for place in (0, 1):
-            data = os.pread(fd, _PLACE, place * _PLACE)
+        for half in (0, 1):
+            data = os.pread(fd, _RECORD_BYTES, half * _RECORD_BYTES)
             if len(data) < _HEAD.size:
                 continue
             magic, crc, number, epoch, next_id, resume, count, filter_bytes = _HEAD.unpack_from(data)
@@ -105,10 +105,10 @@ class Ledger:
         text = record.filter.encode("utf-8", "replace")
         rest = _HEAD.pack(_MAGIC, 0, number, record.epoch, record.next_id, record.resume, len(record.batches), len(text))[8:]
         rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
-        # The other place than last time: the last record stays whole until this one is.
+        # The other half than last time: the last record stays whole until this one is.
         data = _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
         with self._file() as fd:
-            written = os.pwrite(fd, data, (number & 1) * _PLACE)
+            written = os.pwrite(fd, data, (number & 1) * _RECORD_BYTES)
         if written < len(data):
             raise StoreError(f"{self.path} cannot be written: the disk is full")
         self._number, self.record = number, record

@@ -218,7 +218,9 @@ def test_client_gone_while_it_waits(connect: Connect, store: EventStore, server:
     time.sleep(0.1)
     client.close()
     wait_for(lambda: server.server.metrics.connections == 0, "the server saw the client go")
-    wait_for(lambda: not any(seat.lock.locked() for seat in server.server._seats.values()), "the wait ended with the client", 10)
+    wait_for(
+        lambda: not any(shared.lock.locked() for shared in server.server._sessions.values()), "the wait ended with the client", 10
+    )
     again = connect(subscribe=False)
     answer = again.get()
     assert (answer.batch_id, ids(answer)) == (1, [1])

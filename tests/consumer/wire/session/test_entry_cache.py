@@ -9,22 +9,22 @@ from shmstore import EventStore
 from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
-from shmstore.consumer.wire.session.entry_cache import MISSING, Shelf
+from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
 from shmstore.consumer.wire.session.session import Session
 from tests.consumer.wire.harness import OTHER, events
 
 
 def test_bounded() -> None:
     """The oldest entries make room; entries that nobody is sent are remembered as that."""
-    shelf = Shelf(1, 100)
-    shelf.keep(0, None)
+    cache = EntryCache(1, 100)
+    cache.keep(0, None)
     for sequence in range(1, 50):
-        shelf.keep(sequence, bytes(10))
-    assert len(shelf) == 10
-    assert shelf.find(39) is MISSING
-    assert shelf.find(40) == bytes(10)
-    shelf.keep(50, None)
-    assert shelf.find(50) is None
+        cache.keep(sequence, bytes(10))
+    assert len(cache) == 10
+    assert cache.find(39) is MISSING
+    assert cache.find(40) == bytes(10)
+    cache.keep(50, None)
+    assert cache.find(50) is None
 
 
 class Counting(Encoder):
@@ -39,7 +39,7 @@ class Counting(Encoder):
 
 def test_encoded_once(store: EventStore, tmp_path: Path) -> None:
     """With two clients an event is encoded once and arrives at both alike; one with a filter, or a single one, shares nothing."""
-    shelf = Shelf(store.epoch, 1 << 20)
+    cache = EntryCache(store.epoch, 1 << 20)
 
     def session(client_id: int) -> Session:
         options: dict[str, Any] = {
@@ -49,7 +49,7 @@ def test_encoded_once(store: EventStore, tmp_path: Path) -> None:
             "max_reply": 1 << 20,
             "state": tmp_path,
         }
-        return Session(EventStore.attach(store.name), Client(store.name, client_id), Counting(Values.CANAL), shelf, **options)
+        return Session(EventStore.attach(store.name), Client(store.name, client_id), Counting(Values.CANAL), cache, **options)
 
     def read(reader: Session) -> list[bytes]:
         limit = reader.limit(1000)
@@ -65,7 +65,7 @@ def test_encoded_once(store: EventStore, tmp_path: Path) -> None:
     store.put([*events([1, 2]), *events([3], OTHER)])
     one = session(1)
     first = read(one)
-    assert (Counting.count, len(shelf)) == (7, 0)
+    assert (Counting.count, len(cache)) == (7, 0)
     two, three = session(2), session(3)
     three.filter(r"shop\.audit")
     assert read(two) == first
@@ -77,5 +77,5 @@ def test_encoded_once(store: EventStore, tmp_path: Path) -> None:
     assert Counting.count == 24
     for reader in (one, two, three):
         reader.close()
-    assert len(shelf.readers) == 0
+    assert len(cache.readers) == 0
     keeper.close()

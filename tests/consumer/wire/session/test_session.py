@@ -13,7 +13,7 @@ from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.connection_state import Client
-from shmstore.consumer.wire.session.entry_cache import Shelf
+from shmstore.consumer.wire.session.entry_cache import EntryCache
 from shmstore.consumer.wire.session.outbox import Limit
 from shmstore.consumer.wire.session.session import Session
 from shmstore.consumer.wire.session.unacked import Given
@@ -28,9 +28,9 @@ def open_session(tmp_path: Path) -> Iterator[Make]:
 
     def make(store: EventStore, client_id: int = 1, **options: Any) -> Session:
         options = {"start": "earliest", "filter": "", "max_outstanding": 100, "max_reply": 1 << 20} | options
-        encoder, shelf = Encoder(Values.CANAL), Shelf(store.epoch, 1 << 20)
+        encoder, cache = Encoder(Values.CANAL), EntryCache(store.epoch, 1 << 20)
         made.append(
-            Session(EventStore.attach(store.name), Client(store.name, client_id), encoder, shelf, state=tmp_path, **options)
+            Session(EventStore.attach(store.name), Client(store.name, client_id), encoder, cache, state=tmp_path, **options)
         )
         return made[-1]
 
@@ -152,16 +152,16 @@ def test_new_owner_goes_on(new_store: Callable[..., EventStore], open_session: M
 
 
 @pytest.mark.parametrize("lost", ["given", "acked", "rolled back"])
-def test_killed_before_the_ledger_was_written(
+def test_killed_before_the_record_was_written(
     lost: str, new_store: Callable[..., EventStore], open_session: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server killed between the store's cursor and the ledger loses nothing: a batch nobody was told of comes again."""
+    """A server killed between the store's cursor and the record loses nothing: a batch that nobody was given comes again."""
     store = itemsize(new_store)
     for i in range(3):
         store.put(events([i]))
     session = open_session(store)
     assert get(session, 3) == (1, [0], 3)
-    monkeypatch.setattr(session._ledger, "write", lambda record: None)
+    monkeypatch.setattr(session._record_file, "write", lambda record: None)
     if lost == "given":
         assert get(session, 3) is not None
     elif lost == "acked":

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shmstore.consumer.wire.session.unacked import Given, Ledger, Record
+from shmstore.consumer.wire.session.unacked import Given, Record, RecordFile
 
 ONE = Record(-77, 3, -1, (Given(1, 10), Given(2, 25)), "shöp\\..*")
 TWO = ONE._replace(next_id=4, batches=(Given(2, 25), Given(3, 30)))
@@ -11,31 +11,31 @@ TWO = ONE._replace(next_id=4, batches=(Given(2, 25), Given(3, 30)))
 def test_kept(tmp_path: Path) -> None:
     """What was written last is what the next server reads; a new client has nothing and starts at id 1."""
     path = tmp_path / "deep" / "canal-1.batches"
-    ledger = Ledger(path)
-    assert ledger.record == Record()
-    assert ledger.record.next_id == 1
+    file = RecordFile(path)
+    assert file.record == Record()
+    assert file.record.next_id == 1
     for record in (ONE, TWO, ONE, Record(filter="x" * 32000, batches=tuple(Given(i, i) for i in range(4096))), TWO):
-        ledger.write(record)
-    again = Ledger(path)
+        file.write(record)
+    again = RecordFile(path)
     assert again.record == TWO
 
 
 def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
     """Whatever part of the last record is damaged or missing, the one before it is read whole."""
     path = tmp_path / "x.batches"
-    ledger = Ledger(path)
-    ledger.write(ONE)
+    file = RecordFile(path)
+    file.write(ONE)
     before = path.read_bytes()
-    ledger.write(TWO)
+    file.write(TWO)
     after = path.read_bytes()
     changed = [i for i in range(len(after)) if i >= len(before) or after[i] != before[i]]
     assert changed
     for i in changed:
         path.write_bytes(after[:i] + bytes([after[i] ^ 0x41]) + after[i + 1 :])
-        torn = Ledger(path)
+        torn = RecordFile(path)
         assert torn.record == ONE
     path.write_bytes(before)
-    old = Ledger(path)
+    old = RecordFile(path)
     assert old.record == ONE
 
 
