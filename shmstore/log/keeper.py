@@ -44,6 +44,7 @@ AGAIN: Final = 60.0  # seconds between two lines in the log about the same
 LOG_ERROR: Final = header_word("log_error")
 LOG_BYTES: Final = header_word("log_bytes")
 LOG_OLDEST_MS: Final = header_word("log_oldest_ms")
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what ends by itself, when there is space
 AT_BOUND: Final = -1  # of log_error: a reader holds what would have to go
 
 _log = logging.getLogger("shmstore")
@@ -89,6 +90,7 @@ class Keeper:
         self._current: Files | None = None
         self._next: Files | None = None
         self._retired: tuple[tuple[int, int, int], int, int, int] | None = None  # full, and not on disk yet
+        self._failed = 0  # errno of a sync that failed: what the disk has is unknown from then on
         self._bound_since = 0.0
         self._warned: dict[str, float] = {}
         self._named: Files | None = None  # whose names are on disk
@@ -168,8 +170,8 @@ class Keeper:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(PATIENCE)
-        self._threads = []
         self._drop()
+        self._threads = []
 
     def _end(self) -> None:
         self._stopping.set()
@@ -237,6 +239,8 @@ class Keeper:
         if code > 0 and code != errno.ECANCELED:
             self._refuse(code)
             return RETRY_SECONDS
+        if self._failed:
+            return RETRY_SECONDS
         if self._words[LOG_ERROR] > 0:
             self._words[LOG_ERROR] = 0
             _log.info("the log of store %r is written again", self._segment.name)
@@ -247,8 +251,8 @@ class Keeper:
         self._freed.notify()  # the producer says so, too
         self._warn(
             "refused",
-            f"the log in {self._folder} cannot be written: {os.strerror(code)}; make room there: the producer of store "
-            f"{self._segment.name!r} waits, and goes on when there is some",
+            f"the log in {self._folder} cannot be written: {os.strerror(code)}; {fix_of(code)}. The producer of store "
+            f"{self._segment.name!r} waits",
         )
 
     def _warn(self, what: str, text: str) -> None:
@@ -261,6 +265,9 @@ class Keeper:
 
     def keep(self) -> float:
         """Do what is to be done now; return the seconds until the next look."""
+        if self._failed:
+            self._refuse(self._failed)
+            return RETRY_SECONDS
         try:
             logged = self._words[LOGGED]  # before the look at what was retired: it is in that set, or in the one after it
             self._seal()
@@ -284,12 +291,23 @@ class Keeper:
         files, _, count, at = retired
         os.ftruncate(files[0], at)
         os.ftruncate(files[1], files_format.slots_size(count))
-        for fd in files:
-            os.fsync(fd)
+        self._put_on_disk(files)
         self._sync_folder()
         Files(*files).close()
         self._retired = None
         self._current, self._next = self._next, None
+
+    def _put_on_disk(self, files: tuple[int, int, int]) -> None:
+        """Sync three files. After an error of the device the kernel may take what it could not write for written (fsync(2)): nothing is
+        appended any more then, and recovery reads what is there. Raises OSError."""
+        try:
+            for fd in files:
+                os.fdatasync(fd)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self._failed = error.errno or errno.EIO
+                self._appender.stop()
+            raise
 
     def _sync_folder(self) -> None:
         os.fsync(self._fd)
@@ -341,8 +359,7 @@ class Keeper:
         if logged <= words[SYNCED] or (words[SYNC_WANTED] <= words[SYNCED] and now - self._synced_at < SYNC_SECONDS):
             return
         assert self._current is not None
-        for fd in self._current:
-            os.fdatasync(fd)
+        self._put_on_disk(self._current)
         if self._named != self._current:
             self._sync_folder()
             self._named = self._current
@@ -409,6 +426,13 @@ class Keeper:
 
 
 _KINDS: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
+
+
+def fix_of(code: int) -> str:
+    """What to do where the disk refuses with that errno."""
+    if code in NO_SPACE:
+        return "make space there, and it goes on by itself"
+    return "see what the kernel says of the device (`dmesg`), and start the producer again when it is well"
 
 
 def report_cut(store: str, tail: Tail) -> None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from shmstore.errors import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.event import Position
 from shmstore.log.files import set_firsts
+from shmstore.log.keeper import fix_of
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_PRODUCER,
@@ -252,7 +253,7 @@ def log_trouble(segment: Segment) -> str:
     if code == 0:
         return ""
     if code > 0:
-        return f"the log in {segment.home}/log cannot be written: {os.strerror(code)}; make room there, and it goes on by itself"
+        return f"the log in {segment.home}/log cannot be written: {os.strerror(code)}; {fix_of(code)}"
     active = [each for each in subscriptions_of(segment) if each.state == "active"]
     if not active:
         return f"the log in {segment.home}/log is as large as it may be, {words[header_word('log_size')]:,} bytes"

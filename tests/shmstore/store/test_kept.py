@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import subprocess
@@ -543,3 +544,26 @@ def test_of_two_who_make_a_store_one_does(name: str) -> None:
         with EventStore.attach(name) as store:
             assert (store.epoch, store.newest) == (epoch, 0)
         EventStore.unlink(name, log=True)
+
+
+def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error of the device nothing counts as on disk any more, whatever a later sync says, and the producer stops and says so."""
+    with EventStore.create(name, capacity=16) as store:
+        store.put(b"one")
+        assert store.sync() == 0
+
+        def broken(fd: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "fdatasync", broken)
+        store.put(b"two")
+        assert store.sync(timeout=0.5) == 0
+        monkeypatch.undo()
+        assert store.sync(timeout=0.5) == 0
+        with pytest.raises(StoreFull, match=r"Input/output error; see what the kernel says"):
+            for _ in range(40):
+                store.put(b"more", timeout=1)
+        monkeypatch.setattr(shmstore.store.store, "FLUSHING", 0.1)
+    with EventStore.attach(name) as store:
+        store.claim()
+        assert store.sync() == store.newest
