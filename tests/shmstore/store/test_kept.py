@@ -546,6 +546,11 @@ def test_of_two_who_make_a_store_one_does(name: str) -> None:
         EventStore.unlink(name, log=True)
 
 
+def fill(store: EventStore) -> None:
+    for _ in range(40):
+        store.put(b"more", timeout=1)
+
+
 def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error of the device nothing counts as on disk any more, whatever a later sync says, and the producer stops and says so."""
     with EventStore.create(name, capacity=16) as store:
@@ -561,8 +566,7 @@ def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypa
         monkeypatch.undo()
         assert store.sync(timeout=0.5) == 0
         with pytest.raises(StoreFull, match=r"Input/output error; see what the kernel says"):
-            for _ in range(40):
-                store.put(b"more", timeout=1)
+            fill(store)
         monkeypatch.setattr(shmstore.store.store, "FLUSHING", 0.1)
     with EventStore.attach(name) as store:
         store.claim()
