@@ -301,6 +301,8 @@ class Keeper:
         """Sync three files. After an error of the device the kernel may take what it could not write for written (fsync(2)): nothing is
         appended any more then, and recovery reads what is there. Raises OSError."""
         try:
+            if not os.fstat(files[0]).st_nlink:  # somebody removed the files under us: what is written there is on no disk
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             for fd in files:
                 os.fdatasync(fd)
         except OSError as error:
@@ -432,6 +434,8 @@ def fix_of(code: int) -> str:
     """What to do where the disk refuses with that errno."""
     if code in NO_SPACE:
         return "make space there, and it goes on by itself"
+    if code == errno.ENOENT:
+        return "somebody removed its files: stop the producer, then put them back, or begin again with `shmstore rm --log`"
     return "see what the kernel says of the device (`dmesg`), and start the producer again when it is well"
 
 
