@@ -48,8 +48,12 @@ def log_folder(home: str | os.PathLike[str]) -> Path:
 
 
 def has_log(home: str | os.PathLike[str]) -> bool:
-    """True where a store with a log lives in that home."""
-    return (log_folder(home) / "store.json").exists()
+    """True where a store with a log lives in that home. Raises `StoreError` where that cannot be seen."""
+    try:
+        return (log_folder(home) / "store.json").exists()
+    except OSError as error:
+        fix = "do this as the user whom it belongs to, or name another folder with SHMSTORE_STATE"
+        raise refused(f"the home {home} of a store cannot be read", error, fix) from error
 
 
 def make(home: str | os.PathLike[str], mode: int, gid: int) -> None:
@@ -107,6 +111,8 @@ def read(home: str | os.PathLike[str]) -> Identity:
         given |= {"batch_mode": BatchMode(value["batch_mode"]), "flags": StoreFlag(value["flags"]), "home": os.fspath(home)}
         options = Options(**given)
         return Identity(options=options, **{name: value[name] for name in Identity._fields if name != "options"})
+    except LayoutMismatch:
+        raise
     except FileNotFoundError:
         raise StoreNotFound(f"{home} is not the home of a store with a log: it has no log/store.json") from None
     except OSError as error:
