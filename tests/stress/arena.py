@@ -8,6 +8,7 @@ leaves whole lines and at most one that is cut.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -101,6 +102,7 @@ def consume(name: str, subscription: str, seed: int, total: int, log: str, slow:
 def serve() -> None:
     """Fork what stdin asks for, until it ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    logging.getLogger("shmstore").addHandler(logging.NullHandler())  # what stderr has is an error
     rng, compiled = Random(os.getpid()), mapping.COMPILED
     for line in sys.stdin:
         order = json.loads(line)

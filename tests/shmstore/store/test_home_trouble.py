@@ -1,0 +1,191 @@
+"""A home that cannot be used: a full or read-only disk, another format, another user, two producers, and one that is removed in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+import shmstore.memory.mapping
+from shmstore import EventStore, LayoutMismatch, ProducerInUse, StoreError, StoreFull
+from shmstore.log.home import AppendLock, log_folder
+from shmstore.store import restore
+from shmstore.store.checkpoint import home_of
+from tests.shmstore.test_resources import alone, run_alone
+
+COMPILED = shmstore.memory.mapping.COMPILED
+
+
+@pytest.fixture(autouse=True, params=["compiled", "python"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "python":
+        monkeypatch.setattr(shmstore.memory.mapping, "COMPILED", False)
+    elif not COMPILED:
+        pytest.skip("no compiled hot path here")
+
+
+@pytest.fixture(name="name")
+def _name(store_name: str, state: Path) -> str:
+    """A store whose home is in a state folder of the test's own."""
+    return store_name
+
+
+def reboot(name: str) -> None:
+    os.unlink(f"/dev/shm/shmstore.{name}")
+
+
+@alone
+def test_a_full_disk_stops_the_producer_until_there_is_room(tmp_path: Path) -> None:
+    """The message names the folder; with room again it goes on by itself, and nothing is missing or there twice, after a reboot either."""
+    code = f"""
+import time
+os.environ["SHMSTORE_STATE"] = state = {str(tmp_path)!r}
+with open(state + "/rest", "wb") as rest:
+    rest.write(bytes(2 << 20))
+store = EventStore.create("s", capacity=64, memory_unit=4096, log_size=16 << 20)
+put = []
+try:
+    while True:
+        event = os.urandom(5000)
+        store.put(event, timeout=2)
+        put.append(event)
+except StoreFull as error:
+    assert "cannot be written: No space left on device" in str(error) and state + "/s/log" in str(error) and "room" in str(error), error
+assert "No space left" in store.stat().log.trouble
+assert 200 < len(put) < 700
+os.unlink(state + "/rest")
+store.put(event, timeout=20)
+put.append(event)
+assert store.sync(timeout=20) == len(put) - 1
+until = time.monotonic() + 5
+while store.stat().log.trouble:
+    assert time.monotonic() < until
+    time.sleep(0.05)
+store.close()
+os.unlink("/dev/shm/shmstore.s")
+with EventStore.attach("s") as store, store.subscribe("r") as reader:
+    assert store.newest == len(put) - 1
+    got = []
+    while batch := reader.get(timeout=0):
+        got += map(bytes, batch.payloads())
+    assert got == put
+"""
+    run_alone(f"mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs -o size=4m tmpfs {tmp_path}", code)
+
+
+@alone
+def test_a_read_only_disk(tmp_path: Path) -> None:
+    """Nobody produces, and no store is made; the message says where. Who has the memory reads on."""
+    code = f"""
+os.environ["SHMSTORE_STATE"] = state = {str(tmp_path)!r}
+with EventStore.create("s", capacity=64, log_size=16 << 20) as store:
+    store.put([b"x"] * 3)
+    store.subscribe("r").close()
+assert os.system("mount -o remount,ro " + state) == 0
+refused(lambda: EventStore.create("t", capacity=8), state + "/t", "Read-only file system", "SHMSTORE_STATE")
+store = EventStore.attach("s")
+refused(lambda: store.put(b"y", timeout=1), state + "/s/log", "Read-only file system")
+assert store.newest == 2
+with store.subscribe("r") as reader:
+    assert len(reader.get(timeout=0)) == 3
+assert store.peek(1, limit_events=1).raw == b"x"
+store.close()
+os.unlink("/dev/shm/shmstore.s")
+refused(lambda: EventStore.attach("s"), state + "/s/log", "Read-only file system")
+assert os.system("mount -o remount,rw " + state) == 0
+with EventStore.attach("s") as store:
+    assert store.put(b"y") == 3
+"""
+    run_alone(f"mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs -o size=4m tmpfs {tmp_path}", code)
+
+
+def test_a_home_of_a_newer_format(name: str) -> None:
+    """It is refused, and nothing in it changes."""
+    EventStore.create(name, capacity=8).close()
+    reboot(name)
+    identity = log_folder(home_of(name)) / "store.json"
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 99}))
+    before = sorted((each.name, each.stat().st_mtime_ns) for each in log_folder(home_of(name)).iterdir())
+    with pytest.raises(LayoutMismatch, match=r"format 99.*newer"):
+        EventStore.attach(name)
+    assert sorted((each.name, each.stat().st_mtime_ns) for each in log_folder(home_of(name)).iterdir()) == before
+    EventStore.unlink(name, log=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_a_home_of_another_user(name: str, tmp_path: Path) -> None:
+    """Who may not read it is told so, by its path; it is not taken for none, and nothing is made beside it."""
+    EventStore.create(name, capacity=8).close()
+    reboot(name)
+    for each in (tmp_path, *tmp_path.parents):
+        if each.stat().st_uid == os.getuid() and each.is_relative_to("/tmp") and each != Path("/tmp"):
+            each.chmod(0o755)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            for do in (lambda: EventStore.attach(name), lambda: EventStore.create(name, capacity=8)):
+                try:
+                    do()
+                except StoreError as error:
+                    assert str(home_of(name)) in str(error), error  # noqa: PT017 - another process
+                else:
+                    raise AssertionError("not refused")
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    EventStore.attach(name).close()
+    EventStore.unlink(name, log=True)
+
+
+def test_two_producers_on_one_home(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One appends: the other hears who holds the log, though it has a segment of its own, or none."""
+    monkeypatch.setattr(restore, "PATIENCE", 0.2)
+    with EventStore.create(name, capacity=8) as store:
+        store.put(b"one")
+        with EventStore.attach(name) as second, pytest.raises(ProducerInUse, match="has a producer"):
+            second.put(b"two")
+    monkeypatch.setattr("shmstore.log.keeper.PATIENCE", 0.2)
+    with AppendLock.take(home_of(name), 0.0):
+        with EventStore.attach(name) as store:
+            with pytest.raises(ProducerInUse, match="another process appends"):
+                store.put(b"two")
+            assert store.newest == 0
+        reboot(name)
+        with pytest.raises(ProducerInUse, match=r"another process appends.*fuser"):
+            EventStore.attach(name)
+    with EventStore.attach(name) as store:
+        assert store.put(b"two") == 1
+    EventStore.unlink(name, log=True)
+
+
+def test_a_home_removed_under_a_living_producer(name: str) -> None:
+    """Nothing is said to be on disk that is not, the producer stops and says why; begun again, all is well."""
+    with EventStore.create(name, capacity=8) as store:
+        store.put([b"one", b"two"])
+        assert store.sync() == 1
+        shutil.rmtree(home_of(name))
+        until = time.monotonic() + 20
+        with pytest.raises(StoreFull, match=r"somebody removed its files.*shmstore rm --log"):
+            while time.monotonic() < until:
+                store.put(b"lost", timeout=2)
+        log = store.stat().log
+        assert log is not None
+        assert log.synced == 1
+        assert "removed its files" in log.trouble
+        store._keeper.close(0.0)  # not the ten seconds that a disk is given
+    EventStore.unlink(name, log=True)
+    with EventStore.create(name, capacity=8) as store:
+        assert store.put(b"one") == 0
+        assert store.sync() == 0
+    EventStore.unlink(name, log=True)
