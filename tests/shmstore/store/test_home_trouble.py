@@ -169,16 +169,20 @@ def test_two_producers_on_one_home(name: str, monkeypatch: pytest.MonkeyPatch) -
     EventStore.unlink(name, log=True)
 
 
+def put_on(store: EventStore) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        store.put(b"lost", timeout=2)
+
+
 def test_a_home_removed_under_a_living_producer(name: str) -> None:
     """Nothing is said to be on disk that is not, the producer stops and says why; begun again, all is well."""
     with EventStore.create(name, capacity=8) as store:
         store.put([b"one", b"two"])
         assert store.sync() == 1
         shutil.rmtree(home_of(name))
-        until = time.monotonic() + 20
         with pytest.raises(StoreFull, match=r"somebody removed its files.*shmstore rm --log"):
-            while time.monotonic() < until:
-                store.put(b"lost", timeout=2)
+            put_on(store)
         log = store.stat().log
         assert log is not None
         assert log.synced == 1
