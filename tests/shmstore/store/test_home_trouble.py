@@ -55,7 +55,7 @@ try:
         store.put(event, timeout=2)
         put.append(event)
 except StoreFull as error:
-    assert "cannot be written: No space left on device" in str(error) and state + "/s/log" in str(error) and "room" in str(error), error
+    assert "cannot be written: No space left on device" in str(error) and state + "/s/log" in str(error) and "make space there" in str(error), error
 assert "No space left" in store.stat().log.trouble
 assert 200 < len(put) < 700
 os.unlink(state + "/rest")
