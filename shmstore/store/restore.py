@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.errors import ProducerInUse, StoreExists, StoreNotFound
+from shmstore.errors import ProducerInUse, StoreError, StoreExists, StoreNotFound
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles
 from shmstore.log.home import Identity
@@ -27,7 +27,8 @@ from shmstore.log.keeper import report_cut
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory import layout, segment
 from shmstore.memory.create_options import Options
-from shmstore.memory.layout import DISARMED, SLOT, SlotFlag, SubscriptionState
+from shmstore.memory.layout import DISARMED, LOCK_PRODUCER, LOCK_SUBSCRIPTION, SLOT, SlotFlag, SubscriptionState
+from shmstore.memory.locks import Ownership
 from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED, PUT, Cursor
@@ -115,7 +116,34 @@ def attached(
                 raise missing from None
             restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
             found = segment.attach(name, path=path, read_only=read_only)
+    if restore and found.path is not None and found.home and _of_an_earlier_boot(found):
+        found = _replaced(found, read_only=read_only)
     return with_log(found)
+
+
+def _of_an_earlier_boot(found: Segment) -> bool:
+    """Whether a ring in a file was last written before the host started, and nobody uses it. Its pages may be of any moment then, as a
+    crash of the host leaves them; the log knows what was on disk."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    roles = [LOCK_PRODUCER, *(LOCK_SUBSCRIPTION + entry for entry in range(1, layout.SUBSCRIPTIONS))]
+    return os.fstat(found.fd).st_mtime < booted and not any(Ownership(found.fd, role).taken() for role in roles)
+
+
+def _replaced(found: Segment, *, read_only: bool) -> Segment:
+    """Make the segment of a store with a log again, from its home, in place of one that cannot be relied on; let it be for who may only look."""
+    name, path, home = found.name, found.path, found.home
+    try:
+        with homes.AppendLock.take(home, PATIENCE):
+            if found.linked:  # else somebody was faster
+                segment.unlink(name, path=path, force=True)
+    except StoreError:
+        if read_only:
+            return found
+        found.close()
+        raise
+    found.close()
+    restored(name, home, path=path).close()
+    return segment.attach(name, path=path, read_only=read_only)
 
 
 def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:

@@ -32,7 +32,7 @@ from shmstore import (
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles
 from shmstore.memory.layout import header_word
-from shmstore.ring.cursors import FLOOR, LOGGED
+from shmstore.ring.cursors import ACK_OF, ENTRIES, FLOOR, GET_OF, LOGGED, PUT, STATE_OF
 from shmstore.ring.overflow import overflows
 from tests.shmstore.samples import FILE, ddl, position
 
@@ -492,6 +492,33 @@ def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) 
             assert store.peek(0).raw == b"one"
         file.unlink(missing_ok=True)
     EventStore.attach(name).close()
+    EventStore.unlink(name, path=file, log=True)
+
+
+@pytest.mark.parametrize("put", [0, 5, 15])
+def test_a_ring_in_a_file_is_not_believed_after_a_crash_of_the_host(name: str, tmp_path: Path, put: int) -> None:
+    """Its pages reach the disk in any order; what it says is made again from the log, and nobody has acked what is not there."""
+    file = tmp_path / "ring"
+    with EventStore.create(name, capacity=16, path=file) as store, store.subscribe("a") as reader:
+        store.put([payload(k) for k in range(8)])
+        store.put([payload(k) for k in range(8, 12)])
+        reader.ack(reader.get(limit_events=4))
+        epoch = store.epoch
+    with EventStore.attach(name) as store:  # as the file may be found: cursors of one moment, payloads of another
+        words, views = store.segment.words, store.segment.views
+        words[PUT] = put
+        entry = next(e for e in range(1, words[ENTRIES]) if words[STATE_OF[e]])
+        words[ACK_OF[entry]] = words[GET_OF[entry]] = put
+        views.arena[: views.arena_size] = bytes(views.arena_size)
+    with EventStore.attach(name) as store:
+        assert store.newest == put  # of this boot: it stays as it is
+    os.utime(file, (1, 1))
+    with EventStore.attach(name) as store, store.subscribe("a") as reader:
+        assert (store.epoch, store.newest, store.segment.path) == (epoch, 11, str(file))
+        assert [bytes(store.peek(k, limit_events=1).raw) for k in range(12)] == [payload(k) for k in range(12)]
+        assert reader.get().first == 4
+        assert store.put(payload(12)) == 12
+    assert StoreView.attach(name).newest == 12
     EventStore.unlink(name, path=file, log=True)
 
 
