@@ -299,7 +299,7 @@ def create(options: argparse.Namespace) -> int:
         group=options.group,
         path=options.path,
         checksum=options.checksum,
-        log=options.log,
+        log=options.log == "on",
         log_keep=options.log_keep,
         log_size=options.log_size,
         state=options.state,

@@ -412,10 +412,10 @@ def _create(sub: Parser) -> None:
     log = sub.add_argument_group("Log")
     log.add_argument(
         "--log",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep the events on disk too: slow readers read on there, and after a reboot everything is as it was (default); or the "
-        "ring alone, which forgets",
+        choices=("on", "off"),
+        default="on",
+        help="keep the events on disk too: slow readers read on there, and after a reboot everything is as it was (on, the default); or "
+        "the ring alone, which forgets (off)",
     )
     log.add_argument(
         "--log-keep",

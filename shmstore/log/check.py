@@ -1,22 +1,16 @@
-"""Look a whole log over, take events out of it, and say what of it may go: for the command line."""
+"""Look a whole log over and say what is damaged: for the command line."""
 
 from __future__ import annotations
 
 import os
-import struct
-from bisect import bisect_right
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from shmstore.errors import StoreCorrupt
 from shmstore.log import format as log_format
-from shmstore.log.files import LogFiles, LogSet, set_firsts
+from shmstore.log.files import LogSet, set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS
-
-FRAME: Final = struct.Struct("<qI")  # before each exported payload: its sequence, and its bytes
 
 
 def verify(folder: str | os.PathLike[str], epoch: int, logged: int | None = None) -> list[str]:
@@ -82,28 +76,3 @@ def _last_whole(log_set: LogSet) -> int:
 
 def _events(first: int, last: int | None) -> str:
     return f"events from {first} on" if last is None else f"events {first} to {last}"
-
-
-def export(files: LogFiles, first: int, last: int, write: Callable[[bytes], object]) -> int:
-    """Write the payloads of events `first` to `last`, each after a FRAME; return how many.
-
-    Raises `PositionNotFound` and `StoreCorrupt` as `LogFiles.read`; all before that event was written then.
-    """
-    at = first
-    while at <= last:
-        end = files.extent(at, last - at + 1, 1 << 22, ddl_alone=False)
-        content = files.read(at, end)
-        parts: list[bytes | memoryview] = []
-        start = 0
-        for sequence, behind in enumerate(content.ends.tolist(), at):
-            parts += [FRAME.pack(sequence, behind - start), content.raw[start:behind]]
-            start = behind
-        write(b"".join(parts))
-        at = content.last + 1
-    return at - first
-
-
-def trim(files: LogFiles, before: int) -> list[int]:
-    """Return the first sequences of the sets, oldest first, that go when all events before `before` may. The newest set stays, always."""
-    firsts = files.refresh()
-    return firsts[: max(0, bisect_right(firsts, before) - 1)]

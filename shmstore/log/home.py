@@ -76,7 +76,11 @@ def make(home: str | os.PathLike[str], mode: int, gid: int) -> None:
         finally:
             os.close(lock)
     except OSError as error:
-        raise refused(f"the home {home} of a store cannot be made", error, "name another folder with SHMSTORE_STATE") from error
+        raise refused(
+            f"the home {home} of a store cannot be made",
+            error,
+            "name another folder with SHMSTORE_STATE, or make the store without a log",
+        ) from error
 
 
 def write(home: str | os.PathLike[str], identity: Identity) -> None:

@@ -241,7 +241,7 @@ def test_rm_forgets_checkpoints_when_asked(store: EventStore, state: Path) -> No
     store.close()
     run("rm", store.name)
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
-    run("create", store.name, "--capacity", "64", "--no-log")
+    run("create", store.name, "--capacity", "64", "--log", "off")
     run("rm", store.name)
     run("rm", store.name, "--forget")  # of a store that was removed already
     assert list(state.rglob("*.json")) == []

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shmstore import StoreCorrupt
-from shmstore.log.check import FRAME, export, trim, verify
-from shmstore.log.files import LogFiles, remove_sets
+from shmstore.log.check import verify
+from shmstore.log.files import LogFiles
 from shmstore.log.recovery import recover
 from tests.shmstore.log.appending import Appending, Folder, Item
 
@@ -85,25 +84,3 @@ def test_the_torn_end(tmp_path: Path, writer: Appending) -> None:
     assert "behind event 95" in found
     assert recover(tmp_path, EPOCH).last == 95
     assert verify(tmp_path, EPOCH) == []
-
-
-def test_export(tmp_path: Path, writer: Appending) -> None:
-    """Each payload comes after its sequence and its length; a damaged block ends it with an error, after all that is before."""
-    out = bytearray()
-    assert export(files(tmp_path, writer), 13, 77, out.extend) == 65
-    assert bytes(out) == b"".join(FRAME.pack(i, 10) + b"%010d" % i for i in range(13, 78))
-    flip(tmp_path / f"{40:020d}.events", 45)
-    out.clear()
-    with pytest.raises(StoreCorrupt, match="events 44 to 47"):
-        export(files(tmp_path, writer), 30, 77, out.extend)
-    assert bytes(out) == b"".join(FRAME.pack(i, 10) + b"%010d" % i for i in range(30, 44))
-
-
-def test_trim(tmp_path: Path, writer: Appending) -> None:
-    """Whole sets go, never one that has a wanted event, and never the newest."""
-    log = files(tmp_path, writer)
-    assert [trim(log, before) for before in (0, 19, 20, 39, 40, 99)] == [[], [], [0], [0], [0, 20], [0, 20, 40, 60]]
-    assert trim(log, 10_000) == [0, 20, 40, 60]
-    remove_sets(tmp_path, trim(log, 45))
-    assert log.oldest == 40
-    assert verify(tmp_path, EPOCH, writer.logged) == []
