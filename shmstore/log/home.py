@@ -65,6 +65,8 @@ def make(home: str | os.PathLike[str], mode: int, gid: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
+        with suppress(PermissionError):  # another user's, who asked for a snapshot before there was a store
+            os.chmod(home, 0o700)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if mode != 0o600:

@@ -157,7 +157,7 @@ def test_a_group_shares_a_log(user, name, tmp_path_factory, monkeypatch):
 
 
 def test_a_log_is_its_owners_alone(name, tmp_path, monkeypatch):
-    """Without a group nobody but the owner may look into the log's folder, whatever the umask."""
+    """Without a group nobody but the owner may look into the home, whatever the umask."""
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))
     before = os.umask(0o022)
     try:
@@ -165,6 +165,6 @@ def test_a_log_is_its_owners_alone(name, tmp_path, monkeypatch):
             store.put(b"x")
     finally:
         os.umask(before)
-    assert (tmp_path / name / "log").stat().st_mode & 0o777 == 0o700
+    assert {folder.stat().st_mode & 0o777 for folder in (tmp_path / name, tmp_path / name / "log")} == {0o700}
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / name / "log").iterdir()} == {0}
     EventStore.unlink(name, log=True)
