@@ -260,6 +260,12 @@ def _fill_table(table: NDArray[np.void], home: str, epoch: int, oldest: int, las
         if saved.epoch != epoch:
             continue  # of an earlier store of that name
         entry += 1
+        if saved.sequence > last:  # what was on disk is not there any more, which no crash does
+            _log.warning(
+                "the log of store %r ends at event %d, and subscription %r had acked up to %d: what was between is lost, to damage or an "
+                "older copy; what comes next has these sequences again, so a reader that keeps sequences itself has to begin again",
+                *(path.name, last, name, saved.sequence),
+            )
         # Retention lets go of nothing that was not acked, so a durable ack before the oldest event is one that came later to the disk.
         ack = min(max(saved.sequence, oldest - 1), last)
         table["name"][entry] = name.encode()

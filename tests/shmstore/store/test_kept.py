@@ -495,6 +495,24 @@ def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) 
     EventStore.unlink(name, path=file, log=True)
 
 
+def test_a_log_that_lost_what_was_on_disk_says_so(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage in the newest files ends the log there; the store goes on, and says what no crash could have taken."""
+    with EventStore.create(name) as store, store.subscribe("a") as reader:
+        home = Path(store.segment.home)
+        for k in range(3):
+            store.put(b"%d" % k)
+            store.sync()  # a group of its own
+        reader.ack(reader.get())
+    reboot(name)
+    with open(next((home / "log").glob("0*.events")), "r+b") as file:
+        file.seek(1)
+        file.write(b"?")
+    with EventStore.attach(name) as store:
+        assert store.newest == 0
+        assert store.subscriptions()[0].ack.sequence == 0
+    assert "ends at event 0, and subscription 'a' had acked up to 2" in caplog.text
+
+
 @pytest.mark.parametrize("put", [0, 5, 15])
 def test_a_ring_in_a_file_is_not_believed_after_a_crash_of_the_host(name: str, tmp_path: Path, put: int) -> None:
     """Its pages reach the disk in any order; what it says is made again from the log, and nobody has acked what is not there."""
