@@ -1,4 +1,4 @@
-"""One binlog connection in, many independent readers out: MySQL and MariaDB changes in a shared-memory ring.
+"""One binlog connection in, many independent readers out: MySQL and MariaDB changes in a shared-memory ring with a log on disk.
 
 >>> from shmstore import EventStore
 >>> with EventStore.create("orders") as store, store.subscribe("audit") as audit:
