@@ -185,20 +185,20 @@ def test_what_was_put_is_in_the_files(made, seed):
 
 
 def test_a_large_backlog_is_appended_in_groups(made):
-    """More than a group takes is in several blocks, of 256 KiB or 4096 events at most."""
-    log = made(capacity=16384, unit=256, file_bytes=64 << 20, file_slots=1 << 20)
+    """More than a group takes is in several blocks, of `GROUP_BYTES` or 4096 events at most."""
+    log = made(capacity=16384, unit=512, file_bytes=64 << 20, file_slots=1 << 20)
     for _ in range(160):
-        assert log.put(*[b"x" * 256] * 100)
+        assert log.put(*[b"x" * 512] * 100)
     assert log.append() == 0
     log.check()
     blocks = np.frombuffer((log.path / "00000000000000000000.blocks").read_bytes(), format.BLOCK)
-    assert blocks["count"].tolist() == [1024] * 15 + [640]
+    assert blocks["count"].tolist() == [2048] * 7 + [1664]
     for _ in range(160):
         assert log.put(*[b"xyz"] * 100)
     assert log.append() == 0
     log.check()
     blocks = np.frombuffer((log.path / "00000000000000000000.blocks").read_bytes(), format.BLOCK)
-    assert blocks["count"].tolist()[16:] == [4096, 4096, 4096, 3712]
+    assert blocks["count"].tolist()[8:] == [4096, 4096, 4096, 3712]
 
 
 def test_an_event_larger_than_a_group_has_a_block_of_its_own(made):
