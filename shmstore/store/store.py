@@ -236,6 +236,9 @@ class EventStore(StoreView):
                 homes.note_start(self.segment.home, start)
         if not isinstance(self._writer, Unclaimed):
             return
+        if self.segment.home and not self.segment.linked:  # the log is another's by now, or nobody's: what is put would be lost
+            self._producer.release()
+            raise self._removed()
         note_producer(self.segment)
         self._words[ACK_WANTED] = DISARMED
         if self.segment.home:
