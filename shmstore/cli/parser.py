@@ -39,7 +39,10 @@ class Command(Parser):
 
 def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.ArgumentParser:
     """Return the whole command line: `run` has a function for each command, `fill` what adds further options to some."""
-    top = Command(prog="shmstore", description="MySQL and MariaDB changes in a shared-memory ring with a log on disk, for many independent readers.")
+    top = Command(
+        prog="shmstore",
+        description="MySQL and MariaDB changes in a shared-memory ring with a log on disk, for many independent readers.",
+    )
     top.add_argument("--version", action="version", version=f"shmstore {version('shmstore')}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

@@ -71,7 +71,7 @@ assert (HEADER.itemsize, RECORD.itemsize, BLOCK.itemsize) == (64, 64, 64), "reco
 assert HEADER.fields["check"][1] == HEADER_CHECKED, "a header's check follows what it covers"  # type: ignore[index]
 assert BLOCK.fields["check"][1] == BLOCK_CHECKED, "a block's check follows what it covers"  # type: ignore[index]
 
-GROUP_BYTES: Final = 1 << 20  # of payload in one block: the larger a write, the less a byte costs; a larger event has one of its own
+GROUP_BYTES: Final = 1 << 20  # of payload in a block: large writes cost less; a larger event has a block of its own
 
 # ---------------------------------------------------------------- sizes
 
