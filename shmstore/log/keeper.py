@@ -440,9 +440,9 @@ def fix_of(code: int) -> str:
 
 
 def report_cut(store: str, tail: Tail) -> None:
-    """Log what recovery took away."""
+    """Log what recovery took away: after a kill or a crash of the host what was just being written, which nobody was promised."""
     for text in tail.cut:
-        _log.warning("the log of store %r was cut at its end, as a crash of the host may leave it: %s", store, text)
+        _log.info("the log of store %r was cut at its end, event %d: %s", store, tail.last, text)
 
 
 def _now_ms() -> int:
