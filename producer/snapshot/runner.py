@@ -138,7 +138,9 @@ class Snapshot:
             self._file.save(self.progress)
         found = checkpoints(self._settings.store, self._settings.state or None).values()
         # Such a reader gets nothing again that it had acked; a row put before that would stay older than what it has.
-        self._ahead = [checkpoint.position for checkpoint in found if checkpoint.epoch != self._store.epoch]
+        self._ahead = [
+            checkpoint.position for checkpoint in found if self._store.has_log or checkpoint.epoch != self._store.epoch
+        ]
         self.active = self.progress.open
         self.look()
 

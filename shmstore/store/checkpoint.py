@@ -22,8 +22,8 @@ NOWHERE: Final = Position("", 0)
 
 
 class Checkpoint(NamedTuple):
-    """A durable ack. `sequence` counts inside `epoch`, which a store with a log keeps for its whole life: there `position` is NOWHERE.
-    The position outlives a store without one."""
+    """A durable ack. `sequence` counts inside `epoch`, which a store with a log keeps for its whole life: there `position` is NOWHERE, or
+    what was acked of an earlier store without one, until that has come again. The position outlives a store without a log."""
 
     position: Position
     epoch: int

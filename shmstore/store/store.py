@@ -383,8 +383,13 @@ class EventStore(StoreView):
             saved = checkpoint.load() or saved
         if saved is not None and saved.epoch != self.epoch and saved.position == NOWHERE:
             saved = None  # of a store of this name that was removed with its log
-        passed = ReplayFilter(saved.position) if saved is not None and saved.epoch != self.epoch else None
-        begin = start if saved is None else passed or saved.sequence + 1
+        of_ours = saved is not None and saved.epoch == self.epoch
+        passed = None
+        if saved is not None and (not of_ours or (self.segment.home and saved.position != NOWHERE)):
+            passed = ReplayFilter(
+                saved.position
+            )  # with a log the position stays there until all of that earlier life has come again
+        begin = start if saved is None else saved.sequence + 1 if of_ours else passed or start
         before = spared(self._views)
         entry, owner = self._table.take(name, begin)
         woken = self._wakeups.condition(entry)
@@ -392,7 +397,7 @@ class EventStore(StoreView):
         self._subscriptions.add(subscription)
         if self.segment.home:
             try:
-                subscription.remember(saved.sequence if saved is not None and passed is None else None)
+                subscription.remember(saved.sequence if saved is not None and of_ours else None)
             except BaseException:
                 subscription.close()
                 raise

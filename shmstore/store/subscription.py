@@ -525,7 +525,9 @@ class Subscription:
     def _write_durable(self, sequence: int) -> None:
         assert self._checkpoint is not None
         self._refused = True
-        self._checkpoint.save(Checkpoint(NOWHERE, self._segment.epoch, sequence))
+        # The position of an earlier life, without a log, stays until that has come again: the next owner is not given it either.
+        position = NOWHERE if self._passed is None else self._passed.position
+        self._checkpoint.save(Checkpoint(position, self._segment.epoch, sequence))
         self._saved, self._refused = sequence, False
 
     def close(self) -> None:
