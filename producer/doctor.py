@@ -12,9 +12,9 @@ from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import may_select
-from shmstore.producer.start.choose import check_place
+from shmstore.producer.start.choose import check_position
 from shmstore.producer.start.gtid_position import answered
-from shmstore.producer.start.places import split_places
+from shmstore.producer.start.positions import split_positions
 from shmstore.producer.start.resume import lowest
 from shmstore.producer.start.retention import SHORT_HOURS, file_after, kept_seconds
 from shmstore.producer.start.scan import file_begins
@@ -198,7 +198,7 @@ def _start(
     """Whether the server still has what comes after `position`, and for how long; `seconds` is how long it keeps files."""
     name, where = "start position", f"{position.file}:{position.offset}" if position.file else f"GTID {position.gtids}"
     try:
-        check_place(settings, session, server, position)
+        check_position(settings, session, server, position)
     except SourceError as error:
         found, _, fix = str(error).partition("; ")
         fix = fix or "start again with a new store and start = earliest or latest"
@@ -222,7 +222,7 @@ def _start_position(settings: Settings) -> Position | None:
         with EventStore.attach(settings.store, path=settings.store_path or None) as store:
             position = store.last_ack_point()
             if position is not None and position.of_group:
-                return split_places(position).get(settings.name)
+                return split_positions(position).get(settings.name)
             if position is None:
                 position = store.start_position  # nothing was put yet
             if position is not None:

@@ -233,7 +233,7 @@ class Settings:
 
     @property
     def beginning(self) -> str | Position | datetime:
-        """What `start` names: "latest", "earliest", a place (a file, or GTIDs alone) or a time. Raises `SettingsError`."""
+        """What `start` names: "latest", "earliest", a position (a file, or GTIDs alone) or a time. Raises `SettingsError`."""
         try:
             found = parse_start(self.start, sequences=False)
         except ValueError as error:

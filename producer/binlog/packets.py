@@ -26,7 +26,7 @@ class ServerRefused(Exception):
 
 
 class PacketSplitter:
-    """Receive into `room`, say how much came with `took`, or `feed` it bytes; it returns the events that became whole."""
+    """Receive into `buffer`, say how much came with `took`, or `feed` it bytes; it returns the events that became whole."""
 
     def __init__(self, sequence: int = 1) -> None:
         self._sequence = sequence
@@ -34,17 +34,17 @@ class PacketSplitter:
         self._size = 0  # bytes in _parts
         self._need = 4  # bytes wanted before the next look: a large event is joined once, not at every chunk
         self._events = EventSplitter()
-        self._room = bytearray()
+        self._buffer = bytearray()
 
-    def room(self, size: int) -> memoryview:
+    def buffer(self, size: int) -> memoryview:
         """Return memory for `size` bytes, to receive into."""
-        if len(self._room) < size:
-            self._room = bytearray(size)
-        return memoryview(self._room)[:size]
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        return memoryview(self._buffer)[:size]
 
     def took(self, size: int) -> list[RawEvent]:
-        """Take the first `size` bytes of `room`. Returns and raises as `feed`."""
-        return self.feed(bytes(memoryview(self._room)[:size]))
+        """Take the first `size` bytes of `buffer`. Returns and raises as `feed`."""
+        return self.feed(bytes(memoryview(self._buffer)[:size]))
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """Return the events that `chunk` completes. Raises `ServerRefused`, `LinkLost`, `UnsupportedEvent`."""
@@ -129,7 +129,7 @@ class EventSplitter:
         last = stop
         if code == _FORMAT:
             self._checksum = format_checksum(bytes(data[at + HEADER_SIZE : stop]))
-            last -= 4  # always has room for one
+            last -= 4  # always has space for one
         elif self._checksum or (self._checksum is None and _sums_up(data, at, stop)):
             # before any FORMAT comes an artificial ROTATE: whether it has a checksum shows by its own bytes
             if not _sums_up(data, at, stop):

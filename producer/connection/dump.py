@@ -116,9 +116,9 @@ class BinlogReader:
 
     def read(self) -> list[RawEvent]:
         """Return the events that have arrived, or none after `POLL` seconds. Raises `LinkLost` and other `SourceError`."""
-        room = self._packets.room(RECEIVE)
+        buffer = self._packets.buffer(RECEIVE)
         try:
-            size = self._socket.recv_into(room)
+            size = self._socket.recv_into(buffer)
         except TimeoutError:
             if time.monotonic() - self._heard > self._silence:
                 raise LinkLost(f"{self._endpoint.where} was silent for {self._silence:g} s, heartbeats included") from None
@@ -128,7 +128,7 @@ class BinlogReader:
         if not size:
             raise LinkLost(f"{self._endpoint.where} closed the link")
         self._heard = time.monotonic()
-        del room
+        del buffer
         try:
             events: list[RawEvent] = self._packets.took(size)
             return events

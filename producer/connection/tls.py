@@ -35,7 +35,7 @@ class TlsSocket(io.RawIOBase):
         self._plain = plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: Any = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        self._room = memoryview(bytearray(PIECE))
+        self._buffer = memoryview(bytearray(PIECE))
         self._until_done(self._tls.do_handshake)
 
     def _until_done(self, act: Callable[[], T]) -> T:
@@ -51,19 +51,19 @@ class TlsSocket(io.RawIOBase):
             finally:
                 if self._outgoing.pending and not self._incoming.eof:  # a part of the handshake, an alert, data
                     self._plain.sendall(self._outgoing.read())
-            if size := self._plain.recv_into(self._room):
-                self._incoming.write(self._room[:size])
+            if size := self._plain.recv_into(self._buffer):
+                self._incoming.write(self._buffer[:size])
             else:
                 self._incoming.write_eof()
 
-    def readinto(self, room: Any) -> int:
-        """Receive what has come, as far as it fits into `room`; wait for something. 0: the other side has closed the link."""
-        return self._until_done(lambda: self._decrypted(memoryview(room)))
+    def readinto(self, buffer: Any) -> int:
+        """Receive what has come, as far as it fits into `buffer`; wait for something. 0: the other side has closed the link."""
+        return self._until_done(lambda: self._decrypted(memoryview(buffer)))
 
-    def _decrypted(self, room: memoryview) -> int:
+    def _decrypted(self, buffer: memoryview) -> int:
         size = 0
         try:
-            while size < len(room) and (came := self._tls.read(len(room), room[size:])):  # a record at a time
+            while size < len(buffer) and (came := self._tls.read(len(buffer), buffer[size:])):  # a record at a time
                 size += came
         except ssl.SSLWantReadError:
             if not size:
@@ -72,9 +72,9 @@ class TlsSocket(io.RawIOBase):
             pass  # with a farewell, or without one
         return size
 
-    def recv_into(self, room: Any) -> int:
+    def recv_into(self, buffer: Any) -> int:
         """As `readinto`."""
-        return self.readinto(room)
+        return self.readinto(buffer)
 
     def recv(self, size: int) -> bytes:
         """As `readinto`, into bytes of their own."""

@@ -56,7 +56,7 @@ cdef class Region:
             return fresh
         memmove(own.data, own.data + taken, rest)
         own.size = rest
-        if own.room > 2 * most + LARGE and rest <= most:
+        if own.capacity > 2 * most + LARGE and rest <= most:
             shrink(own, most + LARGE)  # let go of memory that a large event took
         return self
 
@@ -263,12 +263,12 @@ cdef class TransactionBuffer:
         return self.flush(blob, self.dtype(slots), rows, ends, whole)
 
     cdef inline int settle(self) except -1:
-        """Before anything is written: what was taken makes room, where nothing else is ready or somebody looks at it."""
+        """Before anything is written: what was taken makes space, where nothing else is ready or somebody looks at it."""
         if self.taken_slots and (self.taken_units == self.units.size or self.payloads.views or self.slots.views):
-            self.make_room()
+            self.make_space()
         return 0
 
-    cdef int make_room(self) except -1:
+    cdef int make_space(self) except -1:
         self.payloads = self.payloads.without(self.taken_bytes, self.most_bytes)
         self.slots = self.slots.without(self.taken_slots, self.most_events * sizeof(Slot))
         memmove(self.units.data, self.units.data + self.taken_units, self.units.size - self.taken_units)

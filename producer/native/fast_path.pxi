@@ -235,7 +235,7 @@ cdef class FastPath:
             return False  # the decoder in Python says what is wrong with it
         if count:
             self.state.count(count)
-        if self.second.room > LARGE:
+        if self.second.capacity > LARGE:
             free_buffer(&self.second)
         return True
 
@@ -293,7 +293,7 @@ cdef class FastPath:
         return self.write_rows(event, table, plan, p, end)  # again, in the next part
 
     cdef int count_rows(self, Buffer* out, size_t at, Plan plan, int count) except -1:
-        """Write the head of the array at `at`, in front of which as much room is as the last one's took."""
+        """Write the head of the array at `at`, in front of which as much space is as the last one's took."""
         cdef int size = 1 if count < 16 else 3 if count <= 0xFFFF else 5
         cdef uint8_t* head
         cdef int i

@@ -73,7 +73,7 @@ cdef class Program:
     cdef const uint8_t* image(self, Buffer* out, const uint8_t* p, const uint8_t* end) except NULL:
         """Write one row image as an array; return where it ends.
 
-        There is room for what all columns take at most, so that only `other` ones look for room.
+        There is space for what all columns take at most, so that only `other` ones look for space.
         """
         cdef const uint8_t* nulls = p
         cdef const uint8_t* at
@@ -226,7 +226,7 @@ cdef class Program:
         if not copy_text(out.data + out.size, self.scratch.data, self.scratch.size):
             raise ValueError("JSON text is not UTF-8")
         out.size += self.scratch.size
-        if self.scratch.room > LARGE:
+        if self.scratch.capacity > LARGE:
             free_buffer(&self.scratch)
         return 0
 

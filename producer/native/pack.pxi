@@ -1,7 +1,7 @@
 # MessagePack: written to a place (`write_`: they return where it ends) and to a growing buffer (`put_`). Integers take the
 # shortest form, as every encoder writes them.
 #
-# Whoever writes to a place has made room for the value before, and for SLACK bytes behind it: what is copied in whole words may
+# Whoever writes to a place has made space for the value before, and for SLACK bytes behind it: what is copied in whole words may
 # run over that far, and is written over by what comes next.
 
 cdef extern from *:
@@ -27,41 +27,41 @@ cdef enum:
 cdef struct Buffer:
     uint8_t* data
     size_t size
-    size_t room
+    size_t capacity
 
 
 cdef int _grow(Buffer* out, size_t more) except -1:
-    cdef size_t room = out.room * 2 if out.room else 65536
-    while room < out.size + more:
-        room *= 2
-    cdef void* data = PyMem_Realloc(out.data, room)
+    cdef size_t capacity = out.capacity * 2 if out.capacity else 65536
+    while capacity < out.size + more:
+        capacity *= 2
+    cdef void* data = PyMem_Realloc(out.data, capacity)
     if data == NULL:
-        raise MemoryError(f"no memory for an event of {room} bytes")
+        raise MemoryError(f"no memory for an event of {capacity} bytes")
     out.data = <uint8_t*>data
-    out.room = room
+    out.capacity = capacity
     return 0
 
 
 cdef inline int reserve(Buffer* out, size_t more) except -1:
-    """Make room for `more` bytes, and SLACK."""
-    if out.size + more + SLACK > out.room:
+    """Make space for `more` bytes, and SLACK."""
+    if out.size + more + SLACK > out.capacity:
         _grow(out, more + SLACK)
     return 0
 
 
-cdef int shrink(Buffer* out, size_t room) except -1:
-    cdef void* data = PyMem_Realloc(out.data, room)
+cdef int shrink(Buffer* out, size_t capacity) except -1:
+    cdef void* data = PyMem_Realloc(out.data, capacity)
     if data == NULL:
-        raise MemoryError(f"no memory for {room} bytes")
+        raise MemoryError(f"no memory for {capacity} bytes")
     out.data = <uint8_t*>data
-    out.room = room
+    out.capacity = capacity
     return 0
 
 
 cdef inline void free_buffer(Buffer* out):
     PyMem_Free(out.data)
     out.data = NULL
-    out.size = out.room = 0
+    out.size = out.capacity = 0
 
 
 # ---------------------------------------------------------------- to a place
@@ -155,7 +155,7 @@ cdef inline uint64_t eight_digits(uint32_t value) noexcept:
 
 
 cdef inline int write_digits(char* text, uint64_t value) noexcept:
-    """Write a number as decimal text, up to 20 bytes, for which there is room whatever it is; return its length."""
+    """Write a number as decimal text, up to 20 bytes, for which there is space whatever it is; return its length."""
     cdef uint64_t word
     cdef int before = 0, zeros = 0
     if value >= 100000000:

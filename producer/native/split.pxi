@@ -39,7 +39,7 @@ cdef class Chunk:
         PyMem_Free(self.memory)
 
     cdef int grow(self, size_t size) except -1:
-        """Make room for a large event as it comes. Nobody may be looking. The system moves large memory without a second copy."""
+        """Make space for a large event as it comes. Nobody may be looking. The system moves large memory without a second copy."""
         cdef void* memory = PyMem_Realloc(self.memory, size)
         if memory == NULL:
             raise MemoryError(f"no memory for {size} bytes of the stream")
@@ -86,7 +86,7 @@ cdef class Run:
 
 
 cdef class Splitter:
-    """Receive into `room`, say how much came with `took`; it returns the events that became whole as one `Run`.
+    """Receive into `buffer`, say how much came with `took`; it returns the events that became whole as one `Run`.
 
     What is not a plain packet, and whether the events have checksums, is asked of the Python splitter `slow`.
     """
@@ -104,11 +104,11 @@ cdef class Splitter:
 
     def feed(self, const uint8_t[::1] received):
         """Take bytes that were received elsewhere. Returns and raises as `took`."""
-        room = self.room(max(1, received.shape[0]))
-        room[: received.shape[0]] = received
+        buffer = self.buffer(max(1, received.shape[0]))
+        buffer[: received.shape[0]] = received
         return self.took(received.shape[0])
 
-    def room(self, size_t size):
+    def buffer(self, size_t size):
         """Return memory for `size` bytes, to receive into."""
         cdef size_t rest = self.end - self.start
         cdef size_t wanted = max(rest, self.need) + size
@@ -137,7 +137,7 @@ cdef class Splitter:
         cdef Event event
         cdef Run run
         if size > self.chunk.size - self.end:
-            raise ValueError(f"{size} bytes were received where {self.chunk.size - self.end} had room")
+            raise ValueError(f"{size} bytes were received where {self.chunk.size - self.end} were free")
         self.end += size
         if self.end - self.start < self.need:
             return []

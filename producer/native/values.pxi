@@ -1,5 +1,5 @@
 # Bytes of one value in a row image -> MessagePack of its stored form. The caller has checked that the bytes are there, and has
-# made room for LONGEST bytes. `end`: of the event; up to it a number is read as one word.
+# made space for LONGEST bytes. `end`: of the event; up to it a number is read as one word.
 
 cdef enum:
     SECOND = 1000000

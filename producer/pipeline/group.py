@@ -1,7 +1,7 @@
 """Several sources into one store: Canal's group sink.
 
 Each source is read and decoded in a thread of its own; what it would put it gives to its `Member`, and the one thread that puts
-takes from the members in the order of `merge`. There each position is made the place of all sources (`places`), so that
+takes from the members in the order of `merge`. There each position is made that of all sources (`start.positions`), so that
 after a crash the ring's last event, or else the checkpoints, say where each of them goes on; a transaction that stands half
 in the store is finished first, whatever the others bring meanwhile.
 
@@ -28,7 +28,7 @@ from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import BlockingPut, Stop
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.places import Places, join_places, lowest_places, place_text, split_places
+from shmstore.producer.start.positions import Positions, join_positions, lowest_positions, position_text, split_positions
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush, resized
 from shmstore.producer.transactions.state import Tail
@@ -124,8 +124,8 @@ class Group:
         self._most_bytes = max(1, min(settings[0].transaction_bytes, store.limit_bytes // 2))
         self._most_events = max(1, min(settings[0].transaction_events, store.capacity // 2))
         store.claim()
-        self._places, tail = self._read_store()
-        self._texts = {name: place_text(name, place) for name, place in self._places.items()}
+        self._positions, tail = self._read_store()
+        self._texts = {name: position_text(name, position) for name, position in self._positions.items()}
         self._announced = bool(store.last_ack_point() or tail)  # whether the store says where the sources began
         self._joined = False  # a source is new: say so in the store
         names = [one.name for one in settings]
@@ -138,8 +138,8 @@ class Group:
             Member(
                 self,
                 one,
-                Resume(self._places[one.name], tail if tail is not None and tail.source == one.name else None)
-                if one.name in self._places
+                Resume(self._positions[one.name], tail if tail is not None and tail.source == one.name else None)
+                if one.name in self._positions
                 else None,
             )
             for one in settings
@@ -147,24 +147,24 @@ class Group:
         owner = next((member.lane for member in self.members if tail is not None and member.source == tail.source), None)
         self._merge = Merge([member.lane for member in self.members], settings[0].merge_wait, owner)
 
-    def _read_store(self) -> tuple[Places, Tail | None]:
+    def _read_store(self) -> tuple[Positions, Tail | None]:
         resume = resume_point(self._store)
         if resume is not None:
-            return split_places(resume.position), resume.tail
+            return split_positions(resume.position), resume.tail
         found = checkpoints(self._settings[0].store, self._settings[0].state or None)
         if found:
             self._log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
-        return lowest_places({name: checkpoint.position for name, checkpoint in found.items()}), None
+        return lowest_positions({name: checkpoint.position for name, checkpoint in found.items()}), None
 
     @property
     def failed(self) -> bool:
         """Whether something raised: all end."""
         return bool(self._errors)
 
-    def join(self, name: str, place: Position) -> None:
-        """A new source begins at `place`. The caller holds `changed`."""
-        self._places[name] = place
-        self._texts[name] = place_text(name, place)
+    def join(self, name: str, position: Position) -> None:
+        """A new source begins at `position`. The caller holds `changed`."""
+        self._positions[name] = position
+        self._texts[name] = position_text(name, position)
         self._joined = True
 
     def require_apart(self, name: str, gtids: bool, domain: str) -> None:
@@ -186,7 +186,7 @@ class Group:
     def run(self) -> list[Summary]:
         """Replicate all until asked to stop, or until the last source ends. Raises the first error of any."""
         results: dict[str, Summary] = {}
-        if self._places and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
+        if self._positions and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
             self._put(*encode_batch(self._start_event()))
 
         def work(member: Member, settings: Settings) -> None:
@@ -267,11 +267,11 @@ class Group:
         """An empty transaction that says where each source is now."""
         now = time.time_ns() // 1_000_000
         begin = Event(EntryType.BEGIN, EventType.NONE, Position("", 0), now, transaction="group")
-        end = begin._replace(entry=EntryType.END, position=Position("", 0, join_places(self._places)), order=1)
-        return [begin, end._replace(props={"sources": ",".join(sorted(self._places))})]
+        end = begin._replace(entry=EntryType.END, position=Position("", 0, join_positions(self._positions)), order=1)
+        return [begin, end._replace(props={"sources": ",".join(sorted(self._positions))})]
 
     def _with_all_positions(self, pieces: list[tuple[Member, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
-        """Return the payloads and slots of `pieces`, with the place of every source in the last event of each."""
+        """Return the payloads and slots of `pieces`, with the position of every source in the last event of each."""
         payloads: list[bytes | memoryview] = []
         slots: list[bytes] = []
         for member, piece in pieces:
@@ -287,11 +287,11 @@ class Group:
         if ends:
             position = header.position
             self._require_own(name, header)
-            self._places[name], texts[name] = position, place_text(name, position)
+            self._positions[name], texts[name] = position, position_text(name, position)
             header = header._replace(gtids=";".join(texts[one] for one in sorted(texts)))
         else:
             begun = _begun(props["resume"])
-            there = {**texts, name: place_text(name, begun)}
+            there = {**texts, name: position_text(name, begun)}
             props["resume"] = f"{begun.file}:{begun.offset} {';'.join(there[one] for one in sorted(there))}"
         return encode_stored(header._replace(props=props), schema, body)
 
@@ -339,8 +339,8 @@ class Group:
 
 def _begun(resume: str) -> Position:
     """Where the transaction began, of which the event with this prop ``resume`` is a part."""
-    place, _, gtids = resume.partition(" ")
-    file, _, offset = place.rpartition(":")
+    position, _, gtids = resume.partition(" ")
+    file, _, offset = position.rpartition(":")
     return Position(file, int(offset), gtids)
 
 

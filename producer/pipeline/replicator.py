@@ -32,7 +32,7 @@ from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
 from shmstore.producer.start.choose import keep_resume
-from shmstore.producer.start.files import find_place, find_time
+from shmstore.producer.start.files import find_position, find_time
 from shmstore.producer.start.resume import Start
 from shmstore.producer.start.retention import Retention
 from shmstore.producer.start.schema_history import keep_history
@@ -249,17 +249,17 @@ class Replicator:
         return sealed
 
     def _open_files(self) -> Link:
-        """Open the local binlog files at the place where the store ends, else where the options say, else at the first."""
+        """Open the local binlog files at the position where the store ends, else where the options say, else at the first."""
         settings, start = self._settings, self._settings.beginning
         files = list_files(settings.binlog)
         resume = self._sink.resume
         if resume is not None:
-            files, position, executed = find_place(files, resume.position, self._stop)
+            files, position, executed = find_position(files, resume.position, self._stop)
         elif isinstance(start, datetime):
             files, position, executed = find_time(files, start.timestamp(), self._stop)
         else:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
-            files, position, executed = find_place(files, first, self._stop)
+            files, position, executed = find_position(files, first, self._stop)
         self._sink.begin(Start(position, executed))
         self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"

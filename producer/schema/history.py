@@ -1,4 +1,4 @@
-"""The tables as they were at each place of the binlog: what the log itself does not say.
+"""The tables as they were at each position of the binlog: what the log itself does not say.
 
 With `binlog_row_metadata` MINIMAL (MySQL's default) or NO_LOG (MariaDB's) a rows event has no column names, no members of ENUM
 and SET, and on MariaDB no signs and character sets. They come from here: a snapshot of information_schema at one position, and
@@ -148,7 +148,7 @@ class SchemaHistory:
         self._replay(self._index(position))
 
     def _reached(self, has: Callable[[str], bool]) -> int:
-        """How many records, from the first on, a place has reached by its GTID set."""
+        """How many records, from the first on, a position has reached by its GTID set."""
         return next((n for n, record in enumerate(self._records) if not has(record.position.gtids)), len(self._records))
 
     # ------------------------------------------------------------ writing

@@ -27,10 +27,10 @@ from shmstore.producer.filter import read_patterns
 
 __all__ = [
     "Mark",
-    "Place",
     "Progress",
     "ProgressFile",
     "Request",
+    "TableProgress",
     "Task",
     "cancel_snapshot",
     "request_snapshot",
@@ -43,7 +43,7 @@ MARKS = 256  # chunks that may still be lost and are looked for; older ones are 
 OPEN = ("waiting", "reading")
 
 
-class Place(NamedTuple):
+class TableProgress(NamedTuple):
     """How far a table is. `state`: waiting, reading, done, gone (dropped), failed or cancelled. `key`: SQL literals."""
 
     state: str = "waiting"
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     chunks: int = 0
 
 
-_NOWHERE = Place()
+_NOTHING_READ = TableProgress()
 
 
 @dataclass(slots=True)
@@ -62,8 +62,8 @@ class Task:
     request: str
     database: str
     table: str
-    place: Place = _NOWHERE
-    safe: Place = _NOWHERE  # what all readers have acked for good
+    progress: TableProgress = _NOTHING_READ
+    safe: TableProgress = _NOTHING_READ  # what all readers have acked for good
     by: tuple[str, ...] = ()  # the columns of the key
     estimate: int = 0  # rows, as the server guesses
     problem: str = ""
@@ -73,7 +73,7 @@ class Task:
     @property
     def open(self) -> bool:
         """Whether there is something to do."""
-        return self.place.state in OPEN
+        return self.progress.state in OPEN
 
 
 class Mark(NamedTuple):
@@ -81,7 +81,7 @@ class Mark(NamedTuple):
 
     sequence: int
     task: int
-    place: Place
+    progress: TableProgress
 
 
 class Request(NamedTuple):
@@ -112,7 +112,7 @@ class Progress:
     @property
     def failed(self) -> bool:
         """Whether any table or request could not be served."""
-        return any(task.place.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
+        return any(task.progress.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
 
     def page(self, waits: int = 0) -> str:
         """Return it as text: a line for each table, with rates and what is left."""
@@ -130,20 +130,20 @@ class Progress:
             ]
             lines.append("  ".join(cells).rstrip())
         done = sum(not task.open for task in self.tasks)
-        rows = sum(task.place.rows for task in self.tasks)
+        rows = sum(task.progress.rows for task in self.tasks)
         return "\n".join([*lines, f"{done} of {len(self.tasks)} tables, {rows:,} rows"])
 
     def added_to(self, stat: StreamStat) -> StreamStat:
         """Return `stat` with what it says of snapshots."""
         left = sum(task.open for task in self.tasks)
-        rows = sum(task.place.rows for task in self.tasks)
+        rows = sum(task.progress.rows for task in self.tasks)
         return stat._replace(snapshot_tables=len(self.tasks), snapshot_open=left, snapshot_rows=rows)
 
     def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
         """Add a request for `tables`. When nothing else is open, the requests before it are forgotten."""
         if not self.open:
             self.requests, self.tasks, self.marks = [], [], []
-        waiting = {(task.database, task.table) for task in self.tasks if task.place.state == "waiting"}
+        waiting = {(task.database, task.table) for task in self.tasks if task.progress.state == "waiting"}
         added = [Task(request.id, database, table) for database, table in tables if (database, table) not in waiting]
         self.requests.append(request)
         self.tasks += added
@@ -156,7 +156,7 @@ class Progress:
 
     def settle(self, task: Task, state: str, problem: str = "") -> None:
         """A table has come to its end."""
-        task.place = task.place._replace(state=state)
+        task.progress = task.progress._replace(state=state)
         task.problem, task.ended_ms = problem, now_ms()
 
     def ahead_of(self, newest: int) -> bool:
@@ -165,20 +165,20 @@ class Progress:
 
     def mark(self, sequence: int, task: Task, acked: int) -> None:
         """A chunk of `task` is in the store, up to `sequence`; what is up to `acked` is on disk, or all readers have acked it, for good."""
-        self.marks.append(Mark(sequence, self.tasks.index(task), task.place))
+        self.marks.append(Mark(sequence, self.tasks.index(task), task.progress))
         while self.marks and (self.marks[0].sequence <= acked or len(self.marks) > MARKS):
             mark = self.marks.pop(0)
             if mark.sequence <= acked:
-                self.tasks[mark.task].safe = mark.place
+                self.tasks[mark.task].safe = mark.progress
 
     def rewind(self, acked: int | None) -> None:
         """The store is another one, or lost its end: go back to what is kept of it, or every reader had acked; None: there is no reader."""
         for mark in self.marks:
             if acked is not None and mark.sequence <= acked:
-                self.tasks[mark.task].safe = mark.place
+                self.tasks[mark.task].safe = mark.progress
         for task in self.tasks:
-            if task.open or (acked is not None and task.place.state == "done"):
-                task.place = task.safe
+            if task.open or (acked is not None and task.progress.state == "done"):
+                task.progress = task.safe
         self.marks = []
 
 
@@ -195,7 +195,7 @@ class ProgressFile:
         try:
             value = _read(self.path)
             tasks = [_task(one) for one in value["tasks"]]
-            marks = [Mark(int(sequence), int(task), _place(place)) for sequence, task, place in value["marks"]]
+            marks = [Mark(int(sequence), int(task), _table_progress(reached)) for sequence, task, reached in value["marks"]]
             if any(not 0 <= mark.task < len(tasks) for mark in marks):
                 raise ValueError("a mark of no table")
             return Progress(int(value["epoch"]), [_request(one) for one in value["requests"]], tasks, marks)
@@ -209,7 +209,10 @@ class ProgressFile:
     def save(self, progress: Progress) -> None:
         """Replace what is written. After a crash at any point it is the old or the new, whole."""
         requests = [request._asdict() for request in progress.requests]
-        self._write(self.path, {"shmstore_snapshot": FORMAT, **asdict(progress), "requests": requests})
+        value = asdict(progress)
+        for task in value["tasks"]:
+            task["place"] = task.pop("progress")  # as the files of format 1 call it
+        self._write(self.path, {"shmstore_snapshot": FORMAT, **value, "requests": requests})
 
     def ask(self, request: Request) -> None:
         """Leave a request for the producer."""
@@ -282,12 +285,12 @@ def now_ms() -> int:
 
 def _line(task: Task) -> tuple[str, ...]:
     """A table's line in `Progress.page`."""
-    place, seconds = task.place, ((task.ended_ms or now_ms()) - task.began_ms) / 1000 if task.began_ms else 0.0
-    rate = place.rows / seconds if seconds > 0 else 0.0
-    left = f"{max(0.0, task.estimate - place.rows) / rate:,.0f} s" if task.open and rate else ""
+    progress, seconds = task.progress, ((task.ended_ms or now_ms()) - task.began_ms) / 1000 if task.began_ms else 0.0
+    rate = progress.rows / seconds if seconds > 0 else 0.0
+    left = f"{max(0.0, task.estimate - progress.rows) / rate:,.0f} s" if task.open and rate else ""
     about = f"{task.estimate:,}" if task.open and task.estimate else ""
     name = f"{task.database}.{task.table}"
-    return name, place.state, f"{place.rows:,}", about, f"{rate:,.0f}" if rate else "", left, task.problem
+    return name, progress.state, f"{progress.rows:,}", about, f"{rate:,.0f}" if rate else "", left, task.problem
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -304,9 +307,9 @@ def _request(value: dict[str, Any]) -> Request:
     )
 
 
-def _place(value: Sequence[Any]) -> Place:
+def _table_progress(value: Sequence[Any]) -> TableProgress:
     state, key, rows, chunks = value
-    return Place(str(state), tuple([str(one) for one in key]), int(rows), int(chunks))
+    return TableProgress(str(state), tuple([str(one) for one in key]), int(rows), int(chunks))
 
 
 def _task(value: dict[str, Any]) -> Task:
@@ -314,8 +317,8 @@ def _task(value: dict[str, Any]) -> Task:
         str(value["request"]),
         str(value["database"]),
         str(value["table"]),
-        _place(value["place"]),
-        _place(value["safe"]),
+        _table_progress(value["place"]),
+        _table_progress(value["safe"]),
         tuple([str(one) for one in value["by"]]),
         int(value["estimate"]),
         str(value["problem"]),

@@ -1,4 +1,4 @@
-"""Rows of a snapshot as events: whole transactions of READ events at the place that the stream has reached."""
+"""Rows of a snapshot as events: whole transactions of READ events at the position that the stream has reached."""
 
 from __future__ import annotations
 

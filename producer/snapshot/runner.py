@@ -7,12 +7,12 @@ Between two reads of the stream `step` does a little, and begins a chunk again w
             a consistent read of the next rows, which must show all that the stream has read. high: where the log ends then
     read    take the rows as they come, a few milliseconds at a time; the stream is read in between
     put     at the first transaction end behind high: rows whose keys were noted are left out, since the stream has brought a
-            newer state of them; the others are, at this place, as the server has them. Then write down the last key
+            newer state of them; the others are, at this position, as the server has them. Then write down the last key
 
 What is put is one or more whole transactions, BEGIN, READ events, END. They stand at the transaction end that was put before
 them (same file, offset, GTIDs), `order` goes on counting, and a checkpoint may stand at their END.
 
-A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a place behind which nothing
+A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a position behind which nothing
 of it was put, and the stream waits meanwhile.
 """
 
@@ -36,7 +36,7 @@ from shmstore.producer.filter import TablePlan, read_patterns
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
-from shmstore.producer.snapshot.progress import Place, Progress, ProgressFile, Request, Task, new_id, now_ms
+from shmstore.producer.snapshot.progress import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import Selection, literals, selection
 from shmstore.producer.snapshot.tables import list_tables, may_select, read_table
@@ -95,7 +95,7 @@ class Snapshot:
         self._read_events = ReadEvents(decoder.state, decoder.buffer, store.limit_bytes)
         self._shape: tuple[Task, _Shape] | None = None
         self._chunk: _Chunk | None = None
-        self._written: tuple[Task, Place] | None = None  # what is in the transaction buffer
+        self._written: tuple[Task, TableProgress] | None = None  # what is in the transaction buffer
         self._backoff = Backoff(settings)  # of its own link
         self._disturbed = 0  # how often the chunk that is due was begun in vain
         self._pause, self._heard, self._average = 0.0, False, 0
@@ -129,8 +129,8 @@ class Snapshot:
             self._read_events.close(last)  # a former producer died there; its rows are read again
         self._decoder.altered = self._altered
         for task in self.progress.tasks:
-            if task.open and not task.place.chunks:
-                task.place = Place()  # without a key, and left in the middle
+            if task.open and not task.progress.chunks:
+                task.progress = TableProgress()  # without a key, and left in the middle
         if self.progress.epoch != self._store.epoch:
             if self.progress.tasks:
                 self.progress.rewind(self._file.acked(self.progress.epoch))
@@ -300,7 +300,7 @@ class Snapshot:
 
     def _select(self, session: Session, chunk: _Chunk, limit: int = 0) -> Rows:
         selected = chunk.shape.selected
-        return Rows(session, selected.sql(chunk.task.place.key, limit), selected.columns, self._settings.read_timeout)
+        return Rows(session, selected.sql(chunk.task.progress.key, limit), selected.columns, self._settings.read_timeout)
 
     def _connected(self) -> Session:
         if self._session is None:
@@ -326,9 +326,9 @@ class Snapshot:
         if lost := [name for name in by if name not in names or name in masked]:
             self._settle(task, "failed", f"its key needs column {lost[0]}, which column filters take out or mask")
             return None
-        if task.by and task.by != by and task.place.key:
+        if task.by and task.by != by and task.progress.key:
             self._log.warning("snapshot: %s.%s has another key now: read from its beginning", task.database, task.table)
-            task.place = Place()
+            task.progress = TableProgress()
         task.by, task.estimate, task.began_ms = by, table.rows, task.began_ms or now_ms()
         shape = _Shape(selection(table), blob, plan, by, tuple([names.index(name) for name in by]))
         self._shape, self._average = (task, shape), 0
@@ -357,12 +357,12 @@ class Snapshot:
             return
         task, shape, rows = chunk.task, chunk.shape, chunk.rows.rows
         key = shape.selected.table.key
-        after = tuple(literals(shape.selected, key, rows[-1])) if rows and key else task.place.key
+        after = tuple(literals(shape.selected, key, rows[-1])) if rows and key else task.progress.key
         if rows:
             self._average = max(1, chunk.rows.size // len(rows))
         count = self._put(chunk, rows, chunk.rows.size)
         state = "done" if not chunk.cut and len(rows) < chunk.limit else "reading"
-        self._written = task, Place(state, after, task.place.rows + count, task.place.chunks + 1)
+        self._written = task, TableProgress(state, after, task.progress.rows + count, task.progress.chunks + 1)
         self._chunk, self._disturbed = None, 0
         self._backoff.reset()
 
@@ -371,14 +371,14 @@ class Snapshot:
         assert chunk.rows is not None
         done = chunk.rows.step(SLICE)
         rows, size, chunk.rows.rows, chunk.rows.size = chunk.rows.rows, chunk.rows.size, [], 0
-        read = chunk.task.place.rows + self._put(chunk, rows, size)
-        chunk.task.place = chunk.task.place._replace(state="reading", rows=read)
+        read = chunk.task.progress.rows + self._put(chunk, rows, size)
+        chunk.task.progress = chunk.task.progress._replace(state="reading", rows=read)
         if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
             self._file.save(self.progress)
         if done:
             self._connected().query("COMMIT")
-            self._written = chunk.task, chunk.task.place._replace(state="done", chunks=1)
+            self._written = chunk.task, chunk.task.progress._replace(state="done", chunks=1)
             self._chunk, self._disturbed, self.holds = None, 0, False
             self._backoff.reset()
 
@@ -405,10 +405,10 @@ class Snapshot:
         """Write down how far it is. Call it when what `step` left in the transaction buffer is in the store."""
         if self._written is None:
             return
-        (task, place), self._written = self._written, None
-        task.place = place
-        if place.state == "done":
-            self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, place.rows, place.chunks)
+        (task, progress), self._written = self._written, None
+        task.progress = progress
+        if progress.state == "done":
+            self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, progress.rows, progress.chunks)
             self._settle(task, "done", save=False)
         newest = self._store.newest
         safe = self._store.sync(newest, 0.0) if self._store.has_log else self._file.acked(self._store.epoch)
@@ -443,7 +443,7 @@ class Snapshot:
     def _drop(self, wait: float = 0.0) -> None:
         """Forget the chunk under way."""
         if self._chunk is not None and self.holds and self._chunk.task.open:
-            self._chunk.task.place = Place()  # of a table without key nothing counts until all of it is there
+            self._chunk.task.progress = TableProgress()  # of a table without key nothing counts until all of it is there
         self._chunk, self._written, self.holds = None, None, False
         self._pause = time.monotonic() + wait
         self._hang_up()

@@ -1,4 +1,4 @@
-"""A chunk is read consistently at a known place of the binlog, between a low and a high watermark.
+"""A chunk is read consistently at a known position of the binlog, between a low and a high watermark.
 
 No lock and no write to the server: low and high watermark come from what the server says of its own binlog. A chunk is put
 into the stream at a transaction end P with
@@ -9,7 +9,7 @@ where low is the position that the stream had reached when it began to note the 
 between low and P are left out (`runner`). What that needs is that the read shows everything up to low, and that everything
 it shows is logged before high:
 
-MariaDB   START TRANSACTION WITH CONSISTENT SNAPSHOT names the exact place of the read (binlog_snapshot_file, _position): it
+MariaDB   START TRANSACTION WITH CONSISTENT SNAPSHOT names the exact position of the read (binlog_snapshot_file, _position): it
           must not be before low, and it is high.
 MySQL     low must be within @@global.gtid_executed, asked before the read begins: a transaction enters that set only after
           the engine has committed it. high is the end of the binlog, asked after: a transaction is logged before the engine

@@ -125,7 +125,7 @@ def _at(settings: Settings, session: Session, server: Server, position: Position
     return Start(position, GtidSet(position.gtids) if server.gtids else None)
 
 
-def check_place(settings: Settings, session: Session, server: Server, position: Position) -> None:
+def check_position(settings: Settings, session: Session, server: Server, position: Position) -> None:
     """Raise `SourceError` unless `server` has everything after `position`, by GTIDs where these can be followed."""
     if position.gtids and server.gtids and (settings.gtid == "auto" or not position.file):
         _check_gtids(session, server, _executed(server, position))

@@ -1,7 +1,7 @@
 """A schema history at another server: when a replica takes over, its files have other names and offsets.
 
 What was known of the tables after the same transactions, by GTIDs, is known here too: it becomes the beginning of this
-server's history, at the place of its binlog that holds no other transaction.
+server's history, at the position of its binlog that holds no other transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
 
 
 def go_to_start(history: SchemaHistory, start: Start, session: Session, server: Server, *, fresh: bool) -> Start:
-    """Bring `history` to the tables as they were at `start`; return `start`, as a place on this server. Raises `SchemaUnknown`."""
+    """Bring `history` to the tables as they were at `start`; return `start`, as a position on this server. Raises `SchemaUnknown`."""
     if not start.by_gtid or start.executed is None:
         if history.first is None:
             raise SchemaUnknown(
@@ -55,7 +55,7 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
 def after_loss(
     start: Start, settings: Settings, session: Session, server: Server
 ) -> tuple[SchemaHistory | CurrentTables | None, Start]:
-    """Begin a new history at the present place, which replaces `start`: the old one has not seen the DDLs that were lost."""
+    """Begin a new history at the present position, which replaces `start`: the old one has not seen the DDLs that were lost."""
     schemas = open_history(settings, session, server, empty=True)
     assert isinstance(schemas, SchemaHistory)
     now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
@@ -81,8 +81,8 @@ def _carry(history: SchemaHistory, start: Start, session: Session, server: Serve
         raise SchemaUnknown(
             f"which of the schema histories {', '.join(path.name for path in found)} was in use last is unknown: move the others away"
         )
-    place, executed = scan_to_set(session, server, start.executed)
-    there = Position(place.file, place.offset, str(executed or ""))
+    end, executed = scan_to_set(session, server, start.executed)
+    there = Position(end.file, end.offset, str(executed or ""))
     history.carry(SchemaHistory(found[0]), there, has)
     history.aside.append(found[0])
-    return start._replace(position=Position(place.file, place.offset, start.position.gtids))
+    return start._replace(position=Position(end.file, end.offset, start.position.gtids))

@@ -13,10 +13,10 @@ from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.start.scan import STOPPED, boundaries
 
 
-def find_place(
+def find_position(
     files: list[Path], wanted: Position, stop: Stop = lambda: False
 ) -> tuple[list[Path], Position, ExecutedSet | None]:
-    """Return (files from `wanted` on, place, GTID set executed there). Raises `PositionNotFound`; `LinkLost` when asked to stop."""
+    """Return (files from `wanted` on, position, GTID set executed there). Raises `PositionNotFound`; `LinkLost` when asked to stop."""
     names = [file.name for file in files]
     if wanted.file not in names:
         raise PositionNotFound(
@@ -32,7 +32,7 @@ def find_place(
 
 
 def find_time(files: list[Path], when: float, stop: Stop = lambda: False) -> tuple[list[Path], Position, ExecutedSet | None]:
-    """Return the place before the first transaction at or after `when` (seconds since 1970), as `find_place`."""
+    """Return the position before the first transaction at or after `when` (seconds since 1970), as `find_position`."""
     found: tuple[list[Path], Position, ExecutedSet | None] = (files, Position(files[0].name, 4), None)
     for i, file in enumerate(files):
         for position, executed, time in boundaries(_events(file, stop), file.name):

@@ -1,4 +1,4 @@
-"""The GTID set at a place of a server's binlog: asked, and where the server cannot say, read.
+"""The GTID set at a position of a server's binlog: asked, and where the server cannot say, read.
 
 A MariaDB before 11 cannot say it behind an event larger than its max_allowed_packet (`BINLOG_GTID_POS` is NULL), and reads the
 file from its beginning where it can: so the end of the binlog is taken from what it knows without reading.
@@ -33,7 +33,7 @@ def current_position(session: Session, server: Server) -> Position:
 
 
 def gtid_at(session: Session, file: str, offset: int) -> str:
-    """Return MariaDB's GTID position at a place in its binlog. Raises `PositionNotFound`."""
+    """Return MariaDB's GTID position at a position of its binlog. Raises `PositionNotFound`."""
     answer = answered(session, file, offset)
     if answer is not None:
         return answer
@@ -44,7 +44,7 @@ def gtid_at(session: Session, file: str, offset: int) -> str:
 
 
 def answered(session: Session, file: str, offset: int) -> str | None:
-    """Return what the server says of a place; None where there is no such place, or it cannot read so far."""
+    """Return what the server says of a position; None where there is no such position, or it cannot read so far."""
     answer = session.query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
     return None if answer is None else _text(answer)
 

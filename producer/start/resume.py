@@ -18,7 +18,7 @@ from shmstore.producer.transactions.state import Tail
 
 
 class Start(NamedTuple):
-    """A place to start from. With `by_gtid` the server finds it by `executed`, else by file and offset."""
+    """A position to start from. With `by_gtid` the server finds it by `executed`, else by file and offset."""
 
     position: Position
     executed: ExecutedSet | None
@@ -56,15 +56,15 @@ def resume_point(store: EventStore) -> Resume | None:
 def _inside(event: Event) -> Resume:
     """Return where to go on behind `event`, which ends a part of a transaction: at the transaction's beginning."""
     props = event.props
-    place, _, gtids = props["resume"].partition(" ")
-    file, _, offset = place.rpartition(":")
+    position, _, gtids = props["resume"].partition(" ")
+    file, _, offset = position.rpartition(":")
     order = int(props.get("resume_order", event.order))
     tail = Tail(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""))
     return Resume(Position(file, int(offset), gtids), tail)
 
 
 def require_one_source(store: str, position: Position) -> None:
-    """Raise `SettingsError` where `position` is a place of several sources: one alone cannot go on there."""
+    """Raise `SettingsError` where `position` is one of several sources: one alone cannot go on there."""
     if position.of_group:
         raise SettingsError(
             f"store {store!r}, or a checkpoint of it, is of several sources: run them together, with a [source.NAME] for each and shmstore "

@@ -35,7 +35,7 @@ def file_after(file: str, names: list[str]) -> str | None:
 class Retention:
     """Looks now and then, in a thread and on a connection of its own, when the server may purge what a store needs next.
 
-    That is what comes after the place that the producer has read, and after the lowest checkpoint of the store's readers: they
+    That is what comes after the position that the producer has read, and after the lowest checkpoint of the store's readers: they
     go on there when the shared memory is lost.
     """
 
@@ -74,7 +74,7 @@ class Retention:
         try:
             saved = checkpoints(self._settings.store, self._settings.state or None)
             needed = {f"checkpoint of {name!r}": one.position for name, one in saved.items()}
-            needed = {"producer": position} | {who: place for who, place in needed.items() if not place.of_group}
+            needed = {"producer": position} | {who: one for who, one in needed.items() if not one.of_group}
             session = connect(self._settings, server.endpoint, lambda: self._closed)
             try:
                 self._update(server, needed, session)
@@ -86,9 +86,9 @@ class Retention:
     def _update(self, server: Server, needed: dict[str, Position], session: Session) -> None:
         kept = kept_seconds(server._replace(variables=session.variables(["binlog_expire_logs_seconds", "expire_logs_days"])))
         names = [name for name, _ in binlog_files(session)]
-        place = lowest(one for one in needed.values() if one.file in names)
-        after = file_after(place.file, names) if place is not None and kept else None
-        if place is None or after is None:
+        oldest = lowest(one for one in needed.values() if one.file in names)
+        after = file_after(oldest.file, names) if oldest is not None and kept else None
+        if oldest is None or after is None:
             self.purge_ms = 0
             return
         if self._begins[:2] != (server.endpoint, after):
@@ -98,13 +98,13 @@ class Retention:
         left = purge - time.time()
         if left < min(SHORT_HOURS * 1800, kept / 2) and time.monotonic() - self._warned >= AGAIN:
             self._warned = time.monotonic()
-            who = ", ".join(sorted(name for name, one in needed.items() if one == place))
+            who = ", ".join(sorted(name for name, one in needed.items() if one == oldest))
             self._log.warning(
                 "%s may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",
                 server.endpoint.where,
-                place.file,
+                oldest.file,
                 f"in {left / 3600:.1f} hours" if left > 0 else "at any moment",
-                place.file,
-                place.offset,
+                oldest.file,
+                oldest.offset,
                 who,
             )

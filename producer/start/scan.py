@@ -22,18 +22,18 @@ from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 
-Place = tuple[Position, ExecutedSet | None]
+Found = tuple[Position, ExecutedSet | None]
 Boundary = tuple[Position, ExecutedSet | None, float]
-STOPPED = "asked to stop while the binlog was read for the place to start from"
+STOPPED = "asked to stop while the binlog was read for the position to start from"
 
 
-def scan_to_offset(session: Session, wanted: Position) -> Place:
+def scan_to_offset(session: Session, wanted: Position) -> Found:
     """Return `wanted` with the GTID set executed there. Raises `PositionNotFound` unless a transaction ends there."""
     before, after = Position(wanted.file, 4), None
     if wanted.offset <= before.offset:
         return before, None  # what was executed before it the file itself says
-    with _reading(session, wanted.file) as places:
-        for position, executed, _ in places:
+    with _reading(session, wanted.file) as ends:
+        for position, executed, _ in ends:
             if position.order > wanted.order:
                 after = position
                 break
@@ -46,7 +46,7 @@ def scan_to_offset(session: Session, wanted: Position) -> Place:
     )
 
 
-def scan_to_time(session: Session, server: Server, when: float) -> Place:
+def scan_to_time(session: Session, server: Server, when: float) -> Found:
     """Return the end of the last transaction before the first one at or after `when` (seconds since 1970)."""
     end = log_end(session, server)
     files = [name for name, _ in binlog_files(session)]
@@ -62,9 +62,9 @@ def scan_to_time(session: Session, server: Server, when: float) -> Place:
             f"{session.endpoint.where} has no binlog of that time: its oldest file, {files[0]}, begins {begins - when:.0f} s later; "
             "start = earliest takes what there is"
         )
-    found: Place = (Position(files[low], 4), None)
-    with _reading(session, files[low]) as places:
-        for position, executed, time in places:
+    found: Found = (Position(files[low], 4), None)
+    with _reading(session, files[low]) as ends:
+        for position, executed, time in ends:
             if time >= when:
                 break
             found = (position, executed)
@@ -73,13 +73,13 @@ def scan_to_time(session: Session, server: Server, when: float) -> Place:
     return found
 
 
-def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Place:
-    """Return the place before the first transaction that is not in `wanted`. Raises `PositionNotFound` where that is missing."""
+def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Found:
+    """Return the position before the first transaction that is not in `wanted`. Raises `PositionNotFound` where that is missing."""
     end = log_end(session, server)
     for name, _ in reversed(binlog_files(session)):
-        found: Place | None = None
-        with _reading(session, name) as places:
-            for position, executed, _ in places:
+        found: Found | None = None
+        with _reading(session, name) as ends:
+            for position, executed, _ in ends:
                 if executed is None:
                     continue
                 if not wanted.covers(executed):
@@ -89,7 +89,7 @@ def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Place:
                     break
         if found is not None:
             return found
-    raise PositionNotFound(f"{session.endpoint.where} has no place where only {wanted} was executed")
+    raise PositionNotFound(f"{session.endpoint.where} has no position where only {wanted} was executed")
 
 
 def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[Boundary]:

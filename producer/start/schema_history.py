@@ -1,4 +1,4 @@
-"""Which schema history a stream uses, and how it begins: a snapshot of the tables at a known place of the binlog."""
+"""Which schema history a stream uses, and how it begins: a snapshot of the tables at a known position of the binlog."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def states(run: Running) -> dict[str, str]:
     """The state of each table of the snapshot."""
     progress = producer.snapshot_status(run.settings.store, state=run.settings.state)
     assert progress is not None
-    return {task.table: task.place.state for task in progress.tasks}
+    return {task.table: task.progress.state for task in progress.tasks}
 
 
 __all__ = ["Copy", "EventStore", "Load", "copied", "fill", "finished", "select", "states"]

@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 from shmstore import EntryType, Event, EventType, Position, Row
-from shmstore.producer.start.places import join_places
+from shmstore.producer.start.positions import join_positions
 from tests.consumer.spark.events import ORDERS, order_row
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa942956"
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def gtids(self) -> str:
-        return join_places({source: place(source, number) for source, number in self.at.items()})
+        return join_positions({source: place(source, number) for source, number in self.at.items()})
 
     def start(self) -> list[Event]:
         """The empty transaction with which a store begins."""

@@ -12,7 +12,7 @@ from shmstore.producer.binlog import files
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import ENCRYPTED, MAGIC, BinlogFiles, list_files
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.start.files import find_place
+from shmstore.producer.start.files import find_position
 from tests.producer.binlog.test_packets import event, format_event
 
 
@@ -42,7 +42,7 @@ def test_a_missing_file_is_not_read_over(tmp_path: Path) -> None:
         PositionNotFound, match=r"no file between binlog\.999998 and binlog\.1000000: .* start = binlog\.1000000:4$"
     ):
         BinlogFiles(files)
-    BinlogFiles(find_place(files, Position("binlog.1000000", 4))[0]).close()
+    BinlogFiles(find_position(files, Position("binlog.1000000", 4))[0]).close()
 
 
 def test_two_logs_in_a_folder(tmp_path: Path) -> None:

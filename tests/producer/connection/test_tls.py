@@ -25,9 +25,9 @@ class Counted:
     def __init__(self, plain: socket.socket) -> None:
         self._plain, self.reads = plain, 0
 
-    def recv_into(self, room: Any) -> int:
+    def recv_into(self, buffer: Any) -> int:
         self.reads += 1
-        return self._plain.recv_into(room)
+        return self._plain.recv_into(buffer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -107,10 +107,10 @@ def test_many_records_take_one_read(ends: tuple[Peer, TlsSocket, Counted]) -> No
     """What came together is received together, whatever the records are; and more than asked for waits."""
     peer, tls, plain = ends
     peer.send(*[b"%04d" % i for i in range(1000)])
-    room = bytearray(3000)
-    assert tls.recv_into(room) == 3000
+    buffer = bytearray(3000)
+    assert tls.recv_into(buffer) == 3000
     assert tls.recv(5000) == b"".join(b"%04d" % i for i in range(750, 1000))
-    assert bytes(room) == b"".join(b"%04d" % i for i in range(750))
+    assert bytes(buffer) == b"".join(b"%04d" % i for i in range(750))
     assert plain.reads == 1
 
 

@@ -28,7 +28,7 @@ from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.merge import Lane, Merge
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.places import join_places, lowest_places, split_places
+from shmstore.producer.start.positions import join_positions, lowest_positions, split_positions
 from shmstore.producer.start.resume import Resume
 from shmstore.producer.transactions.buffer import Flush
 from shmstore.producer.transactions.state import Tail
@@ -183,7 +183,7 @@ def test_pieces_hold_what_was_brought() -> None:
     assert b"".join(bytes(piece.payloads) for piece in a.pieces) == brought.blob
 
 
-# ---- places
+# ---- positions
 
 ROOM = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa942956"
@@ -191,10 +191,10 @@ SETS = st.sampled_from(["", "0-1-5", "0-1-5,3-9-77", f"{UUID}2:1-5:7", f"{UUID}2
 
 
 @given(st.dictionaries(ROOM, st.builds(Position, ROOM, st.integers(0, 2**40), SETS, st.just(0)), min_size=1, max_size=4))
-def test_places_are_read_as_written(places: dict[str, Position]) -> None:
+def test_positions_are_read_as_written(positions: dict[str, Position]) -> None:
     """Whatever sources and files are called."""
-    position = Position("binlog.000001", 4, join_places(places))
-    assert split_places(position) == places
+    position = Position("binlog.000001", 4, join_positions(positions))
+    assert split_positions(position) == positions
     assert position.of_group
 
 
@@ -202,40 +202,45 @@ def test_places_are_read_as_written(places: dict[str, Position]) -> None:
 def test_a_place_of_one_source_is_refused(gtids: str) -> None:
     """It does not say where the others stand."""
     with pytest.raises(PositionNotFound, match="from a store of one source"):
-        split_places(Position("binlog.000001", 4, gtids))
+        split_positions(Position("binlog.000001", 4, gtids))
 
 
 def test_lowest_places() -> None:
     """Each source goes on where the last of the readers is with it; a checkpoint that does not know a source is refused."""
 
-    def at(**places: Position) -> Position:
-        return Position("x.000001", 9, join_places(places))
+    def at(**positions: Position) -> Position:
+        return Position("x.000001", 9, join_positions(positions))
 
     one = at(a=Position("x.000001", 10, "0-1-10"), b=Position("y.000001", 90, f"{UUID}2:1-9"))
     two = at(a=Position("x.000002", 10, "0-1-20"), b=Position("y.000001", 50, f"{UUID}2:1-5"))
-    assert lowest_places({"r1": one, "r2": two}) == {
+    assert lowest_positions({"r1": one, "r2": two}) == {
         "a": Position("x.000001", 10, "0-1-10"),
         "b": Position("y.000001", 50, f"{UUID}2:1-5"),
     }
-    assert lowest_places({}) == {}
+    assert lowest_positions({}) == {}
     with pytest.raises(PositionNotFound, match="checkpoint of 'old' is from before source 'b' came"):
-        lowest_places({"old": at(a=Position("x.000001", 10, "0-1-10")), "new": two})
+        lowest_positions({"old": at(a=Position("x.000001", 10, "0-1-10")), "new": two})
     with pytest.raises(PositionNotFound, match="from a store of one source"):
-        lowest_places({"old": Position("x.000001", 9, "0-1-5"), "new": two})
+        lowest_positions({"old": Position("x.000001", 9, "0-1-5"), "new": two})
 
 
-def test_places_in_a_store() -> None:
+def test_positions_in_a_store() -> None:
     """In a store of several sources a place is what says where all of them stand; file and offset of one alone are refused.
     A reader that comes back to a store made anew is given what it has not acked of any source, in whatever order it comes."""
-    name = f"group-places-{os.getpid()}"
+    name = f"group-positions-{os.getpid()}"
 
     def event(source: str, number: int, **counts: int) -> list[Event]:
         files = {"a": Position("x.000009", 1, ""), "b": Position("y.000001", 1, "")}
         gtids = {"a": "0-1-%d", "b": f"{UUID}2:1-%d"}
-        places = {one: files[one]._replace(offset=count, gtids=gtids[one] % count) for one, count in counts.items()}
+        positions = {one: files[one]._replace(offset=count, gtids=gtids[one] % count) for one, count in counts.items()}
         own = f"0-1-{number}" if source == "a" else f"{UUID}2:{number}"
         end = Event(
-            EntryType.END, EventType.NONE, places[source]._replace(gtids=join_places(places)), 1, transaction=own, order=1
+            EntryType.END,
+            EventType.NONE,
+            positions[source]._replace(gtids=join_positions(positions)),
+            1,
+            transaction=own,
+            order=1,
         )
         return [end._replace(entry=EntryType.BEGIN, position=end.position._replace(gtids=""), order=0), end]
 
@@ -265,8 +270,8 @@ def test_places_in_a_store() -> None:
 def test_half_a_transaction_of_a_source_that_is_gone() -> None:
     """Nothing can be put before it is whole, so a group without that source says so at once."""
     name = f"group-half-{os.getpid()}"
-    places = join_places({"a": Position("x.000001", 9, "0-1-5"), "b": Position("y.000001", 4, f"{UUID}2:1-7")})
-    props = {"resume": f"y.000001:4 {places}", "source": "b"}
+    positions = join_positions({"a": Position("x.000001", 9, "0-1-5"), "b": Position("y.000001", 4, f"{UUID}2:1-7")})
+    props = {"resume": f"y.000001:4 {positions}", "source": "b"}
     begin = Event(EntryType.BEGIN, EventType.NONE, Position("y.000001", 50), 1, transaction=f"{UUID}2:8")
     part = begin._replace(
         entry=EntryType.ROWS, type=EventType.QUERY, position=Position("y.000001", 90), order=1, sql="x", props=props

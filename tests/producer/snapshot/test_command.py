@@ -12,8 +12,8 @@ import pytest
 from shmstore import EntryType, Event, EventStore, EventType, Position
 from shmstore.cli.main import main
 from shmstore.producer import Progress, SettingsError, load_settings
-from shmstore.producer.snapshot.progress import Place, ProgressFile, Request
-from shmstore.producer.start.places import join_places
+from shmstore.producer.snapshot.progress import ProgressFile, Request, TableProgress
+from shmstore.producer.start.positions import join_positions
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_a_store_of_several_sources_has_no_snapshots(
     file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its producer would never take the request up: it is refused, and nothing is asked."""
-    places = join_places({"a": Position("binlog.000001", 4, "0-1-1"), "b": Position("binlog.000001", 4, "1-2-1")})
-    store.put([Event(EntryType.END, EventType.NONE, Position("", 0, places), 0)])
+    positions = join_positions({"a": Position("binlog.000001", 4, "0-1-1"), "b": Position("binlog.000001", 4, "1-2-1")})
+    store.put([Event(EntryType.END, EventType.NONE, Position("", 0, positions), 0)])
     assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", "shop.*", "--watch"]) == 2
     assert "has several sources" in capsys.readouterr().err
     assert file.asked() == []
@@ -93,9 +93,11 @@ def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.
     progress = Progress(7)
     progress.take(Request("r"), [("shop", "orders"), ("shop", "users"), ("shop", "log")])
     for task, place in zip(
-        progress.tasks, (Place("done", ("1",), 1000, 4), Place("reading", ("1",), 500, 2), Place()), strict=True
+        progress.tasks,
+        (TableProgress("done", ("1",), 1000, 4), TableProgress("reading", ("1",), 500, 2), TableProgress()),
+        strict=True,
     ):
-        task.place, task.began_ms, task.ended_ms, task.estimate = place, 1_000, 3_000, 2000
+        task.progress, task.began_ms, task.ended_ms, task.estimate = place, 1_000, 3_000, 2000
     file.save(progress)
     assert main(["snapshot", "orders"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

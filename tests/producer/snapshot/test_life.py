@@ -19,7 +19,7 @@ import pytest
 
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.progress import Place, Progress, ProgressFile, Request
+from shmstore.producer.snapshot.progress import Progress, ProgressFile, Request, TableProgress
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.transactions.buffer import new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
@@ -95,7 +95,7 @@ def die_many_times(server: Server, database: str, state: Path, kills: int, rows:
 
 
 def done(progress: Progress) -> int:
-    return sum(task.place.chunks for task in progress.tasks)
+    return sum(task.progress.chunks for task in progress.tasks)
 
 
 def test_a_snapshot_survives_kill_9_at_any_time(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
@@ -176,7 +176,8 @@ def test_cancel_leaves_out_what_is_not_read_yet(any_server: Server, database: st
     with running(any_server, **{**options, "snapshot": "initial", "snapshot_chunk": 20}) as run:
         store, state = run.settings.store, run.settings.state
         wait_for(
-            lambda: any(task.place.chunks for task in (producer.snapshot_status(store, state=state) or Progress()).tasks), "rows"
+            lambda: any(task.progress.chunks for task in (producer.snapshot_status(store, state=state) or Progress()).tasks),
+            "rows",
         )
         producer.cancel_snapshot(store, state=state)
         wait_for(lambda: states(run) == {"t": "cancelled"}, "the end")
@@ -323,13 +324,15 @@ def test_a_table_without_a_key_shows_how_far_it_is(any_server: Server, database:
             progress = producer.snapshot_status(store, state=options["state"])
             return progress.tasks[0] if progress is not None and progress.tasks else None
 
-        wait_for(lambda: task() and task().place.state == "reading" and task().place.rows, "rows of what does not fit the ring")
+        wait_for(
+            lambda: task() and task().progress.state == "reading" and task().progress.rows, "rows of what does not fit the ring"
+        )
         run.stop()
         second = Running(run.settings)
         try:
             follower = Follower(store, Mirror("nobody's"))
-            wait_for(lambda: task().place.state == "done", "the rest")
-            assert task().place.rows == 64_000
+            wait_for(lambda: task().progress.state == "done", "the rest")
+            assert task().progress.rows == 64_000
             follower.finish()
         finally:
             second.stop()
@@ -379,7 +382,7 @@ def test_progress_is_kept_whole_and_refused_when_damaged(tmp_path: Path) -> None
     assert file.load() is None
     progress = Progress(7)
     progress.take(Request("r", ("a.*",), "asked", 5), [("a", "t"), ("a", "u")])
-    progress.tasks[0].place = Place("reading", ("1", "x'00'"), 10, 2)
+    progress.tasks[0].progress = TableProgress("reading", ("1", "x'00'"), 10, 2)
     progress.mark(99, progress.tasks[0], -1)
     file.save(progress)
     assert file.load() == progress
@@ -395,17 +398,17 @@ def test_a_lost_store_takes_progress_back_to_what_was_acked() -> None:
     progress.take(Request("r"), [("a", "t"), ("a", "u")])
     t, u = progress.tasks
     for i in range(1, 5):
-        t.place = Place("reading" if i < 4 else "done", (str(i),), i, i)
+        t.progress = TableProgress("reading" if i < 4 else "done", (str(i),), i, i)
         progress.mark(10 * i, t, acked=15)
-    u.place = Place("reading", ("9",), 9, 9)
+    u.progress = TableProgress("reading", ("9",), 9, 9)
     progress.mark(50, u, acked=15)
     assert t.safe.key == ("1",)
     progress.rewind(25)
-    assert (t.place.key, t.place.state, u.place) == (("2",), "reading", Place())
+    assert (t.progress.key, t.progress.state, u.progress) == (("2",), "reading", TableProgress())
     assert progress.open
-    t.place, u.place = Place("done", ("4",), 4, 4), Place("reading", ("9",), 9, 9)
+    t.progress, u.progress = TableProgress("done", ("4",), 4, 4), TableProgress("reading", ("9",), 9, 9)
     progress.rewind(None)
-    assert (t.place.state, u.place) == ("done", Place())
+    assert (t.progress.state, u.progress) == ("done", TableProgress())
 
 
 def test_chunks_that_a_power_cut_took_back_are_read_again(tmp_path: Path) -> None:
@@ -419,13 +422,13 @@ def test_chunks_that_a_power_cut_took_back_are_read_again(tmp_path: Path) -> Non
         progress.take(Request("r"), [("a", "t")])
         (t,) = progress.tasks
         for i in range(1, 5):
-            t.place = Place("reading" if i < 4 else "done", (str(i),), i, i)
+            t.progress = TableProgress("reading" if i < 4 else "done", (str(i),), i, i)
             progress.mark(10 * i, t, acked=15)
         file.save(progress)
         decoder = EventDecoder(new_buffer(events=10, size=10_000), settings.table_filter())
         log = logging.getLogger("producer")
         found = Snapshot(settings, store, decoder, log, lambda: False).progress
-        assert (found.tasks[0].place.key, found.tasks[0].place.state, found.open) == (("2",), "reading", True)
+        assert (found.tasks[0].progress.key, found.tasks[0].progress.state, found.open) == (("2",), "reading", True)
         assert file.load() == found
         store.put([b"x"] * 30)
         assert Snapshot(settings, store, decoder, log, lambda: False).progress == found

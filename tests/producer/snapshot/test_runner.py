@@ -72,7 +72,7 @@ def test_a_snapshot_ends_at_each_edge_of_a_chunk(any_server: Server, database: s
     for count in COUNTS:
         assert copy.tables.get(f"t{count}", {}) == select(any_server, database, f"t{count}")
     assert copy.reads == sum(COUNTS)
-    assert {task.table: (task.place.rows, task.place.chunks) for task in progress.tasks} == {
+    assert {task.table: (task.progress.rows, task.progress.chunks) for task in progress.tasks} == {
         f"t{count}": (count, count // 7 + 1) for count in COUNTS
     }
 

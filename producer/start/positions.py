@@ -14,21 +14,21 @@ from urllib.parse import quote, unquote
 from shmstore import Position, PositionNotFound
 from shmstore.producer.start.resume import lowest
 
-Places = dict[str, Position]
+Positions = dict[str, Position]
 
 
-def place_text(name: str, place: Position) -> str:
+def position_text(name: str, position: Position) -> str:
     """Return one source's part of the text."""
-    return f"{quote(name, safe='')}={quote(place.file, safe='')}:{place.offset}/{place.gtids}"
+    return f"{quote(name, safe='')}={quote(position.file, safe='')}:{position.offset}/{position.gtids}"
 
 
-def join_places(places: Mapping[str, Position]) -> str:
+def join_positions(positions: Mapping[str, Position]) -> str:
     """Return the text, sources by name."""
-    return ";".join(place_text(name, place) for name, place in sorted(places.items()))
+    return ";".join(position_text(name, position) for name, position in sorted(positions.items()))
 
 
-def split_places(position: Position) -> Places:
-    """Return what the `gtids` of `position` say. Raises `PositionNotFound` where it is not a place of several sources."""
+def split_positions(position: Position) -> Positions:
+    """Return what the `gtids` of `position` say. Raises `PositionNotFound` where it is not a position of several sources."""
     try:
         return dict(_split(part) for part in position.gtids.split(";"))
     except ValueError as error:
@@ -40,30 +40,30 @@ def split_places(position: Position) -> Places:
 
 def _split(part: str) -> tuple[str, Position]:
     name, equals, rest = part.partition("=")
-    place, slash, gtids = rest.partition("/")
-    file, colon, offset = place.rpartition(":")
+    position, slash, gtids = rest.partition("/")
+    file, colon, offset = position.rpartition(":")
     if not (equals and slash and colon):
         raise ValueError(part)
     return unquote(name), Position(unquote(file), int(offset), gtids)
 
 
-def lowest_places(found: Mapping[str, Position]) -> Places:
-    """Return for each source the place that all of `found`, the checkpoints by reader, have passed.
+def lowest_positions(found: Mapping[str, Position]) -> Positions:
+    """Return for each source the position that all of `found`, the checkpoints by reader, have passed.
 
     Raises `PositionNotFound` where one of them is from before a source was added: what it missed of it nobody knows.
     """
-    known = {reader: split_places(position) for reader, position in found.items()}
-    names = {name for places in known.values() for name in places}
-    for reader, places in known.items():
-        if missing := sorted(names - places.keys()):
+    known = {reader: split_positions(position) for reader, position in found.items()}
+    names = {name for positions in known.values() for name in positions}
+    for reader, positions in known.items():
+        if missing := sorted(names - positions.keys()):
             raise PositionNotFound(
                 f"the checkpoint of {reader!r} is from before source {missing[0]!r} came to the store, other checkpoints are from after: "
                 f"forget that checkpoint with `shmstore unsubscribe STORE {reader}`, or those of the others"
             )
-    return {name: _lowest(places[name] for places in known.values()) for name in names}
+    return {name: _lowest(positions[name] for positions in known.values()) for name in names}
 
 
-def _lowest(places: Iterable[Position]) -> Position:
-    place = lowest(places)
-    assert place is not None
-    return place
+def _lowest(positions: Iterable[Position]) -> Position:
+    position = lowest(positions)
+    assert position is not None
+    return position
