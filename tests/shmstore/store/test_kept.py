@@ -18,8 +18,10 @@ import pytest
 
 import shmstore.memory.mapping
 from shmstore import (
+    Checkpoint,
     CheckpointFile,
     EventStore,
+    LayoutMismatch,
     PositionNotFound,
     StoreClosed,
     StoreExists,
@@ -34,6 +36,7 @@ from shmstore.log.files import LogFiles
 from shmstore.memory.layout import header_word
 from shmstore.ring.cursors import ACK_OF, ENTRIES, FLOOR, GET_OF, LOGGED, PUT, STATE_OF
 from shmstore.ring.overflow import overflows
+from shmstore.store.checkpoint import home_of
 from tests.shmstore.samples import FILE, ddl, position
 
 COMPILED = shmstore.memory.mapping.COMPILED
@@ -616,3 +619,33 @@ def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypa
     with EventStore.attach(name) as store:
         store.claim()
         assert store.sync() == store.newest
+
+
+def test_an_upgrade_goes_on_where_readers_of_the_old_version_were(name: str) -> None:
+    """The checkpoint of a reader of a store without a home says where it goes on in the new one, which has a log: what it had acked is
+    passed over, and from then on its durable ack is a sequence."""
+    state = home_of(name)
+    CheckpointFile(state.parent, name, "a").save(Checkpoint(position(4), 12345, 77))
+    with EventStore.create(name, capacity=16) as store:
+        for k in range(40):  # the producer began before that, for another reader
+            store.put([ddl(k)], timeout=20)
+        with store.subscribe("a") as reader:
+            got = []
+            while batch := reader.get(timeout=0):
+                got += batch.events
+                reader.ack(batch)
+            assert got == [ddl(k) for k in range(5, 40)]
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": 39}
+
+
+def test_a_store_of_the_last_version_is_refused_and_can_be_removed(name: str) -> None:
+    """A segment of layout 3, which the version before wrote, is not read; the message says what to do, and that works."""
+    path = f"/dev/shm/shmstore.{name}"
+    with open(path, "wb") as file:
+        file.write(b"SHMSTORE" + (3).to_bytes(8, "little") + bytes(1 << 16))
+    with pytest.raises(LayoutMismatch, match=r"layout version 3.*remove it"):
+        EventStore.attach(name)
+    EventStore.unlink(name)
+    EventStore.create(name, capacity=16).close()
