@@ -25,7 +25,7 @@ class Window:
     def __init__(self, database: str, table: str, key: tuple[str, ...]) -> None:
         self._name, self._key = (database, table), key
         self._mark = pack(database) + pack(table)  # so the schema of each event of the table has it
-        self._places: dict[bytes, tuple[int, ...] | None] = {}
+        self._key_indexes: dict[bytes, tuple[int, ...] | None] = {}
         self._prepared: set[str | None] = set()  # XA transactions
         self.keys: set[tuple[Any, ...]] = set()
         self.changed = False  # any row
@@ -56,22 +56,22 @@ class Window:
         _, schema, body = decode_stored(payload)
         if schema is None or body is None:
             return
-        if schema not in self._places:
-            self._places[schema] = self._places_in(schema)
-        places = self._places[schema]
-        if places is None:
+        if schema not in self._key_indexes:
+            self._key_indexes[schema] = self._find_key(schema)
+        key_indexes = self._key_indexes[schema]
+        if key_indexes is None:
             return  # another table's
         self.changed = True
         before_columns, before, after_columns, after = body
-        if -1 in places:
+        if -1 in key_indexes:
             self.broken = "its columns changed"
         elif before_columns is not None or after_columns is not None:
             self.broken = "its rows came with some columns only: SET GLOBAL binlog_row_image = FULL"
-        elif places:
+        elif key_indexes:
             for rows in (before, after):
-                self.keys.update(tuple([row[i] for i in places]) for row in rows or ())
+                self.keys.update(tuple([row[i] for i in key_indexes]) for row in rows or ())
 
-    def _places_in(self, schema: bytes) -> tuple[int, ...] | None:
+    def _find_key(self, schema: bytes) -> tuple[int, ...] | None:
         """Where the key's columns are, -1 where they are not; None for another table."""
         found = decode_schema(schema)
         if (found.database, found.table) != self._name:

@@ -58,7 +58,7 @@ class _Shape(NamedTuple):
     blob: bytes  # of the schema, as the table has it
     plan: TablePlan
     by: tuple[str, ...]  # the key's columns
-    places: tuple[int, ...]  # of these in the rows that are put
+    key_indexes: tuple[int, ...]  # of these in the rows that are put
 
     @property
     def schema(self) -> bytes:
@@ -392,8 +392,8 @@ class Snapshot:
             body = self._decoder.filter.apply(shape.plan, [None, None, None, rows], len(shape.selected.table.schema.columns))
             rows = body[3]
         if gone:
-            places = shape.places
-            rows = [row for row in rows if tuple([row[i] for i in places]) not in gone]
+            key_indexes = shape.key_indexes
+            rows = [row for row in rows if tuple([row[i] for i in key_indexes]) not in gone]
         if rows:
             request = next(request for request in self.progress.requests if request.id == task.request)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}

@@ -37,7 +37,7 @@ _KEYS = (
 
 
 class Key(NamedTuple):
-    """What tells a table's rows apart: an index without NULLs, and the places of its columns."""
+    """What tells a table's rows apart: an index without NULLs, and the numbers of its columns."""
 
     name: str
     columns: tuple[int, ...]

@@ -156,11 +156,11 @@ class Image(NamedTuple):
     arrays: list[Any]
     absent: NDArray[np.bool_]
 
-    def struct(self, places: Sequence[int | None], type_: pa.StructType) -> pa.Array:
-        """Return the images as one struct array; `places` says which column fills each field, None that it is NULL."""
+    def struct(self, mapping: Sequence[int | None], type_: pa.StructType) -> pa.Array:
+        """Return the images as one struct array; `mapping` says which column fills each field, None that it is NULL."""
         arrays = [
             pa.nulls(len(self.absent), field.type) if i is None else self.arrays[i]
-            for i, field in zip(places, type_, strict=True)
+            for i, field in zip(mapping, type_, strict=True)
         ]
         if not arrays:
             return pa.array([None if gone else {} for gone in self.absent.tolist()], type_)
@@ -249,7 +249,7 @@ def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[A
 # ---------------------------------------------------------------- compiled
 
 
-class Places(NamedTuple):
+class RowPositions(NamedTuple):
     """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do."""
 
     seq: pa.Array
@@ -288,18 +288,18 @@ class Events:
         buffers = [None, *map(pa.py_buffer, found)]
         return pa.Array.from_buffers(pa.string(), len(found[0]) // 4 - 1, buffers, 0)
 
-    def places(self, events: NDArray[np.int64], numbers: Sequence[int], ops: bytes) -> Places | None:
+    def positions(self, events: NDArray[np.int64], numbers: Sequence[int], ops: bytes) -> RowPositions | None:
         """Where the rows of `events` are in the binlog and what they are. `numbers` has the number of each of `files`, `ops` a
         character for each of the 256 event types. None where the reference must read them.
         """
-        found = self._index.places(np.ascontiguousarray(events), np.array(numbers, np.int64), ops)
+        found = self._index.positions(np.ascontiguousarray(events), np.array(numbers, np.int64), ops)
         transaction = None if found is None else self.transactions(events, self.records["rows"][events])
         if found is None or transaction is None:
             return None
         seq, op, file, offset, time, server, row = found
         rows = len(op)
         long = pa.int64()
-        return Places(
+        return RowPositions(
             seq=_texts(len(seq) // rows, rows, seq),
             op=_texts(1, rows, op),
             file=pa.array(self.files, pa.string()).take(_numbers(long, rows, file))

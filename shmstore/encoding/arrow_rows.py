@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shmstore.encoding.arrow import RECORD, Events, Images, PartialImage, Places, ZeroDate, read_events, stored_images
+from shmstore.encoding.arrow import RECORD, Events, Images, PartialImage, RowPositions, ZeroDate, read_events, stored_images
 from shmstore.encoding.codec import Header, decode_stored
 from shmstore.encoding.row_order import seqs
 from shmstore.errors import StoreCorrupt
@@ -88,7 +88,7 @@ def runs(
 class Rows(NamedTuple):
     """The rows of a run, as columns; the images as structs, NULL where a row has none."""
 
-    places: Places
+    positions: RowPositions
     before: pa.StructArray
     after: pa.StructArray
 
@@ -119,22 +119,22 @@ def read_rows(
             raise
         except (TypeError, ValueError, LookupError, OverflowError, AttributeError, pa.ArrowException) as error:
             raise StoreCorrupt(f"rows of {table.database}.{table.table} cannot be read: {error}") from error
-    places, images = found
-    count = len(places.row)
-    return Rows(places, *(pa.nulls(count, image) if one is None else one.struct(mapping, image) for one in images))
+    positions, images = found
+    count = len(positions.row)
+    return Rows(positions, *(pa.nulls(count, image) if one is None else one.struct(mapping, image) for one in images))
 
 
 def _compiled(
     events: Events, run: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str
-) -> tuple[Places, Images] | None:
+) -> tuple[RowPositions, Images] | None:
     images = events.images(run, table, types, zero_dates)
-    places = None if images is None else events.places(run, [_file_number(file) for file in events.files], OPS.encode())
-    return None if images is None or places is None else (places, images)
+    positions = None if images is None else events.positions(run, [_file_number(file) for file in events.files], OPS.encode())
+    return None if images is None or positions is None else (positions, images)
 
 
 def _reference(
     stored: Sequence[tuple[Header, Any]], table: TableSchema, types: Sequence[Any], zero_dates: str, partial: str
-) -> tuple[Places, Images]:
+) -> tuple[RowPositions, Images]:
     bodies = [body for _, body in stored]
     for header, body in stored:
         if partial == "error" and (body[0] is not None or body[2] is not None):
@@ -144,8 +144,10 @@ def _reference(
                 "which leaves them out (Spark)"
             )
     counts = [_count(body) for body in bodies]
-    places = stored_places([header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], Spread(counts))
-    return places, stored_images(table, bodies, counts, types, zero_dates)
+    positions = stored_positions(
+        [header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], Spread(counts)
+    )
+    return positions, stored_images(table, bodies, counts, types, zero_dates)
 
 
 # ---------------------------------------------------------------- what its event says of a row, by the reference
@@ -174,12 +176,12 @@ class Spread:
         return np.arange(self.total) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
 
-def stored_places(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> Places:
-    """What `Events.places` gives, of events with these headers and ops."""
+def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> RowPositions:
+    """What `Events.positions` gives, of events with these headers and ops."""
     _, _, file, offset, _, time, server, transaction, order, _, _, row, _, _, _ = zip(*headers, strict=True)
     number = {name: _file_number(name) for name in set(file)}
     rows = spread.numbers(row) + spread.within()
-    return Places(
+    return RowPositions(
         seq=seqs(spread.numbers([number[name] for name in file]), spread.numbers(offset), spread.numbers(order), rows),
         op=spread(ops, pa.string()),
         file=spread(file, pa.string()),

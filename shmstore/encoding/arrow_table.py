@@ -71,20 +71,20 @@ def read_table(
         rows = read_rows(
             events, run, source, _mapping(source, plan), image, zero_dates=options.zero_dates, partial=options.partial
         )
-        places, count = rows.places, len(rows.places.row)
+        positions, count = rows.positions, len(rows.positions.row)
         columns = [
-            places.op,
+            positions.op,
             pa.repeat(source.database, count),
             pa.repeat(source.table, count),
             rows.before,
             rows.after,
-            places.time,
-            places.server,
-            places.file,
-            places.offset,
+            positions.time,
+            positions.server,
+            positions.file,
+            positions.offset,
             pa.array(np.repeat(run + first, records["rows"][run])),
-            places.row,
-            places.transaction,
+            positions.row,
+            positions.transaction,
         ]
         pieces.append(pa.RecordBatch.from_arrays(columns, schema=_schema(image)))
     return pa.Table.from_batches(pieces, _schema(image))

@@ -38,7 +38,7 @@ cdef struct Column:
     uint8_t* values
     uint8_t* text
     size_t size      # of `text`, bytes used
-    size_t room
+    size_t capacity
     int64_t nulls
     int64_t zeros    # zero dates among them
 
@@ -200,18 +200,18 @@ cdef inline bint is_text(const uint8_t* at, size_t size) noexcept nogil:
 
 
 cdef inline bint _append(Column* column, const uint8_t* at, size_t size, const uint8_t* end) noexcept nogil:
-    cdef size_t room = column.room
+    cdef size_t capacity = column.capacity
     cdef void* grown
     if column.size + size > MAX_BYTES:
         return False
-    if column.size + size > room or column.text == NULL:
-        room = max(room * 2, column.size + size, 1024)
-        grown = realloc(column.text, room)
+    if column.size + size > capacity or column.text == NULL:
+        capacity = max(capacity * 2, column.size + size, 1024)
+        grown = realloc(column.text, capacity)
         if grown == NULL:
             return False
         column.text = <uint8_t*>grown
-        column.room = room
-    if size <= 16 and room - column.size >= 16 and end - at >= 16:
+        column.capacity = capacity
+    if size <= 16 and capacity - column.size >= 16 and end - at >= 16:
         memcpy(column.text + column.size, at, 16)  # a size known beforehand needs no call; what is beyond is written over
     else:
         memcpy(column.text + column.size, at, size)

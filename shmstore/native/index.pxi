@@ -155,7 +155,7 @@ cdef class Index:
                 (<int32_t*>starts.data)[row] = <int32_t>at
         return starts, texts
 
-    def places(self, events, numbers, bytes ops):
+    def positions(self, events, numbers, bytes ops):
         """What says where the rows of `events` are and what they are: (seq, op, file, offset, time, server, row), a value a row.
 
         `seq` is text of `SEQ_WIDTH` characters that sorts as the rows do: in lower-case hex, each cut to its digits, the

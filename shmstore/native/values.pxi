@@ -53,8 +53,8 @@ def rows(body, bytes makes, type row, absent, decimal):
 
 cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object absent, object decimal):
     cdef const uint8_t* p = at[0]
-    cdef int64_t count, width = PyBytes_GET_SIZE(makes), present, place, i, k
-    cdef list found = [], places = None
+    cdef int64_t count, width = PyBytes_GET_SIZE(makes), present, column, i, k
+    cdef list found = [], columns = None
     cdef tuple values
     cdef object value
     if p >= end:
@@ -65,12 +65,12 @@ cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object
         p = read_array(p, end, &present)
         if p == NULL or present > width:
             raise _Unusual
-        places = []
+        columns = []
         for i in range(present):
-            p = read_signed(p, end, &place)
-            if p == NULL or not 0 <= place < width or place in places:
+            p = read_signed(p, end, &column)
+            if p == NULL or not 0 <= column < width or column in columns:
                 raise _Unusual
-            places.append(place)
+            columns.append(column)
     if p >= end:
         raise _Unusual
     if p[0] == 0xC0:
@@ -81,20 +81,20 @@ cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object
         raise _Unusual
     for k in range(count):
         p = read_array(p, end, &present)
-        if p == NULL or present != (width if places is None else len(places)):
+        if p == NULL or present != (width if columns is None else len(columns)):
             raise _Unusual
         values = PyTuple_New(width)
-        if places is not None:
+        if columns is not None:
             for i in range(width):
                 Py_INCREF(absent)
                 PyTuple_SET_ITEM(values, i, absent)
         for i in range(present):
-            place = i if places is None else places[i]
-            value = cell(&p, end, makes[place], decimal)
+            column = i if columns is None else columns[i]
+            value = cell(&p, end, makes[column], decimal)
             Py_INCREF(value)
-            if places is not None:
+            if columns is not None:
                 Py_DECREF(absent)
-            PyTuple_SET_ITEM(values, place, value)
+            PyTuple_SET_ITEM(values, column, value)
         found.append(values)
     at[0] = p
     return found

@@ -22,8 +22,8 @@ from shmstore.consumer.spark.decode.gc_pause import no_collector
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
 from shmstore.consumer.spark.decode.variant import variant_array
 from shmstore.consumer.spark.options import Options
-from shmstore.encoding.arrow import Events, Places, fit
-from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, read_rows, runs, stored_places
+from shmstore.encoding.arrow import Events, RowPositions, fit
+from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, read_rows, runs, stored_positions
 from shmstore.encoding.codec import Header, decode_schema
 from shmstore.event import EntryType, TableSchema
 
@@ -128,21 +128,26 @@ class Decoder:
     # ---------------------------------------------------------------- columns
 
     def _batch(
-        self, places: Places, database: pa.Array, table: pa.Array, images: tuple[pa.Array, pa.Array, pa.Array], ddl: pa.Array
+        self,
+        positions: RowPositions,
+        database: pa.Array,
+        table: pa.Array,
+        images: tuple[pa.Array, pa.Array, pa.Array],
+        ddl: pa.Array,
     ) -> pa.RecordBatch:
-        """The rows at `places`; `images` are the columns before, after and pk."""
+        """The rows at `positions`; `images` are the columns before, after and pk."""
         before, after, key = images
-        source = [places.server, places.file, places.offset, places.row, pa.nulls(len(places.row), pa.string())]
+        source = [positions.server, positions.file, positions.offset, positions.row, pa.nulls(len(positions.row), pa.string())]
         columns = [
-            places.seq,
-            places.op,
+            positions.seq,
+            positions.op,
             database,
             table,
             before,
             after,
-            places.time,
+            positions.time,
             pa.StructArray.from_arrays(source, fields=_SOURCE),
-            places.transaction,
+            positions.transaction,
             key,
             ddl,
         ]
@@ -153,11 +158,11 @@ class Decoder:
     ) -> pa.RecordBatch:
         mapping = self._mapping(events, run, table, plan)
         image, key = self.schema.field("after").type, self.schema.field("pk").type
-        places, before, after = read_rows(events, run, table, mapping, image, zero_dates=self.options.zero_dates)
+        positions, before, after = read_rows(events, run, table, mapping, image, zero_dates=self.options.zero_dates)
         count = len(after)
         keys = _keys(before, after, plan.primary_key, key) if plan.primary_key else pa.nulls(count, key)
         names = pa.repeat(table.database, count), pa.repeat(table.table, count)
-        return self._batch(places, *names, (before, after, keys), pa.nulls(count, pa.string()))
+        return self._batch(positions, *names, (before, after, keys), pa.nulls(count, pa.string()))
 
     def _stored(
         self, events: Events | StoredEvents, run: NDArray[np.int64], tables: Sequence[TableSchema | None]
@@ -184,7 +189,7 @@ class Decoder:
             images = self._texts(items, spread.total)
         else:
             images = tuple(pa.nulls(spread.total, self.schema.field(column).type) for column in ("before", "after", "pk"))
-        yield self._batch(stored_places(headers, ops, spread), database, name, images, ddl)
+        yield self._batch(stored_positions(headers, ops, spread), database, name, images, ddl)
 
     def _texts(self, items: Sequence[_Item], count: int) -> tuple[pa.Array, pa.Array, pa.Array]:
         before, after, keys = _Texts(), _Texts(), _Texts()
@@ -224,14 +229,14 @@ class Decoder:
 _SOURCE = list(arrow_schema(SOURCE_TYPE))
 
 
-def _keys(before: pa.StructArray, after: pa.StructArray, places: Sequence[int], type_: pa.StructType) -> pa.StructArray:
+def _keys(before: pa.StructArray, after: pa.StructArray, key: Sequence[int], type_: pa.StructType) -> pa.StructArray:
     """The key of `after`, or of `before` where there is no `after`."""
     if after.null_count == 0:
-        keys = [after.field(i) for i in places]
+        keys = [after.field(i) for i in key]
     elif after.null_count == len(after):
-        keys = [before.field(i) for i in places]
+        keys = [before.field(i) for i in key]
     else:
-        keys = [pc.if_else(after.is_null(), before.field(i), after.field(i)) for i in places]
+        keys = [pc.if_else(after.is_null(), before.field(i), after.field(i)) for i in key]
     return pa.StructArray.from_arrays(keys, fields=list(type_))
 
 
@@ -251,9 +256,9 @@ class _Texts:
 
     def array(self, count: int) -> pa.Array:
         texts: list[str | None] = [None] * count
-        for (_, present), (table, places, rows) in self._groups.items():
-            for place, printed in zip(places, json_text.printer(table, present)(rows), strict=True):
-                texts[place] = printed
+        for (_, present), (table, at, rows) in self._groups.items():
+            for i, printed in zip(at, json_text.printer(table, present)(rows), strict=True):
+                texts[i] = printed
         return pa.array(texts, pa.string())
 
     def variants(self, count: int, type_: pa.StructType) -> pa.Array:
@@ -266,11 +271,11 @@ def _add_keys(keys: _Texts, at: int, item: _Item) -> None:
     columns, rows = item.body[part], item.body[part + 1]
     if table is None or rows is None or not table.primary_key:
         return
-    places = table.primary_key
+    key = table.primary_key
     if columns is not None:
-        if not set(places) <= set(columns):
+        if not set(key) <= set(columns):
             columns, rows = item.body[0], item.body[1]  # MINIMAL: an unchanged key is in `before` alone
             if rows is None:
                 return
-        places = tuple(columns.index(i) for i in places) if columns is not None else places
-    keys.add(at, table, table.primary_key, [[row[i] for i in places] for row in rows])
+        key = tuple(columns.index(i) for i in key) if columns is not None else key
+    keys.add(at, table, table.primary_key, [[row[i] for i in key] for row in rows])

@@ -133,11 +133,11 @@ Groups = Mapping[tuple[int, tuple[int, ...] | None], tuple[TableSchema, list[int
 
 
 def variant_array(groups: Groups, count: int, type_: pa.StructType) -> pa.Array:
-    """Return `count` values of Spark's Arrow `type_` of VARIANT: of each group's rows at their places, NULL elsewhere."""
+    """Return `count` values of Spark's Arrow `type_` of VARIANT: of each group's rows at their indexes, NULL elsewhere."""
     values, metadata, absent = [b""] * count, [b""] * count, [True] * count
-    for (_, present), (table, places, rows) in groups.items():
+    for (_, present), (table, at, rows) in groups.items():
         names, encode = encoder(table, present)
-        for place, value in zip(places, encode(rows), strict=True):
-            values[place], metadata[place], absent[place] = value, names, False
+        for i, value in zip(at, encode(rows), strict=True):
+            values[i], metadata[i], absent[i] = value, names, False
     arrays = [pa.array(values, pa.binary()), pa.array(metadata, pa.binary())]
     return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=pa.array(absent))

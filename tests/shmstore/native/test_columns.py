@@ -306,12 +306,12 @@ def test_events_that_are_not_there() -> None:
         with pytest.raises(IndexError):
             events.transactions(chosen, np.array([1, 1]))
         with pytest.raises(IndexError):
-            events.places(chosen, [1], bytes(256))
+            events.positions(chosen, [1], bytes(256))
         with pytest.raises(IndexError):
             events.images(chosen, NARROW, [pa.int32(), pa.string()], "error")
     for numbers, ops in (([], bytes(256)), ([1], b"c")):
         with pytest.raises(ValueError, match="one number for each file"):
-            events.places(np.array([0]), numbers, ops)
+            events.positions(np.array([0]), numbers, ops)
     with pytest.raises(ValueError, match="count"):
         events.transactions(np.array([0]), np.array([1, 1]))
     with pytest.raises(ValueError, match="count"):
