@@ -120,7 +120,7 @@ def _producer(families: Families, stat: StoreStat) -> None:
     add, stream = partial(families.add, store=stat.name), stat.stream
     add("producer_up", "gauge", "1 while a living process is the producer.", stat.producer_alive)
     add("producer_heartbeat_timestamp_seconds", "gauge", "Last sign of life of the producer.", stat.heartbeat_ms / 1000)
-    add("producer_waiting_for_room", "gauge", "1 while what is to be put does not fit.", stat.room_wanted is not None)
+    add("producer_waiting_for_space", "gauge", "1 while what is to be put does not fit.", stat.space_wanted is not None)
     if stat.source_position is not None:
         add("source_file_number", "gauge", "Number of the binlog file read last.", stat.source_position.file_number)
         add("source_offset_bytes", "gauge", "Place read last in that file.", stat.source_position.offset)
@@ -186,7 +186,7 @@ def problems(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> l
             )
         elif stat.log is not None and stat.log.trouble:
             found.append(f"{store}: {stat.log.trouble}")
-        elif stat.room_wanted is not None:  # a source that is not read says nothing, either
+        elif stat.space_wanted is not None:  # a source that is not read says nothing, either
             if now - max(stream.put_ms, stat.created_ms) > SILENCE_MS:
                 found.append(f"{store}: nothing was put for {_since(stream.put_ms, now)}: {stat.holdup}")
         elif stream.heard_ms and not stream.connected:

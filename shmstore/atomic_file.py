@@ -31,7 +31,7 @@ def replace(path: Path, write: Callable[[Path], object], what: str, fix: str) ->
 
 def refused(path: Path, error: OSError, what: str, fix: str) -> errors.StoreError:
     """Return the error that says which file the disk refused, why, and what to do."""
-    return errors.refused(f"{what} {path} cannot be written", error, f"make room there, or {fix}")
+    return errors.refused(f"{what} {path} cannot be written", error, f"make space there, or {fix}")
 
 
 def sync(path: Path) -> None:

@@ -176,7 +176,7 @@ def _puts(taken: list[measure.Measurement], folder: Path, runs: int, scale: floa
 def _put_cost(folder: Path, case: str, batch: int, events: int, subject: str) -> tuple[float, float]:
     """Events/s that a producer puts, and its own thread's CPU in ns an event.
 
-    One subscription jumps to the end now and then, which costs nothing and gives the room of a ring without a log away.
+    One subscription jumps to the end now and then, which costs nothing and gives the space of a ring without a log away.
     """
     payload = bytes(EVENT)
     payloads, (blob, slots) = [payload] * batch, _encoded(batch)

@@ -31,7 +31,7 @@ EVENT = 200
 class Shmstore:
     """put(list) / get, every event addressable afterwards.
 
-    The store has room for 8 MiB, half of faster-fifo's: what is used again while it is still in the processor's cache is faster,
+    The store has space for 8 MiB, half of faster-fifo's: what is used again while it is still in the processor's cache is faster,
     for all of them.
     """
 

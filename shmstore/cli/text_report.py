@@ -56,7 +56,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     nothing = "every subscription has acked all" if stat.log is None else "none was put, or all were removed"
     held = f"{count:,} events, {stat.oldest:,} to {stat.newest:,}" if count > 0 else f"no events: {nothing}"
     size = f"{quantity(stat.free_bytes)} of {quantity(stat.limit_bytes)} ({free(stat):.0f} %)"
-    waits = f"; the producer waits for free space: {stat.holdup}" if stat.room_wanted is not None else ""
+    waits = f"; the producer waits for free space: {stat.holdup}" if stat.space_wanted is not None else ""
     lines = [
         f"store      {stat.name}  ({stat.path or 'shared memory'}, {quantity(stat.segment_bytes)})",
         f"created    {moment(stat.created_ms)}, epoch {stat.epoch:x}, {', '.join(options)}",

@@ -181,7 +181,7 @@ class Appender:
             slot = views.slots[i]
             if self._words[PUT] <= logged or size != slot["size"] or not slot["flags"] & _OVERSIZED:
                 return DAMAGED
-            result = self._make_room(logged, size)
+            result = self._make_space(logged, size)
             if result == _SET_WANTED:
                 result = self._wait_for_set()
                 if not result:
@@ -211,8 +211,8 @@ class Appender:
         return put - logged < views.capacity // 8 and waiting < min(format.GROUP_BYTES, views.limit // 8)
 
     def _loiter(self, logged: int, until: float) -> None:
-        """Wait a moment for more, unless somebody waits for room or for the disk. In the order wanted, heavy fence, look, as `_rest`; but
-        nothing is armed: a put does not end it, who finds no room does."""
+        """Wait a moment for more, unless somebody waits for free space or for the disk. In the order wanted, heavy fence, look, as `_rest`; but
+        nothing is armed: a put does not end it, who finds no free space does."""
         words, now = self._words, time.monotonic()
         end, slice_ = min(until, now + LOITER), _FLOW_SLICE if self._flowing else _LOITER_SLICE
         self._flowing = False
@@ -231,21 +231,21 @@ class Appender:
         words[WANTED_OF[0]] = DISARMED
 
     def _append(self, logged: int, put: int) -> int:
-        """Append the next group of events `logged` + 1 to `put`: what one block takes, and what has room in the set."""
+        """Append the next group of events `logged` + 1 to `put`: what one block takes, and what has space in the set."""
         views, current = self._views, self._current
         i = (logged + 1) & self._mask
         if views.slots["flags"][i] & _OVERSIZED:
             return OVERSIZED_NEXT
-        result = self._make_room(logged, int(views.slots["size"][i]))
+        result = self._make_space(logged, int(views.slots["size"][i]))
         if result:
             return result
         current = self._current
         most = min(put - logged, MOST_RECORDS, self._file_slots - current.count)
-        room = min(self._file_bytes - current.at, format.GROUP_BYTES, views.arena_size)
+        space = min(self._file_bytes - current.at, format.GROUP_BYTES, views.arena_size)
         slots = views.slots[i : i + most].view(np.uint8).copy().view(views.slots.dtype)
         stops = np.flatnonzero(slots["flags"] & _OVERSIZED)
         behind = np.cumsum(slots["size"], dtype=np.int64)
-        n = max(1, int(np.searchsorted(behind, room, side="right")))
+        n = max(1, int(np.searchsorted(behind, space, side="right")))
         if len(stops):
             n = min(n, int(stops[0]))
         start = views.ends[logged & self._mask]
@@ -291,8 +291,8 @@ class Appender:
             self._keeper.notify()
         return 0
 
-    def _make_room(self, logged: int, size: int) -> int:
-        """Go over to the next set where the current one has no room for the next event, of `size` bytes. 0: there is room."""
+    def _make_space(self, logged: int, size: int) -> int:
+        """Go over to the next set where the current one has no free space for the next event, of `size` bytes. 0: there is space."""
         current = self._current
         if current.count < self._file_slots and (current.count == 0 or size <= self._file_bytes - current.at):
             return 0

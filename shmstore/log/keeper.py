@@ -137,7 +137,7 @@ class Keeper:
         except OSError as error:
             self._drop()
             raise refused(
-                f"the log in {self._folder} cannot be written", error, "make room there, or let this user write there"
+                f"the log in {self._folder} cannot be written", error, "make space there, or let this user write there"
             ) from error
         except BaseException:
             self._drop()

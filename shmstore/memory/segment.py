@@ -176,7 +176,7 @@ def create(
         fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
     except OSError as error:
         short = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = "make room there" if short else "the directory must exist, be writable, and be on a local file system"
+        fix = "make space there" if short else "the directory must exist, be writable, and be on a local file system"
         raise refused(f"cannot create store {name!r} in {directory}", error, fix) from error
     try:
         try:
@@ -201,7 +201,7 @@ def create(
         except FileExistsError:
             raise _exists(name, where) from None
         except OSError as error:
-            raise refused(f"store {name!r} cannot be given its name, {where}", error, "make room there") from error
+            raise refused(f"store {name!r} cannot be given its name, {where}", error, "make space there") from error
     except BaseException:
         os.close(fd)
         raise

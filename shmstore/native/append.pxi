@@ -229,8 +229,8 @@ cdef class Appender:
         return put - logged < at.capacity // 8 and waiting < min(MOST_BYTES, self.limit // 8)
 
     cdef void loiter(self, int64_t logged, int64_t until) noexcept nogil:
-        """Wait a moment for more, unless somebody waits for room or for the disk. In the order wanted, heavy fence, look, as `rest`; but
-        nothing is armed: a put does not end it, who finds no room does."""
+        """Wait a moment for more, unless somebody waits for free space or for the disk. In the order wanted, heavy fence, look, as `rest`; but
+        nothing is armed: a put does not end it, who finds no free space does."""
         cdef int64_t* words = self.ring.words
         cdef int64_t now = clock_now(), end = min(until, now + LOITER), put, wish, slice = FLOW_SLICE if self.flowing else LOITER_SLICE
         self.flowing = False
@@ -251,23 +251,23 @@ cdef class Appender:
         publish(words + FIRST_WANTED, DISARM)
 
     cdef int append(self, int64_t logged, int64_t put) noexcept nogil:
-        """Append the next group of events `logged` + 1 to `put`: what one block takes, and what has room in the set."""
+        """Append the next group of events `logged` + 1 to `put`: what one block takes, and what has space in the set."""
         cdef Ring* at = &self.ring
-        cdef int64_t i = (logged + 1) & at.mask, n = 0, total = 0, size, start = at.ends[logged & at.mask], most, room
+        cdef int64_t i = (logged + 1) & at.mask, n = 0, total = 0, size, start = at.ends[logged & at.mask], most, space
         cdef const Slot* slots = at.slots + i
         cdef LogRecord* record = self.staging
         cdef int result
         if slots[0].rest & OVERSIZED_BIT:
             return OVERSIZED_NEXT
-        result = self.make_room(logged, slots[0].size)
+        result = self.make_space(logged, slots[0].size)
         if result != 0:
             return result
         most = min(min(put - logged, MOST_RECORDS), self.file_slots - self.current.count)
-        room = min(self.file_bytes - self.current.at, min(MOST_BYTES, at.arena_size))
+        space = min(self.file_bytes - self.current.at, min(MOST_BYTES, at.arena_size))
         while n < most:
             record.slot = slots[n]
             size = record.slot.size
-            if record.slot.rest & OVERSIZED_BIT or n and total + size > room:
+            if record.slot.rest & OVERSIZED_BIT or n and total + size > space:
                 break
             record.end, record.rows, record.at = at.ends[i + n], at.rows[i + n], self.current.at + total
             total += size
@@ -289,7 +289,7 @@ cdef class Appender:
             self.staging[0].slot = at.slots[i]
             if look(at.words + PUT) <= logged or size != self.staging[0].slot.size or not self.staging[0].slot.rest & OVERSIZED_BIT:
                 return DAMAGED
-            result = self.make_room(logged, size)
+            result = self.make_space(logged, size)
             if result == SET_WANTED:
                 result = self.wait_for_set()
                 if result == 0:
@@ -332,8 +332,8 @@ cdef class Appender:
             wake_up(words + KEEPER)
         return 0
 
-    cdef int make_room(self, int64_t logged, int64_t size) noexcept nogil:
-        """Go over to the next set where the current one has no room for the next event, of `size` bytes. 0: there is room."""
+    cdef int make_space(self, int64_t logged, int64_t size) noexcept nogil:
+        """Go over to the next set where the current one has no free space for the next event, of `size` bytes. 0: there is space."""
         cdef Ring* at = &self.ring
         cdef LogHeader header
         cdef int result

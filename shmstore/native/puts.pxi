@@ -108,7 +108,7 @@ cdef class Puts:
         return self.published(n, end, rows)
 
     cdef bint fits_now(self, int64_t n, int64_t size) noexcept:
-        """As Writer.fits, after a Writer.refresh where the room known of is too small; then no room is wanted any more.
+        """As Writer.fits, after a Writer.refresh where the space known of is too small; then no space is wanted any more.
 
         False, too, where the store was removed.
         """

@@ -132,7 +132,7 @@ cdef class Takes:
         return look(put) >= wanted
 
     def ack_now(self, what):
-        """Ack a batch. 0: it must go the long way, nothing was done; 1: done; 2: done, and the producer waits for room."""
+        """Ack a batch. 0: it must go the long way, nothing was done; 1: done; 2: done, and the producer waits for free space."""
         cdef Mapped at = self.mapped
         cdef Run run
         cdef int64_t last

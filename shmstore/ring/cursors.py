@@ -39,7 +39,7 @@ SYNC_WANTED: Final = header_word("sync_wanted")
 LOG: Final = int(StoreFlag.LOG)
 LOITERING: Final = (
     DISARMED - 1
-)  # of entry 0's `wanted`: the appender waits for more to come, or for a producer that finds no room
+)  # of entry 0's `wanted`: the appender waits for more to come, or for a producer that finds no free space
 ABSURD_BYTES: Final = 2**62
 
 
@@ -122,7 +122,7 @@ def armed_readers(views: Views, *, everyone: bool) -> list[int]:
 
 
 def ack_is_wanted(views: Views, ack: int) -> bool:
-    """True, and the wish is taken back, where the producer waits for room and every subscription has given it.
+    """True, and the wish is taken back, where the producer waits for free space and every subscription has given it.
 
     Called by a reader after its ack. Of two readers that ack at once, each after its own store, at least one
     sees both acks.

@@ -35,7 +35,7 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
         if isinstance(error, StoreError):
             raise
         short = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
-        fix = "make room there" if short else f"be its owner, uid {segment.uid}, or a member of its group, gid {segment.gid}"
+        fix = "make space there" if short else f"be its owner, uid {segment.uid}, or a member of its group, gid {segment.gid}"
         folder = os.path.dirname(path)
         what = f"nothing was stored: an event of {len(payload):,} bytes cannot have a file of its own beside store {segment.name!r} in {folder}"
         raise refused(what, error, fix) from error

@@ -1,4 +1,4 @@
-"""The conditions of one store: one for each subscription's reader, one for the producer that waits for room."""
+"""The conditions of one store: one for each subscription's reader, one for the producer that waits for free space."""
 
 from __future__ import annotations
 

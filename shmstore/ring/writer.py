@@ -3,7 +3,7 @@
 Plan. A put writes payloads, then ends, rows and slots, then the put cursor: what stands behind the cursor is whole, and a
 producer killed between any two lines leaves events that nobody can see, which the next put overwrites.
 
-Room is counted from `floor`, the last sequence that all subscriptions had acked when the producer last looked. It looks
+Space is counted from `floor`, the last sequence that all subscriptions had acked when the producer last looked. It looks
 again only when the ring seems full: acks only grow, so an old floor is safe. While it looks, somebody may subscribe at an
 older sequence. Therefore the producer writes its new floor, fences, and looks a second time, while a new subscriber makes its
 entry of the table JOINING, fences, and reads the floor: at least one of them sees the other (`Writer.refresh`,
@@ -114,7 +114,7 @@ class Writer:
                 f"an ack cursor stands at {floor}, put at {words[PUT]}, capacity {self._views.capacity}: `shmstore check` tells more"
             )
         acked = self._ends[floor & self._mask]
-        if not acked <= self.end:  # the room would seem larger than the arena
+        if not acked <= self.end:  # the space would seem larger than the arena
             raise StoreCorrupt(
                 f"acked event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` tells more"
             )
@@ -145,11 +145,11 @@ class Writer:
         return self._floor + int(np.searchsorted(self._views.ends_array[i : i + self.put - self._floor + 1], end))
 
     def close(self) -> None:
-        """Let every later put fail its room check, so that it goes the slow way and finds the store closed."""
+        """Let every later put fail its space check, so that it goes the slow way and finds the store closed."""
         self._limit_sequence = self._limit_end = -2
 
     def put_one(self, payload: bytes) -> bool:
-        """Publish one event of unknown kind with one row. False when the room known of is too small, or no slot can say its size; nothing was written."""
+        """Publish one event of unknown kind with one row. False when the space known of is too small, or no slot can say its size; nothing was written."""
         size = len(payload)
         start = self.end
         end = start + size
@@ -209,7 +209,7 @@ class Writer:
         return True
 
     def fits(self, n: int, size: int) -> bool:
-        """True where `n` more events of `size` bytes fit into the room known of."""
+        """True where `n` more events of `size` bytes fit into the space known of."""
         return self.put + n <= self._limit_sequence and self.end + size <= self._limit_end
 
     def _publish(self, i: int, blob: bytes | memoryview, sizes: NDArray[np.int64], rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Room: how the producer waits until what it puts fits."""
+"""Backpressure: how the producer waits until what it puts fits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Backpressure:
         self._table = table
         self._condition = condition
         self._wake = wake
-        self._stuck_at = -2  # put cursor for which room has been wanted in vain ...
+        self._stuck_at = -2  # put cursor for which space has been wanted in vain ...
         self._stuck_since = 0.0  # ... since then, over several puts that gave up
         self._flowing = False  # the last sleep was short
 
@@ -72,7 +72,7 @@ class Backpressure:
             left = deadline.left(WAIT_SLICE)
             if left <= 0:
                 raise StoreFull(
-                    f"store {self._segment.name!r} has no room for {n} events of {size} bytes: {self._holdup(wanted)}"
+                    f"store {self._segment.name!r} has no free space for {n} events of {size} bytes: {self._holdup(wanted)}"
                 )
             if self._segment.flags & StoreFlag.EVICT and not self._segment.home:  # with a log, its keeper does
                 patience = self._stuck_since + self._segment.evict_after - time.monotonic()

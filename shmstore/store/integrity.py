@@ -80,7 +80,7 @@ def _events(segment: Segment) -> list[str]:
             try:
                 Batch(segment, sequence, sequence, -1).verify()
             except StoreCorrupt as error:
-                if spared(views) < sequence:  # acked while we looked: its room may hold something else by now
+                if spared(views) < sequence:  # acked while we looked: its space may hold something else by now
                     found.append(str(error))
     return found
 

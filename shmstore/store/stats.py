@@ -76,7 +76,7 @@ class SubscriptionStat(NamedTuple):
 class StreamStat(NamedTuple):
     """How a producer's stream goes, as it says about once a second. Counts are of its present run; times as in `StoreStat`.
 
-    `behind_ms` is what passed from the newest event's time to its put, growing while it waits for room, and 0 once the source has
+    `behind_ms` is what passed from the newest event's time to its put, growing while it waits for free space, and 0 once the source has
     said that there is nothing more. `purge_ms` is when the source may remove what is to be read next; 0: not that anybody knew.
     """
 
@@ -84,7 +84,7 @@ class StreamStat(NamedTuple):
     heard_ms: int = 0  # when the source last said something, heartbeats included
     put_ms: int = 0  # when something was put last
     behind_ms: int = 0
-    blocked_ms: int = 0  # all waiting for room in the ring
+    blocked_ms: int = 0  # all waiting for free space in the ring
     reconnects: int = 0
     transactions: int = 0  # transaction ends and DDLs put
     skipped: int = 0  # events that could not be decoded, with on_error = skip
@@ -127,7 +127,7 @@ class LogStat(NamedTuple):
 class StoreStat(NamedTuple):
     """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take.
 
-    `room_wanted` is the ack that a living producer waits for, because what it puts does not fit; None where it does not wait.
+    `space_wanted` is the ack that a living producer waits for, because what it puts does not fit; None where it does not wait.
     """
 
     name: str
@@ -153,7 +153,7 @@ class StoreStat(NamedTuple):
     source: str
     source_position: Position | None
     subscriptions: tuple[SubscriptionStat, ...]
-    room_wanted: int | None = None
+    space_wanted: int | None = None
     put_position: Position | None = None  # of the newest transaction end or DDL, with its GTID set
     evictions: int = 0
     stream: StreamStat = StreamStat()
@@ -183,7 +183,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
     """Describe the store at this moment."""
     views, words = segment.views, segment.words
     put = cursor_at(views, words[PUT])
-    floor = cursor_at(views, min(spared(views), put.sequence))  # looked at after put, or the room could be negative
+    floor = cursor_at(views, min(spared(views), put.sequence))  # looked at after put, or the space could be negative
     file = segment.read_text("source_file")
     alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
     wanted = words[ACK_WANTED]  # a wish outlives the producer that died with it
@@ -213,7 +213,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         source=segment.read_text("source"),
         source_position=Position(file, words[header_word("source_offset")]) if file else None,
         subscriptions=subscriptions,
-        room_wanted=wanted if waits else None,
+        space_wanted=wanted if waits else None,
         put_position=put_position,
         evictions=words[header_word("evictions")],
         stream=stream._replace(connected=alive and bool(stream.connected)),

@@ -270,7 +270,7 @@ class EventStore(StoreView):
     def put(self, events: Events, *, timeout: float | None = None) -> int:
         """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
 
-        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for room up to `timeout` seconds: None without limit, 0 not
+        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for space up to `timeout` seconds: None without limit, 0 not
         at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
         `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
         """
@@ -351,7 +351,7 @@ class EventStore(StoreView):
     # ------------------------------------------------------------ wake-ups
 
     def wake_producer(self) -> None:
-        """Wake the producer that waits for room."""
+        """Wake the producer that waits for free space."""
         self._wakeups.freed.notify()
 
     def free_oversized(self, after: int) -> None:

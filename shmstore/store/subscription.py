@@ -155,7 +155,7 @@ class Subscription:
 
         `limit` counts events in an ITEMSIZE store and memory units in a MEMSIZE store; `limit_events` and `limit_bytes`
         say it outright. At least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
-        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for room, what is there is
+        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for free space, what is there is
         returned, at the deadline perhaps an empty batch. With DDL isolation a DDL comes alone.
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
@@ -182,8 +182,8 @@ class Subscription:
                 if limit is not None and self._segment.batch_mode is BatchMode.ITEMSIZE:
                     limit_events = limit if limit_events is None else min(limit, limit_events)
                 elif limit is not None:
-                    room = limit * self._segment.memory_unit
-                    limit_bytes = room if limit_bytes is None else min(room, limit_bytes)
+                    space = limit * self._segment.memory_unit
+                    limit_bytes = space if limit_bytes is None else min(space, limit_bytes)
             while True:
                 if last < first:
                     events = NO_LIMIT if limit_events is None else limit_events
@@ -216,7 +216,7 @@ class Subscription:
         return f"min_events is {min_events}: give 1 to {most} (the limit, and the capacity of the store)"
 
     def _await(self, n: int, deadline: Deadline) -> bool:
-        """Wait until `n` events are there, or any while the producer waits for room; False at the deadline with nothing.
+        """Wait until `n` events are there, or any while the producer waits for free space; False at the deadline with nothing.
 
         Lost wake-ups are ruled out by order: wanted, armed, heavy fence, look. The producer publishes, looks at armed.
         """
@@ -364,7 +364,7 @@ class Subscription:
         if reached is not None:
             self._unsaved = reached  # after the ack: what close() saves is never ahead of it
         if not ASYMMETRIC:
-            fence()  # the ack, before the look at who waits for room: see Backpressure.wait
+            fence()  # the ack, before the look at who waits for free space: see Backpressure.wait
         if self._words[ACK_WANTED] <= sequence and ack_is_wanted(self._views, sequence):
             self.store.wake_producer()
         if oversized:
@@ -479,7 +479,7 @@ class Subscription:
         return self._words[PUT] - self._reader.ack
 
     def _checkpoint_at(self, before: int, sequence: int) -> Checkpoint | None:
-        """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the room away."""
+        """Checkpoint at the last ack point up to `sequence`; its payload is read before the ack gives the space away."""
         if self._passed is not None:
             return None  # the one of the store's earlier life says more, until all of that has been passed over
         point = Batch(self._segment, before + 1, sequence, self._reader.generation).ack_point

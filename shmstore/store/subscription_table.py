@@ -5,7 +5,7 @@ that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in wh
 put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, where that one stood (behind all that was
 put, where it held the producer up), and FREE after the first came.
 Whoever takes the lock first undoes what a dead holder left: an entry still JOINING, or entry 0 beside an ACTIVE one. The
-producer does so, too, when it finds no room, because either could hold it up for ever.
+producer does so, too, when it finds no free space, because either could hold it up for ever.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from shmstore import AckError, CheckpointFile, EventStore, Position, PositionNot
 from shmstore.cli.main import main
 from shmstore.consumer import Consumer
 from tests.consumer.test_consumer import acked, transaction
-from tests.shmstore.test_atomic_file import room_for
+from tests.shmstore.test_atomic_file import space_for
 
 pytestmark = pytest.mark.usefixtures("state")
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_the_disk_refuses(store: EventStore) -> None:
     firsts = []
     with Consumer(store.name, "audit", limit_events=3, timeout=0) as consumer:
         firsts.append(next(consumer).first)
-        with room_for(1), pytest.raises(StoreError, match=r"^checkpoint .*audit\.json cannot be written"):
+        with space_for(1), pytest.raises(StoreError, match=r"^checkpoint .*audit\.json cannot be written"):
             next(consumer)
         assert acked(store) == 2
         firsts += [batch.first for batch in iter(lambda: next(consumer, None), None)]
@@ -173,7 +173,7 @@ def test_a_loop_after_a_checkpoint_that_the_disk_refuses(store: EventStore) -> N
         store.put(transaction(number))
     firsts = []
     with Consumer(store.name, "audit", limit_events=3, timeout=0) as consumer:
-        with room_for(1), pytest.raises(StoreError, match="cannot be written"):
+        with space_for(1), pytest.raises(StoreError, match="cannot be written"):
             firsts += [batch.first for batch in consumer]
         firsts += [batch.first for batch in consumer]
     assert firsts == [3, 6, 9]
@@ -182,7 +182,7 @@ def test_a_loop_after_a_checkpoint_that_the_disk_refuses(store: EventStore) -> N
 def test_a_disk_that_stays_full(store: EventStore) -> None:
     """Leaving raises what the disk said, and the subscription and the store are given up all the same."""
     store.put(transaction(0))
-    with pytest.raises(StoreError, match="cannot be written"), room_for(1), Consumer(store.name, "audit", timeout=0) as consumer:
+    with pytest.raises(StoreError, match="cannot be written"), space_for(1), Consumer(store.name, "audit", timeout=0) as consumer:
         next(consumer)
     with pytest.raises(StoreClosed):
         consumer.store.stat()

@@ -159,7 +159,7 @@ def test_timeout_ends_the_loop(store: EventStore) -> None:
         assert [batch.last for batch in consumer] == [5]
 
 
-def test_default_batch_leaves_room(store: EventStore) -> None:
+def test_default_batch_leaves_space(store: EventStore) -> None:
     """Without limits one batch takes a part of the ring, so that the producer goes on while the body works."""
     for number in range(store.capacity // 4):
         store.put(transaction(number))

@@ -108,16 +108,16 @@ def test_nothing_to_tell() -> None:
 
 
 def test_the_figures_of_a_stream() -> None:
-    """What a producer tells of its stream: link, lag, room, reconnects, snapshot; the purge only where it is known."""
+    """What a producer tells of its stream: link, lag, space, reconnects, snapshot; the purge only where it is known."""
     stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000)
-    told = stat("a")._replace(stream=stream, evictions=4, room_wanted=3)
+    told = stat("a")._replace(stream=stream, evictions=4, space_wanted=3)
     found = {name: value for (name, _), value in samples(prometheus([told])).items()}
     wanted = {
         "source_connected": 1,
         "source_heard_timestamp_seconds": 7,
         "source_lag_seconds": 0.25,
         "last_put_timestamp_seconds": 6,
-        "producer_waiting_for_room": 1,
+        "producer_waiting_for_space": 1,
         "producer_blocked_seconds_total": 1.5,
         "producer_reconnects_total": 2,
         "producer_transactions_total": 12,
@@ -154,7 +154,7 @@ def test_the_figures_of_a_log() -> None:
     }
     ill = LOG._replace(trouble="the log in /s/a/log cannot be written: No space left on device")
     assert samples(prometheus([stat("a")._replace(log=ill)]))["shmstore_log_trouble", 'store="a"'] == 1
-    assert problems([stat("a")._replace(log=ill, room_wanted=3, heartbeat_ms=0)]) == [f"store 'a': {ill.trouble}"]
+    assert problems([stat("a")._replace(log=ill, space_wanted=3, heartbeat_ms=0)]) == [f"store 'a': {ill.trouble}"]
     assert not [name for name, _ in samples(prometheus([stat("a")])) if "_log_" in name]
 
 
@@ -171,7 +171,7 @@ def test_what_is_missing_hides_nothing() -> None:
 
 def test_health_is_progress() -> None:
     """A store is well while its source speaks and its producer lives; a link that stands silent, a producer that hangs or waits for
-    room for long, and a lost reader are each told, and a short wait is not."""
+    space for long, and a lost reader are each told, and a short wait is not."""
     now = time.time_ns() // 1_000_000
     old = now - SILENCE_MS - 5000
     good = stat("a")._replace(heartbeat_ms=now, stream=StreamStat(connected=True, heard_ms=now, put_ms=old))
@@ -181,7 +181,7 @@ def test_health_is_progress() -> None:
     assert "gave no sign of life for 65 s" in hangs
     assert problems([good._replace(stream=StreamStat(heard_ms=now))]) == ["store 'a': its producer has no link to mysql://db1"]
     assert problems([good._replace(stream=StreamStat(True, heard_ms=old))]) == ["store 'a': mysql://db1 said nothing for 65 s"]
-    waits = good._replace(room_wanted=3, stream=StreamStat(True, heard_ms=old, put_ms=now - 1000))
+    waits = good._replace(space_wanted=3, stream=StreamStat(True, heard_ms=old, put_ms=now - 1000))
     assert problems([waits]) == []
     (stuck,) = problems([waits._replace(stream=StreamStat(True, heard_ms=old, put_ms=old))])
     assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed: let a reader come"

@@ -181,7 +181,9 @@ def test_each_error_class_has_its_entry() -> None:
         assert hooks.messages(name).startswith("- `"), f"{name} is raised nowhere"
 
 
-@pytest.mark.parametrize("text", ["has no room for … events of … bytes", "has a reader already (pid …)", "unknown option …"])
+@pytest.mark.parametrize(
+    "text", ["has no free space for … events of … bytes", "has a reader already (pid …)", "unknown option …"]
+)
 def test_messages_are_found_by_their_text(text: str) -> None:
     """A message of the code stands on the page as it is printed, with … for values."""
     assert text in hooks.filled(TROUBLESHOOTING.read_text(encoding="utf-8"))

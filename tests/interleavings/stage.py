@@ -1,4 +1,4 @@
-"""A tiny store on the scheduler's memory: the real ring, table, room and subscriptions, on words that hand over control."""
+"""A tiny store on the scheduler's memory: the real ring, table, space and subscriptions, on words that hand over control."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, ENTRI
 
 assert COMPILED == bool(library)
 HEARTBEAT = subscription_word(1, "heartbeat_ms")
-WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ACK_WANTED: "room", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
+WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ACK_WANTED: "space", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
          HEARTBEAT: "heartbeat"}
 # What a side reads that another may write meanwhile. The producer alone writes put and floor, a reader its get and ack.
-LOADS = {ARMED: "armed", ACK_WANTED: "room", ENTRIES: "entries", OVERSIZED: "oversized", WANTED_OF[1]: "wanted", STATE_OF[0]: "state 0",
+LOADS = {ARMED: "armed", ACK_WANTED: "space", ENTRIES: "entries", OVERSIZED: "oversized", WANTED_OF[1]: "wanted", STATE_OF[0]: "state 0",
          STATE_OF[1]: "state", ACK_OF[0]: "ack 0", header_word("state"): "life"}
 OF_PRODUCER, OF_READER = {**LOADS, ACK_OF[1]: "ack"}, {**LOADS, PUT: "put"}
 steps, wholes, events = [], {}, []
@@ -169,7 +169,7 @@ try:
         put(*payloads, how=how)
         store.segment.words[WANTED_OF[1]], store.segment.words[ARMED] = DISARMED, 0
         get()
-        for _ in range(9 // number):  # until room is to be looked for, some times
+        for _ in range(9 // number):  # until space is to be looked for, some times
             put(*payloads, how=how)
             get()
     store.segment.words[ACK_WANTED] = 0  # a wish left over
@@ -260,7 +260,7 @@ with tempfile.TemporaryDirectory() as folder:
             read(len(events) - number, len(events) - 1)
             append()
             read(len(events) - 1, len(events) - 1)
-        words[ACK_WANTED] = len(events)  # the producer finds no room
+        words[ACK_WANTED] = len(events)  # the producer finds no free space
         put(b"x")
         append()
         words[SYNC_WANTED] = len(events) + 1  # somebody wants the disk
@@ -324,7 +324,7 @@ def test_compiled_code_goes_the_steps_of_the_python(library):
         "armed",
         "wanted",
         "floor",
-        "room",
+        "space",
         "fence",
         "heavy",
         "wake",
@@ -351,7 +351,7 @@ def test_a_compiled_appender_goes_the_steps_of_the_python(library):
         "wake",
         "wanted 0",
         "floor",
-        "room",
+        "space",
         "armed",
         "load",
     }
@@ -360,7 +360,7 @@ def test_a_compiled_appender_goes_the_steps_of_the_python(library):
 CLEARED = "        publish(words + ARMED, 0)\n"
 ENTRIES = "        entries = min(look(words + ENTRIES), MOST)"
 ACKED = "        publish(at.words + self.ack_word, last)\n"
-ROOM = "look(at.words + ACK_WANTED)"
+SPACE = "look(at.words + ACK_WANTED)"
 LOGGED = "        publish(words + FIRST_ACK, last)\n"
 
 
@@ -374,19 +374,19 @@ LOGGED = "        publish(words + FIRST_ACK, last)\n"
         ),
         pytest.param(
             [
-                ("takes.pxi", ACKED, f"        cdef int64_t room = {ROOM}\n{ACKED}"),
-                ("takes.pxi", f"return 2 if {ROOM}", "return 2 if room"),
+                ("takes.pxi", ACKED, f"        cdef int64_t space = {SPACE}\n{ACKED}"),
+                ("takes.pxi", f"return 2 if {SPACE}", "return 2 if space"),
             ],
             STEPS,
-            id="room before the ack",
+            id="space before the ack",
         ),
         pytest.param(
             [
-                ("append.pxi", LOGGED, f"        cdef int64_t room = look(words + ACK_WANTED)\n{LOGGED}"),
-                ("append.pxi", "if look(words + ACK_WANTED) <= last", "if room <= last"),
+                ("append.pxi", LOGGED, f"        cdef int64_t space = look(words + ACK_WANTED)\n{LOGGED}"),
+                ("append.pxi", "if look(words + ACK_WANTED) <= last", "if space <= last"),
             ],
             LOGGED_STEPS,
-            id="room before what is logged",
+            id="space before what is logged",
         ),
     ],
 )

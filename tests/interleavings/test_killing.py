@@ -98,7 +98,7 @@ def test_a_half_put_event_is_caught(outcomes, monkeypatch, changes):
 
 
 def looking_away(memory: Memory) -> Any:
-    """The producer is killed while it takes room over, and somebody subscribes; the next producer counts the room anew."""
+    """The producer is killed while it takes space over, and somebody subscribes; the next producer counts the space anew."""
     stage = Stage(memory, capacity=2, size=1)
     old, new, newcomer = owned(stage, "old"), stage.attach(), stage.attach()
     stage.put(b"0", b"1")
@@ -133,7 +133,7 @@ def looking_away(memory: Memory) -> Any:
 
 
 def test_a_floor_that_was_never_confirmed_counts_for_nothing(outcomes):
-    """A successor counts room from the acks, not from the floor of who was killed before the second look."""
+    """A successor counts space from the acks, not from the floor of who was killed before the second look."""
     assert outcomes(looking_away, asymmetric=True, mortal=["old"]) == {"fine"}
 
 
@@ -144,7 +144,7 @@ def test_trusting_a_dead_producers_floor_is_caught(outcomes, monkeypatch):
 
 
 def handing_over(memory: Memory) -> Any:
-    """The ring is full, and the producer waits for room when it is killed, or not; a reader acks; the next producer waits, too."""
+    """The ring is full, and the producer waits for free space when it is killed, or not; a reader acks; the next producer waits, too."""
     stage = Stage(memory, capacity=2, size=1)
     old, new, reader = owned(stage, "old"), stage.attach(), stage.reader(1)
     stage.put(b"0", b"1")
@@ -268,7 +268,7 @@ def test_losing_what_was_not_acked_is_caught(outcomes, monkeypatch, changes):
 
 
 def table_change(change: str) -> Callable[[Memory], Any]:
-    """The ring is full. Somebody changes the table and is killed in there; the producer wants room, and counts what holds it up."""
+    """The ring is full. Somebody changes the table and is killed in there; the producer wants space, and counts what holds it up."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1, readers=0 if change == "subscribe" else 2)
@@ -314,7 +314,7 @@ def table_change(change: str) -> Callable[[Memory], Any]:
     "change", [pytest.param("subscribe", marks=pytest.mark.long), "unsubscribe", pytest.param("clear", marks=pytest.mark.long)]
 )
 def test_a_half_done_change_is_undone(outcomes, change):
-    """Killed at any moment in the table, somebody leaves nothing joining, and entry 0 beside nobody: room is what the acks say."""
+    """Killed at any moment in the table, somebody leaves nothing joining, and entry 0 beside nobody: space is what the acks say."""
     assert outcomes(table_change(change), mortal=["act"]) <= {("put", "whole"), ("full", "whole")}
 
 
@@ -355,7 +355,7 @@ def stuck_behind_the_dead(memory: Memory) -> Any:
 
 @pytest.mark.long
 def test_the_dead_hold_nobody_up(outcomes):
-    """A producer without room undoes what a killed subscriber left, and waits only for who is subscribed, or for the first."""
+    """A producer without space undoes what a killed subscriber left, and waits only for who is subscribed, or for the first."""
     found = outcomes(stuck_behind_the_dead, mortal=["act"], timeouts=3)
     assert {each[1] if each[0] == "late" else each for each in found} == {
         (None, "put", ACTIVE),
@@ -401,12 +401,12 @@ def evicting(memory: Memory) -> Any:
 
 
 def test_an_eviction_may_be_cut_off(outcomes):
-    """Killed while it evicts, a producer leaves readers that have their events or are told; the next makes its room."""
+    """Killed while it evicts, a producer leaves readers that have their events or are told; the next makes its space."""
     assert outcomes(evicting, mortal=["old"]) == {(done, seen) for done in (True, False) for seen in ((b"0", b"1"), "lost")}
 
 
 @pytest.mark.long
-def test_room_before_the_mark_is_caught(outcomes, monkeypatch):
+def test_space_before_the_mark_is_caught(outcomes, monkeypatch):
     """An eviction that lets entry 0 stand in and marks nobody leaves a reader with what came after."""
     mutate(monkeypatch, (SubscriptionTable, "evict", "words[STATE_OF[entry]] = LOST", "words[STATE_OF[entry]] = FREE"))
     assert outcomes(evicting, asymmetric=True, mortal=["old"]) - {

@@ -55,7 +55,7 @@ def test_publishing_too_early_is_caught(outcomes, monkeypatch, changes):
 
 
 def listing(memory: Memory) -> Any:
-    """A list is put where there is no room for it yet, and got."""
+    """A list is put where there is no free space for it yet, and got."""
     stage = Stage(memory, capacity=2)
     reader = stage.reader(1)
     stage.put(b"ab")
@@ -115,7 +115,7 @@ def overwriting(memory: Memory, *, early: bool = False) -> Any:
 
 
 def test_nothing_is_overwritten_before_its_ack(outcomes):
-    """A producer that waits for room writes over an event only after its ack, and always gets there."""
+    """A producer that waits for free space writes over an event only after its ack, and always gets there."""
     assert outcomes(overwriting) == {((b"ab", b"cd"), 2)}
 
 
@@ -124,7 +124,7 @@ def test_acking_before_reading_is_caught(outcomes):
     assert ((b"ef", b"cd"), 2) in outcomes(lambda memory: overwriting(memory, early=True), asymmetric=True)
 
 
-def test_counting_too_much_room_is_caught(outcomes, monkeypatch):
+def test_counting_too_much_space_is_caught(outcomes, monkeypatch):
     """A producer that counts more as free than was acked writes over what is not read."""
     mutate(
         monkeypatch,
@@ -210,7 +210,7 @@ def describing(memory: Memory) -> Any:
 
 
 def test_what_is_told_of_a_moving_store_is_possible(outcomes):
-    """The room that is told is never negative, or more than there is; and a store that moves is not taken for a broken one."""
+    """The space that is told is never negative, or more than there is; and a store that moves is not taken for a broken one."""
     assert outcomes(describing, asymmetric=True) == {(True, True, True)}
 
 
@@ -233,7 +233,7 @@ def test_what_is_told_of_a_moving_store_is_possible(outcomes):
     ),
 )
 def test_telling_what_cannot_be_is_caught(outcomes, monkeypatch, changes):
-    """Cursors read in another order make room that is negative, or a store that looks broken."""
+    """Cursors read in another order make space that is negative, or a store that looks broken."""
     mutate(monkeypatch, *changes)
     monkeypatch.setitem(globals(), "describe", shmstore.store.stats.describe)
     monkeypatch.setitem(globals(), "cursors_sane", shmstore.memory.mapping.cursors_sane)
@@ -276,7 +276,7 @@ def test_an_unchecked_peek_is_caught(outcomes, monkeypatch):
 
 
 def test_a_floor_that_is_not_told_is_caught(outcomes, monkeypatch):
-    """A producer that takes room without writing the floor down leaves a peek with bytes of the next event."""
+    """A producer that takes space without writing the floor down leaves a peek with bytes of the next event."""
     mutate(
         monkeypatch,
         (Writer, "refresh", "        words[FLOOR] = floor\n", ""),

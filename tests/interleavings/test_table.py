@@ -1,4 +1,4 @@
-"""Who comes and goes while the producer counts room: nobody is promised an event that may be written over, or loses one unheard."""
+"""Who comes and goes while the producer counts space: nobody is promised an event that may be written over, or loses one unheard."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counted(writer: Writer) -> int:
 
 
 def joining(start: Any) -> Callable[[Memory], Any]:
-    """Room is given by an ack, taken over, and looked at again, while somebody subscribes."""
+    """Space is given by an ack, taken over, and looked at again, while somebody subscribes."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1)
@@ -67,7 +67,7 @@ def joining(start: Any) -> Callable[[Memory], Any]:
 
 
 def test_a_subscriber_is_kept_what_it_was_promised(outcomes):
-    """Whoever subscribes while room is taken over starts where nothing can be written over, or is refused."""
+    """Whoever subscribes while space is taken over starts where nothing can be written over, or is refused."""
     assert outcomes(joining(0), asymmetric=True) == {-1, "refused"}
     assert outcomes(joining("earliest"), asymmetric=True) == {-1, 0}
 
@@ -287,7 +287,7 @@ def test_clearing_carelessly_is_caught(outcomes, monkeypatch, changes):
 
 
 def evicting(verb: str) -> Callable[[Memory], Any]:
-    """The producer needs room and evicts a reader that gets, rolls back and gets again, or acks."""
+    """The producer needs space and evicts a reader that gets, rolls back and gets again, or acks."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1, evict=True)
@@ -366,7 +366,7 @@ def one_late(memory: Memory) -> Any:
 
 
 def test_only_who_is_late_is_evicted(outcomes):
-    """Who has acked stays; entry 0 does not come to stand in; and the producer has its room."""
+    """Who has acked stays; entry 0 does not come to stand in; and the producer has its space."""
     assert outcomes(one_late) == {
         (2, "acked", 0, ACTIVE, ACTIVE),
         (2, "acked", 0, ACTIVE, LOST),  # while it was marked
@@ -379,7 +379,7 @@ def test_only_who_is_late_is_evicted(outcomes):
     ("stood in for", (SubscriptionTable, "evict", "if len(late) == len(entries):", "if True:")),
 )
 def test_evicting_too_many_is_caught(outcomes, monkeypatch, changes):
-    """An eviction that does not look at the acks marks a reader that has given room; entry 0 beside others shows."""
+    """An eviction that does not look at the acks marks a reader that has given space; entry 0 beside others shows."""
     mutate(monkeypatch, *changes)
     found = outcomes(one_late, asymmetric=True)
     assert {each[2:4] for each in found} - {(0, ACTIVE)}

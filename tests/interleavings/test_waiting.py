@@ -163,7 +163,7 @@ def test_a_thundering_herd_is_caught(outcomes, monkeypatch, changes):
 # ---------------------------------------------------------------- a producer that waits
 
 
-def wanting_room(memory: Memory) -> Any:
+def wanting_space(memory: Memory) -> Any:
     stage = Stage(memory, capacity=2)
     reader = stage.reader(1)
     stage.put(b"ab", b"cd")
@@ -172,16 +172,16 @@ def wanting_room(memory: Memory) -> Any:
 
 
 def test_a_waiting_producer_is_always_woken(outcomes):
-    """A producer that waits for room is woken by the ack that makes it, however wish and ack meet."""
-    assert outcomes(wanting_room) == {2}
+    """A producer that waits for free space is woken by the ack that makes it, however wish and ack meet."""
+    assert outcomes(wanting_space) == {2}
 
 
 def test_a_wish_without_a_fence_is_caught(outcomes, monkeypatch):
-    """A wish for room that is overtaken by the look at the acks leaves the producer asleep."""
+    """A wish for space that is overtaken by the look at the acks leaves the producer asleep."""
     mutate(monkeypatch, (Backpressure, "wait", "            heavy_fence()\n", ""))
     # refresh has a fence of its own, which would hide it
     mutate(monkeypatch, (Writer, "refresh", "    fence()  # a subscriber", "    pass  # a subscriber"))
-    assert ("stuck", "put") in outcomes(wanting_room, asymmetric=True)
+    assert ("stuck", "put") in outcomes(wanting_space, asymmetric=True)
 
 
 WISH = "            words[ACK_WANTED] = wish\n"
@@ -191,14 +191,14 @@ LOOK_AGAIN = "            heavy_fence()\n            writer.refresh(n, size)\n"
 def test_a_wish_after_the_look_is_caught(outcomes, monkeypatch):
     """A producer that looks before it says what it wants sleeps on."""
     mutate(monkeypatch, (Backpressure, "wait", WISH + LOOK_AGAIN, LOOK_AGAIN + WISH))
-    assert ("stuck", "put") in outcomes(wanting_room, asymmetric=True)
+    assert ("stuck", "put") in outcomes(wanting_space, asymmetric=True)
 
 
 def test_an_ack_without_its_fence_is_caught(outcomes, monkeypatch):
     """Where there is no membarrier, an ack that looks at the wish without a fence of its own leaves the producer asleep."""
     mutate(monkeypatch, (Subscription, "ack", "        if not ASYMMETRIC:\n", "        if False:\n"))
-    assert ("stuck", "put") in outcomes(wanting_room, asymmetric=False)
-    assert ("stuck", "put") not in outcomes(wanting_room, asymmetric=True)
+    assert ("stuck", "put") in outcomes(wanting_space, asymmetric=False)
+    assert ("stuck", "put") not in outcomes(wanting_space, asymmetric=True)
 
 
 def two_acks(memory: Memory) -> Any:
@@ -215,7 +215,7 @@ def two_acks(memory: Memory) -> Any:
 
 
 def test_of_two_acks_one_wakes_the_producer(outcomes):
-    """Of two readers that ack at once at least one sees that room is there, and wakes the producer."""
+    """Of two readers that ack at once at least one sees that space is there, and wakes the producer."""
     assert outcomes(two_acks) == {2}
 
 
@@ -254,7 +254,7 @@ def test_not_waking_everybody_is_caught(outcomes, monkeypatch, changes):
 
 
 def ping_pong(memory: Memory) -> Any:
-    """There is room for one event. Two are put, and the reader gets and acks each: each waits for the other, again and again."""
+    """There is space for one event. Two are put, and the reader gets and acks each: each waits for the other, again and again."""
     stage = Stage(memory, capacity=1, size=1)
     reader = stage.reader(1)
 
@@ -286,7 +286,7 @@ def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
     assert ("stuck", "put", "get") in outcomes(ping_pong, asymmetric=False)
 
 
-# ---------------------------------------------------------------- room that comes without an ack
+# ---------------------------------------------------------------- space that comes without an ack
 
 
 def freed_by(change: str) -> Callable[[Memory], Any]:
@@ -329,7 +329,7 @@ def test_a_change_of_the_table_wakes_the_producer(outcomes, change):
     ],
 )
 def test_a_change_that_wakes_nobody_is_caught(outcomes, monkeypatch, change, where):
-    """Whoever makes room and does not say so leaves the producer asleep."""
+    """Whoever makes space and does not say so leaves the producer asleep."""
     mutate(monkeypatch, where)
     assert ("stuck", "put") in outcomes(freed_by(change), asymmetric=True)
 
@@ -338,7 +338,7 @@ def test_a_change_that_wakes_nobody_is_caught(outcomes, monkeypatch, change, whe
 
 
 def evicted_asleep(memory: Memory) -> Any:
-    """The reader has got all there is, acked nothing, and comes to wait for more; the producer needs room, and evicts it."""
+    """The reader has got all there is, acked nothing, and comes to wait for more; the producer needs space, and evicts it."""
     stage = Stage(memory, capacity=2, size=1, evict=True)
     reader = stage.reader(1)
     stage.put(b"0", b"1")

@@ -51,7 +51,7 @@ def test_a_plain_put_cursor_is_caught(outcomes, plain):
 
 
 def test_nothing_is_overwritten_before_its_ack(outcomes):
-    """A producer that waits for room writes over an event only after its ack, and always gets there."""
+    """A producer that waits for free space writes over an event only after its ack, and always gets there."""
     assert outcomes(test_publishing.overwriting, weak=True) == {((b"ab", b"cd"), 2)}
 
 
@@ -74,7 +74,7 @@ def test_waiters_are_always_woken(outcomes):
     assert outcomes(test_waiting.arming, weak=True) == {1}
     assert outcomes(test_waiting.two_armed, weak=True) == {2}
     assert outcomes(test_waiting.both_arming, weak=True) == {(1, 1)}
-    assert outcomes(test_waiting.wanting_room, weak=True) == {2}
+    assert outcomes(test_waiting.wanting_space, weak=True) == {2}
     assert outcomes(test_waiting.two_acks, weak=True) == {2}
 
 
@@ -133,11 +133,11 @@ def test_an_eviction_without_its_fence_is_caught(outcomes, monkeypatch, changes)
     assert outcomes(test_table.evicting("get"), asymmetric=True) == whole
 
 
-# ---------------------------------------------------------------- who comes while room is counted
+# ---------------------------------------------------------------- who comes while space is counted
 
 
 def test_a_subscriber_is_kept_what_it_was_promised(outcomes):
-    """Whoever subscribes while room is taken over starts where nothing can be written over, or is refused."""
+    """Whoever subscribes while space is taken over starts where nothing can be written over, or is refused."""
     assert outcomes(test_table.joining(0), weak=True, asymmetric=True) == {-1, "refused"}
     assert outcomes(test_table.joining("earliest"), weak=True, asymmetric=True) == {-1, 0}
 

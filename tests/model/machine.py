@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
     """One store, one model, up to three subscriptions; each batch is remembered with who got it."""
 
     log = False
-    patience = 0.0  # seconds that a put may wait for room
+    patience = 0.0  # seconds that a put may wait for free space
 
     def __init__(self) -> None:
         super().__init__()

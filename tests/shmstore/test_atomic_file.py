@@ -18,7 +18,7 @@ from shmstore.producer.snapshot.progress import Progress, ProgressFile
 
 
 @contextmanager
-def room_for(size: int) -> Iterator[None]:
+def space_for(size: int) -> Iterator[None]:
     """No file of this process may grow beyond `size` bytes: a write gets as far as that, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -33,9 +33,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
     replace(path, lambda at: at.write_text("old"), "note", "think")
     with (
-        room_for(1),
+        space_for(1),
         pytest.raises(
-            StoreError, match=rf"^note {path} cannot be written: File too large \(errno 27\); make room there, or think$"
+            StoreError, match=rf"^note {path} cannot be written: File too large \(errno 27\); make space there, or think$"
         ),
     ):
         replace(path, lambda at: at.write_text("new"), "note", "think")
@@ -58,7 +58,7 @@ def test_two_writers_at_once(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_checkpoint_is_written_once_there_is_room(tmp_path: Path, make) -> None:
+def test_a_checkpoint_is_written_once_there_is_space(tmp_path: Path, make) -> None:
     """An ack counts though its checkpoint cannot be written, which is told; what is left unwritten is written at the end."""
     store = make(capacity=8)
     file = CheckpointFile(tmp_path, store.name, "audit")
@@ -67,7 +67,7 @@ def test_a_checkpoint_is_written_once_there_is_room(tmp_path: Path, make) -> Non
         store.put(Event(EntryType.END, EventType.NONE, Position("binlog.000001", offset), 0))
     reader.ack(reader.get(limit_events=1, timeout=0))
     assert file.load() == Checkpoint(Position("binlog.000001", 4), store.epoch, 0)
-    with room_for(1), pytest.raises(StoreError, match=r"^checkpoint .*audit\.json cannot be written: .*SHMSTORE_STATE$"):
+    with space_for(1), pytest.raises(StoreError, match=r"^checkpoint .*audit\.json cannot be written: .*SHMSTORE_STATE$"):
         reader.ack(reader.get(timeout=0))
     assert (reader.ack_cursor.sequence, file.load().sequence) == (1, 0)
     reader.close()
@@ -75,17 +75,17 @@ def test_a_checkpoint_is_written_once_there_is_room(tmp_path: Path, make) -> Non
 
 
 def test_a_history_goes_on_after_a_full_disk(tmp_path: Path) -> None:
-    """A DDL that there was no room for is not half in the history: once there is room it is followed, and the file can be read."""
+    """A DDL that there was no free space for is not half in the history: once there is space it is followed, and the file can be read."""
     path = tmp_path / "schemas.jsonl"
     answers = {"@@character_set_server": [("utf8mb4", 0, "8.4.0")], "schemata": [("d", "utf8mb4")]}
     history = SchemaHistory(path)
     place = Position("binlog.000001", 100)
-    with room_for(20), pytest.raises(StoreError, match="make room there, or name another folder with state"):
+    with space_for(20), pytest.raises(StoreError, match="make space there, or name another folder with state"):
         history.snapshot(lambda sql: next((rows for word, rows in answers.items() if word in sql), []), place)
     assert path.read_bytes() == b""
     history.snapshot(lambda sql: next((rows for word, rows in answers.items() if word in sql), []), place)
     before, ddl = path.read_bytes(), "CREATE TABLE t (a INT)"
-    with room_for(len(before) + 10), pytest.raises(StoreError, match=rf"^schema history {path} cannot be written: "):
+    with space_for(len(before) + 10), pytest.raises(StoreError, match=rf"^schema history {path} cannot be written: "):
         history.follow(Position("binlog.000001", 200), "d", ddl)
     assert path.read_bytes() == before
     assert SchemaHistory(path).find("d", "t") is None
@@ -99,6 +99,9 @@ def test_a_history_goes_on_after_a_full_disk(tmp_path: Path) -> None:
 def test_progress_that_cannot_be_written(tmp_path: Path) -> None:
     """Of a snapshot's progress, too, the error names the file and the option."""
     file = ProgressFile("s", tmp_path)
-    with room_for(1), pytest.raises(StoreError, match=r"snapshot\.progress cannot be written: .* name another folder with state"):
+    with (
+        space_for(1),
+        pytest.raises(StoreError, match=r"snapshot\.progress cannot be written: .* name another folder with state"),
+    ):
         file.save(Progress())
     assert file.load() is None

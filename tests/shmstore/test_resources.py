@@ -164,7 +164,7 @@ assert not reader.get(timeout=0.001)
 assert store.put(b"x") == 0
 reader.ack(reader.get(timeout=0))
 for _ in range(2):
-    refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "1,000 bytes", "/dev/shm", "room", "nothing was stored")
+    refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "1,000 bytes", "/dev/shm", "make space", "nothing was stored")
 assert store.newest == 0
 assert store.check() == [], store.check()
 refused(lambda: EventStore.create("t", capacity=8, log=False), "/dev/shm", "smaller")
@@ -191,8 +191,8 @@ with EventStore.attach("s").subscribe("r") as reader:
     assert not reader.get(timeout=0.001)
     assert store.put(b"x") == 0
     reader.ack(reader.get(timeout=0))
-    refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "/dev/shm", "room", "nothing was stored")
-refused(lambda: EventStore.create("t", capacity=8, log=False), "errno 28", "/dev/shm", "room")
+    refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "/dev/shm", "make space", "nothing was stored")
+refused(lambda: EventStore.create("t", capacity=8, log=False), "errno 28", "/dev/shm", "make space")
 """
     run_alone("mount -t tmpfs -o size=1m,nr_inodes=20 tmpfs /dev/shm", code)
 

@@ -120,7 +120,7 @@ def test_seek_acks_what_it_leaves_behind(store) -> None:
         held.ack(again)
 
 
-def test_seek_makes_room(make) -> None:
+def test_seek_makes_space(make) -> None:
     """A reader that goes to the end of a full ring frees all of it: the producer goes on, and the reader gets what is new."""
     store = make(capacity=4, memory_unit=64)
     with store.subscribe("a") as reader:

@@ -72,7 +72,7 @@ store = EventStore.create(name, capacity=4, memory_unit=64, log=False)
 say("created")
 heard()
 for _ in range(6):
-    store.put(b"x" * 200, timeout=60)  # the second one waits for room
+    store.put(b"x" * 200, timeout=60)  # the second one waits for free space
 store.subscribe("mine").get(timeout=0.001)
 say("done")
 """

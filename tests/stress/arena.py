@@ -73,7 +73,7 @@ def consume(name: str, subscription: str, seed: int, total: int, log: str, slow:
         out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         while reader.ack_cursor.sequence < total - 1:
             before = reader.get_cursor.sequence
-            # Near the end three more events may never come; and a reader that waits for three must wake when there is no room.
+            # Near the end three more events may never come; and a reader that waits for three must wake when there is no free space.
             least = rng.choice((1, 1, 1, 3)) if before < total - 60 else 1
             batch = reader.get(
                 limit_events=rng.choice((3, 10, 50)) if least > 1 else rng.choice((1, 3, 10, 50)), timeout=5, min_events=least

@@ -211,7 +211,7 @@ def test_the_originals_are_sound(tmp_path):
     for name, path, _ in kept:
         copy = shutil.copy(path, tmp_path / "copy")
         refused = use(name, copy, tmp_path).split()[3:]
-        # There is no such GTID set, and no room for the event larger than the ring.
+        # There is no such GTID set, and no free space for the event larger than the ring.
         assert set(refused) <= {"PositionNotFound", "StoreFull"}
         assert len(refused) <= 3
         EventStore.unlink(name, path=copy)

@@ -117,7 +117,7 @@ class BatchPlanner:
     def _may_be_cut(self, last: int) -> bool:
         """Whether the end of a transaction may never come: it is larger than the log, or the events have no kind, as other users put them."""
         store = self._owner.store
-        return store.stat().room_wanted is not None or not store.slots(last, last)["entry"][0]
+        return store.stat().space_wanted is not None or not store.slots(last, last)["entry"][0]
 
     def _on_disk(self, base: int, end: int) -> int:
         """`end`, or the last transaction end before it that is on disk."""

@@ -56,7 +56,7 @@ def _what_is_there(store: EventStore, name: str) -> str:
 def holdup_of(store: EventStore, but: str = "") -> str:
     """The message if nothing new comes because a reader other than `but` does not read on; empty if there is none."""
     stat = store.stat()
-    if stat.room_wanted is None or stat.slowest is None or stat.slowest.name == but:
+    if stat.space_wanted is None or stat.slowest is None or stat.slowest.name == but:
         return ""
     return f". Its ring is full, and the producer waits: {stat.holdup}"
 

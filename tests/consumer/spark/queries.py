@@ -110,7 +110,7 @@ class Query:
 
 
 def put_slowly(store: Any, transactions: list[list[Any]], timeout: float = 30) -> threading.Thread:
-    """Put `transactions` from a thread of its own, waiting for room. The store object is the thread's from now on."""
+    """Put `transactions` from a thread of its own, waiting for free space. The store object is the thread's from now on."""
 
     def run() -> None:
         for events in transactions:

@@ -257,7 +257,7 @@ def _without_checksum(event: bytes) -> bytes:
 
 
 def _format_without_checksum(event: bytes) -> bytes:
-    return event[:-5] + b"\0" + event[-4:]  # the algorithm byte says none; a FORMAT event has room for one all the same
+    return event[:-5] + b"\0" + event[-4:]  # the algorithm byte says none; a FORMAT event has space for one all the same
 
 
 def _outcome(binlog: Binlog, compiled: bool, data: bytes) -> Any:

@@ -208,12 +208,12 @@ def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFi
     with running_group(two, transaction_events=4, capacity=16, log="off") as run, EventStore.attach(run.store) as store:
         store.subscribe("idle").close()
         execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(20)])
-        wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+        wait_for(lambda: store.stat().space_wanted is not None, "a full ring")
         wait_for(lambda: "subscription 'idle' (nobody reads it) has acked" in caplog.text, "a line in the log")
         run.stop()
 
 
-def test_a_source_that_waits_for_room_has_a_link(two: dict[str, Server]) -> None:
+def test_a_source_that_waits_for_space_has_a_link(two: dict[str, Server]) -> None:
     """While the ring is full no source is read; their silence is the group's own, and `stat` does not say that a link is missing."""
     with (
         running_group(two, transaction_events=4, capacity=16, merge_wait=1.0, log="off") as run,
@@ -221,7 +221,7 @@ def test_a_source_that_waits_for_room_has_a_link(two: dict[str, Server]) -> None
     ):
         store.subscribe("idle").close()
         execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(40)])
-        wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+        wait_for(lambda: store.stat().space_wanted is not None, "a full ring")
         full, seen = store.stat().heartbeat_ms, set[str]()
 
         def long_enough() -> bool:

@@ -178,7 +178,7 @@ def test_a_producer_killed_inside_a_transaction_completes_it(any_server: Server,
 def test_stops_while_the_ring_is_full(
     any_server: Server, database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer that waits for room says who holds it up, ends within seconds when told to, and what it had read comes after
+    """A producer that waits for free space says who holds it up, ends within seconds when told to, and what it had read comes after
     the next start."""
     monkeypatch.setattr(sink, "PATIENCE", 0.1)
     with running(any_server, capacity=16, transaction_events=4, log="off") as run:
@@ -186,7 +186,7 @@ def test_stops_while_the_ring_is_full(
             store.subscribe("idle").close()
             execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
             execute(any_server, database, *[f"INSERT INTO t VALUES ({i}, 0)" for i in range(20)])
-            wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+            wait_for(lambda: store.stat().space_wanted is not None, "a full ring")
             wait_for(lambda: "subscription 'idle' (nobody reads it) has acked nothing" in caplog.text, "a line in the log")
         began = time.monotonic()
         summary = run.stop()
@@ -210,7 +210,7 @@ def test_a_stop_inside_a_compressed_transaction_is_orderly(
         execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY)")
         inserts = [f"INSERT INTO t VALUES ({i})" for i in range(100)]
         execute(mysql, database, "SET SESSION binlog_transaction_compression = ON", *inserts, "COMMIT", autocommit=False)
-        wait_for(lambda: store.stat().room_wanted is not None, "a full ring")
+        wait_for(lambda: store.stat().space_wanted is not None, "a full ring")
         assert run.stop().reconnects == 0
     assert "trying again" not in caplog.text
 

@@ -75,13 +75,13 @@ def test_what_a_stream_tells(any_server: Server, database: str) -> None:
 
 
 def test_a_full_ring_tells_its_lag(mariadb: Server, database: str) -> None:
-    """While what is to be put waits for room, lag and blocked time grow, and the producer still counts as one that lives."""
+    """While what is to be put waits for free space, lag and blocked time grow, and the producer still counts as one that lives."""
     with (
         running(mariadb, capacity=4, include=(f"{database}.*",), log="off") as run,
         EventStore.attach(run.settings.store) as store,
     ):
         execute(mariadb, database, "CREATE TABLE t (a INT)", *["INSERT INTO t VALUES (1)"] * 3)
-        wait_for(lambda: store.stat().room_wanted is not None, "the ring to be full")
+        wait_for(lambda: store.stat().space_wanted is not None, "the ring to be full")
         wait_for(lambda: store.stat().stream.behind_ms > 2000, "the lag to grow")
         assert store.stat().stream.blocked_ms > 1000
         assert problems([store.stat()]) == []

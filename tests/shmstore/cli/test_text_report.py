@@ -50,11 +50,11 @@ def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventS
     quick.ack(quick.get(timeout=0))
     slow.ack(slow.get(limit_events=1, timeout=0))
     slow.close()
-    assert store.stat().room_wanted is None
+    assert store.stat().space_wanted is None
     assert "waits" not in text_report.page(store.stat())  # full, but nobody wants more
     with pytest.raises(StoreFull):
         store.put([b"x"] * 2, timeout=0)
-    assert store.stat().room_wanted == 1
+    assert store.stat().space_wanted == 1
     free = next(line for line in text_report.page(store.stat()).splitlines() if line.startswith("free"))
     assert free.endswith(
         "; the producer waits for free space: subscription 'slow' (nobody reads it) has acked up to 0 of 7: let it read on, or forget it with "
@@ -62,7 +62,7 @@ def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventS
     )
     slow = store.subscribe("slow")
     slow.ack(slow.get(timeout=0))
-    assert store.stat().room_wanted is None
+    assert store.stat().space_wanted is None
 
 
 def test_a_producer_that_ended_waits_for_nothing(make: Callable[..., EventStore], attach: Callable[[], EventStore]) -> None:
@@ -74,7 +74,7 @@ def test_a_producer_that_ended_waits_for_nothing(make: Callable[..., EventStore]
     seen = attach()
     assert text_report.page(seen.stat()).count("the producer waits for free space: nobody is subscribed") == 1
     store.close()
-    assert seen.stat().room_wanted is None
+    assert seen.stat().space_wanted is None
 
 
 def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -> None:

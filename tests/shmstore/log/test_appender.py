@@ -214,7 +214,7 @@ def test_an_event_larger_than_a_group_has_a_block_of_its_own(made):
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_full_disk_moves_nothing(made, which):
-    """ENOSPC on any of the three files is answered with its number; nothing counts, and once there is room all is appended."""
+    """ENOSPC on any of the three files is answered with its number; nothing counts, and once there is space all is appended."""
     log = made()
     assert log.put(b"before")
     assert log.append() == 0
@@ -391,7 +391,7 @@ def test_a_put_wakes_the_appender(made):
 
 @pytest.mark.skipif(not COMPILED, reason="no compiled hot path here")
 def test_a_compiled_put_wakes_the_appender(made):
-    """The compiled put wakes entry 0 as well; a wish to be woken for room only does not cost it anything."""
+    """The compiled put wakes entry 0 as well; a wish to be woken for space only does not cost it anything."""
     log = made()
     if log.views.native is None:
         pytest.skip("the Python put wakes nobody by itself")
@@ -409,8 +409,8 @@ def test_a_compiled_put_wakes_the_appender(made):
     assert (log.words[WANTED_OF[0]], log.words[ARMED]) == (LOITERING, 0)
 
 
-def test_who_finds_no_room_wakes_an_appender_that_waits_for_more(made, monkeypatch):
-    """Little waits a moment for more, and a put does not end that; a producer without room does, and hears when there is some."""
+def test_who_finds_no_space_wakes_an_appender_that_waits_for_more(made, monkeypatch):
+    """Little waits a moment for more, and a put does not end that; a producer without space does, and hears when there is some."""
     monkeypatch.setattr(module, "LOITER", 30)
     monkeypatch.setattr(module, "_LOITER_SLICE", 30)
     log = made()

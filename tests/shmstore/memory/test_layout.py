@@ -76,7 +76,7 @@ def test_states_that_hold_events_back_are_odd():
     assert {state.name for state in layout.SubscriptionState if state & 1} == {"ACTIVE", "JOINING"}
 
 
-def test_sequences_leave_room_above():
+def test_sequences_leave_space_above():
     """Arithmetic on the highest sequence stays inside 64 bits, a whole store beyond it."""
     assert layout.MAX_SEQUENCE + 2 * layout.MAX_CAPACITY < 2**63
     np.int64(layout.MAX_SEQUENCE + 2 * layout.MAX_CAPACITY)

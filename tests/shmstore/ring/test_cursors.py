@@ -163,7 +163,7 @@ def test_ddl_comes_alone():
     assert [ring.got() for _ in range(5)] == [[b"a", b"b"], [b"C"], [b"D"], [b"e"], []]
 
 
-def test_room_is_counted_to_the_byte_and_the_event():
+def test_space_is_counted_to_the_byte_and_the_event():
     """wanted_ack names the lowest ack at which a put fits: one less, and it does not."""
     ring = Ring(capacity=4, limit=100)
     for size in (10, 20, 30):
@@ -180,7 +180,7 @@ def test_room_is_counted_to_the_byte_and_the_event():
 
 
 def test_the_slowest_counts_and_joining_ones_do():
-    """Room is freed at the slowest subscription, one that is joining included, the lost and free ones not."""
+    """Space is freed at the slowest subscription, one that is joining included, the lost and free ones not."""
     ring = Ring()
     ring.words[ENTRIES] = 5
     for entry, (state, ack) in enumerate([(0, -9), (1, 7), (2, 1), (3, 5), (1, 6)]):
@@ -246,8 +246,8 @@ def test_only_those_who_have_what_they_want_are_woken():
     assert words[ARMED] == 0
 
 
-def test_the_producer_is_woken_once_all_have_given_room():
-    """The wish for room is answered by the ack that makes it true, and by no earlier one."""
+def test_the_producer_is_woken_once_all_have_given_space():
+    """The wish for space is answered by the ack that makes it true, and by no earlier one."""
     ring = Ring()
     words = ring.words
     words[ENTRIES] = 3

@@ -333,7 +333,7 @@ def test_no_memory_for_it(make, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(StoreError, match="room"):
+    with pytest.raises(StoreError, match="make space"):
         store.put(BIG)
     monkeypatch.undo()
     assert (store.newest, overflows(store.segment)) == (-1, [])

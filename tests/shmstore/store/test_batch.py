@@ -47,7 +47,7 @@ def test_raw_is_not_a_copy(make):
 
 
 def test_a_copy_survives_the_ring(make):
-    """A copied batch can be read after its room was given away and written over; it can still be acked."""
+    """A copied batch can be read after its space was given away and written over; it can still be acked."""
     store = make(capacity=4, memory_unit=64)
     reader = store.subscribe("a")
     store.put([b"abc", b"def"])

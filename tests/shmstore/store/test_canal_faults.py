@@ -56,9 +56,9 @@ def test_03_a_list_that_can_never_fit(make):
     assert store.put([b"x"] * 8, timeout=0) == 7
 
 
-def test_04_waiting_for_many_and_waiting_for_room(make, attach, start, no_slices):
-    """A reader that waits for more than can come before it acks takes what is there when the producer wants room."""
-    # Canal #2228: get(7) waits for a seventh event, put(12) waits for room: both for ever.
+def test_04_waiting_for_many_and_waiting_for_space(make, attach, start, no_slices):
+    """A reader that waits for more than can come before it acks takes what is there when the producer wants space."""
+    # Canal #2228: get(7) waits for a seventh event, put(12) waits for free space: both for ever.
     store = make(capacity=16, memory_unit=64)
     reader = attach().subscribe("a")
     store.put([b"1"] * 6)
@@ -140,8 +140,8 @@ def test_07_a_rollback_takes_back_the_later_batches(make):
 
 
 def test_08_an_ack_that_fails_changes_nothing(make):
-    """An ack that raises moves no cursor, forgets no batch and frees no room; the right one still works."""
-    # Canal: the batch is removed and the cursor moved before the store's ack; when that throws, the room is never freed.
+    """An ack that raises moves no cursor, forgets no batch and frees no space; the right one still works."""
+    # Canal: the batch is removed and the cursor moved before the store's ack; when that throws, the space is never freed.
     store = make(capacity=4, memory_unit=64)
     reader = store.subscribe("a")
     store.put([b"1", b"2", b"3", b"4"])

@@ -117,7 +117,7 @@ def test_eviction_leaves_the_next_subscriber_what_is_kept(make):
 
 
 def test_nobody_is_evicted_without_need(make):
-    """A store that may evict does not while there is room, however far a reader lags."""
+    """A store that may evict does not while there is space, however far a reader lags."""
     store = make(capacity=8, lag="evict", evict_after=0.0)
     slow = store.subscribe("slow")
     store.put([b"x"] * 8)

@@ -40,8 +40,8 @@ def reboot(name: str) -> None:
 
 
 @alone
-def test_a_full_disk_stops_the_producer_until_there_is_room(tmp_path: Path) -> None:
-    """The message names the folder; with room again it goes on by itself, and nothing is missing or there twice, after a reboot either."""
+def test_a_full_disk_stops_the_producer_until_there_is_space(tmp_path: Path) -> None:
+    """The message names the folder; with space again it goes on by itself, and nothing is missing or there twice, after a reboot either."""
     code = f"""
 import time
 os.environ["SHMSTORE_STATE"] = state = {str(tmp_path)!r}

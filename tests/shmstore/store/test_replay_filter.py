@@ -141,7 +141,7 @@ def test_events_acked_before_are_not_given_again(anew, when, limit):
 
 
 def test_what_is_left_out_holds_nobody_up(anew):
-    """Old events are acked as they are passed over: the producer has room again, and the checkpoint stays where it is."""
+    """Old events are acked as they are passed over: the producer has space again, and the checkpoint stays where it is."""
     events = plain(0, 40)
     store, file = anew(events, position(-1))
     store.claim(start=position(-1))

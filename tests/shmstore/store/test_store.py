@@ -131,8 +131,8 @@ def test_what_nobody_subscribed_to_is_kept_for_the_first(make):
     assert contents(reader.get(timeout=0)) == [b"1", b"2", b"3", b"4"]
 
 
-def test_room_is_freed_at_the_slowest(make):
-    """Every subscription holds back what it has not acked; room comes when the last of them acks."""
+def test_space_is_freed_at_the_slowest(make):
+    """Every subscription holds back what it has not acked; space comes when the last of them acks."""
     store = make(capacity=4)
     fast, slow = store.subscribe("fast"), store.subscribe("slow")
     store.put([b"1", b"2", b"3", b"4"])
@@ -146,7 +146,7 @@ def test_room_is_freed_at_the_slowest(make):
     assert contents(slow.get(timeout=0)) + contents(slow.get(timeout=0)) == [b"2", b"3", b"4", b"5"]
 
 
-def test_a_producer_that_waits_in_full_flow_takes_what_room_there_is(make, attach, start, no_slices):
+def test_a_producer_that_waits_in_full_flow_takes_what_space_there_is(make, attach, start, no_slices):
     """A producer that was woken again and again, and waits for a share of the ring, puts though its reader acks one event and stops."""
     store = make(capacity=64)
     reader = attach().subscribe("a")
@@ -160,7 +160,7 @@ def test_a_producer_that_waits_in_full_flow_takes_what_room_there_is(make, attac
 
 
 def test_a_producer_that_waits_is_woken_by_the_ack(make, attach, start, no_slices):
-    """A blocked put goes on when the ack that makes room comes, and not before."""
+    """A blocked put goes on when the ack that makes space comes, and not before."""
     store, other = make(capacity=4), attach()
     fast, slow = other.subscribe("fast"), other.subscribe("slow")
     store.put([b"1", b"2", b"3", b"4"])
@@ -174,7 +174,7 @@ def test_a_producer_that_waits_is_woken_by_the_ack(make, attach, start, no_slice
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "clear"])
-def test_other_ways_to_room_wake_the_producer(make, attach, start, no_slices, how):
+def test_other_ways_to_space_wake_the_producer(make, attach, start, no_slices, how):
     """A put that waits goes on when what held it up is unsubscribed or cleared."""
     store, other = make(capacity=4), attach()
     other.subscribe("a").close()
@@ -190,7 +190,7 @@ def test_other_ways_to_room_wake_the_producer(make, attach, start, no_slices, ho
 
 
 def test_a_subscription_at_the_latest_wakes_the_producer(make, attach, start, no_slices):
-    """A first subscriber that wants nothing of what is kept frees it, and the producer that waits for room goes on."""
+    """A first subscriber that wants nothing of what is kept frees it, and the producer that waits for free space goes on."""
     store, other = make(capacity=4), attach()
     store.put([b"1", b"2", b"3", b"4"])
     putting = start(store.put, b"5")
@@ -531,7 +531,7 @@ def test_an_interrupt_between_any_two_lines_of_a_put(name, how):
 
 
 def test_an_interrupt_ends_a_put_that_waits(make, interrupted):
-    """Ctrl-C and SIGTERM end a wait for room at once; nothing was stored, and the store goes on."""
+    """Ctrl-C and SIGTERM end a wait for free space at once; nothing was stored, and the store goes on."""
     store = make(capacity=4)
     reader = store.subscribe("a")
     store.put([b"1", b"2", b"3", b"4"])

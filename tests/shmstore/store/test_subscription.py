@@ -398,7 +398,7 @@ def test_names_that_cannot_be(make, wrong):
         make().subscribe(wrong)
 
 
-def test_there_is_room_for_sixty_three(make):
+def test_there_is_space_for_sixty_three(make):
     """63 subscriptions fit; the next one is told what to do, and an entry that was freed is used again."""
     store = make()
     store.put([b"1", b"2"])

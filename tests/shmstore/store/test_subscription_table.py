@@ -188,7 +188,7 @@ def test_killed_while_evicting(name, fast):
     assert lines(name, prepare, lambda store: store.put(b"5", timeout=5), verify) > 10
 
 
-def test_a_producer_without_room_mends_the_table(make, attach):
+def test_a_producer_without_space_mends_the_table(make, attach):
     """What a killed subscriber left is undone by the producer itself, when nobody else comes."""
     store = make(capacity=4)
     reader = store.subscribe("a")
@@ -257,7 +257,7 @@ def test_unsubscribing_the_last_lets_a_producer_go_on_that_it_held_up(make, atta
     store.put([b"1", b"2", b"3", b"4"])
     waiting = start(store.put, b"5")
     other = attach()
-    until(lambda: other.stat().room_wanted is not None)
+    until(lambda: other.stat().space_wanted is not None)
     other.unsubscribe("slow")
     assert waiting.result(60) == 4
     assert store.put([b"6", b"7", b"8"], timeout=0) == 7

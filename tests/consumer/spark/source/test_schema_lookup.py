@@ -55,7 +55,7 @@ def test_who_holds_the_producer_up_is_said(
         putting = threading.Thread(target=lambda: store.put(binlog.insert(order_row(3)), timeout=20), daemon=True)
         putting.start()
         with EventStore.attach(store_name) as other:
-            while other.stat().room_wanted is None:
+            while other.stat().space_wanted is None:
                 assert putting.is_alive()
             says = r"ring is full, and the producer waits: subscription 'left_behind' .*`shmstore unsubscribe \S+ left_behind`"
             with pytest.raises(SchemaUnknown, match=says):

@@ -167,7 +167,7 @@ def test_waits_by_bytes(new_store: NewStore, server: ServerThread) -> None:
 
 
 def test_waiting_ends_when_the_ring_is_full(new_store: NewStore, server: ServerThread) -> None:
-    """A GET for more than the ring can hold is answered when the producer waits for room: no dead-lock as in Canal."""
+    """A GET for more than the ring can hold is answered when the producer waits for free space: no dead-lock as in Canal."""
     store = new_store(capacity=16, batch_mode=BatchMode.ITEMSIZE)
     client = RawClient(server.port, store.name)
     client.subscribe()

@@ -290,7 +290,7 @@ def test_ddl_isolation(new_store: Callable[..., EventStore], open_session: Make)
 
 
 def test_too_many_out(new_store: Callable[..., EventStore], open_session: Make) -> None:
-    """A client may hold so many batches and no more; an ack makes room for the next."""
+    """A client may hold so many batches and no more; an ack makes space for the next."""
     store = itemsize(new_store)
     store.put(events(range(10)))
     session = open_session(store, max_outstanding=3)
