@@ -84,7 +84,7 @@ def test_parts_killed_in_mid_load_lose_nothing(folder: Path) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("sabotage", "told"),
+    ("sabotage", "reported"),
     [
         ("UPDATE orders SET note = 'changed' WHERE id = (SELECT max(id) FROM orders)", "DIFFERENT  sqlite: orders.note"),
         ("DELETE FROM payments WHERE id = (SELECT max(id) FROM payments)", "DIFFERENT  sqlite: payments is"),
@@ -92,7 +92,7 @@ def test_parts_killed_in_mid_load_lose_nothing(folder: Path) -> None:
     ids=["one value", "one row"],
 )
 def test_one_wrong_value_or_row_makes_the_demo_fail(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sabotage: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sabotage: str, reported: str
 ) -> None:
     """With one value of one reader changed behind its back, or one row removed, the exit code is 1 and the place is named."""
     honest = shop_demo.compare.of_sqlite
@@ -112,7 +112,7 @@ def test_one_wrong_value_or_row_makes_the_demo_fail(
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert code == 1
-    assert told in capsys.readouterr().out
+    assert reported in capsys.readouterr().out
 
 
 @pytest.mark.server
@@ -146,16 +146,16 @@ def test_a_part_that_dies_ends_the_demo(folder: Path, part: str) -> None:
 
 
 def wait_for_load(demo: subprocess.Popen[str]) -> list[int]:
-    """Read the demo's output until its load runs; return the pids it has told: server, producer, readers."""
-    pids, told = [], []
+    """Read the demo's output until its load runs; return the pids it has printed: server, producer, readers."""
+    pids, lines = [], []
     assert demo.stdout is not None
     for line in demo.stdout:
-        told.append(line)
+        lines.append(line)
         if " pid " in line:
             pids.append(int(line.partition(" pid ")[2].partition(":")[0]))
         if "  load " in line and "put" in line:
             return pids
-    raise AssertionError(f"the demo ended with {demo.wait()} before its load ran:\n{''.join(told)}")
+    raise AssertionError(f"the demo ended with {demo.wait()} before its load ran:\n{''.join(lines)}")
 
 
 def test_child_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ def requirement(text: str) -> str:
 def test_command() -> None:
     """The console command is installed and explains itself; a wrong call is one line and exit code 2, not a traceback."""
     command = Path(sys.executable).parent / "shmstore"
-    told = subprocess.run([command, "--help"], capture_output=True, text=True)
-    assert told.returncode == 0
-    assert "usage: shmstore" in told.stdout
+    done = subprocess.run([command, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "usage: shmstore" in done.stdout
     for verb in ("produce", "tail", "ls", "stat", "rm"):
-        assert re.search(rf"\b{verb}\b", told.stdout), f"--help does not name {verb}"
+        assert re.search(rf"\b{verb}\b", done.stdout), f"--help does not name {verb}"
     wrong = subprocess.run([command, "no-such-command"], capture_output=True, text=True)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr

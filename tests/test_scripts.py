@@ -31,18 +31,18 @@ def test_all_scripts_are_there() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help(name: str) -> None:
     """`--help` works from any folder and tells more than one line."""
-    told = run(ROOT / "scripts" / name, "--help")
-    assert told.returncode == 0, told.stderr
+    done = run(ROOT / "scripts" / name, "--help")
+    assert done.returncode == 0, done.stderr
     if name != "check":
-        assert len(told.stdout.splitlines()) > 3
-    assert told.stdout.strip()
+        assert len(done.stdout.splitlines()) > 3
+    assert done.stdout.strip()
 
 
 def test_servers_describes_what_it_offers() -> None:
     """Each kind of server that `scripts/servers` takes stands in its help with what it is; none is taken that it could not start."""
-    told = run(ROOT / "scripts" / "servers", "--help").stdout
-    offered = re.findall(r"\{(.*)\}", told)[0].split(",")
-    assert [kind for kind in offered if not re.search(rf"^  {kind} +\w", told, re.MULTILINE)] == []
+    done = run(ROOT / "scripts" / "servers", "--help").stdout
+    offered = re.findall(r"\{(.*)\}", done)[0].split(",")
+    assert [kind for kind in offered if not re.search(rf"^  {kind} +\w", done, re.MULTILINE)] == []
     assert {kind.rstrip("0123456789") for kind in offered} == {"mariadb", "mysql"}
 
 
@@ -51,18 +51,18 @@ def test_servers_describes_what_it_offers() -> None:
 )
 def test_bad_arguments(arguments: tuple[str, ...]) -> None:
     """A wrong argument is refused with exit code 2 and without a traceback."""
-    told = run(ROOT / "scripts" / arguments[0], *arguments[1:])
-    assert told.returncode == 2
-    assert "Traceback" not in told.stderr
-    assert arguments[-1] in told.stderr
+    done = run(ROOT / "scripts" / arguments[0], *arguments[1:])
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert arguments[-1] in done.stderr
 
 
 def test_setup_spares_a_foreign_folder(tmp_path: Path) -> None:
     """A folder that is no virtual environment is left alone, whatever $SHMSTORE_VENV says."""
     (tmp_path / "letters.txt").write_text("dear")
-    told = run(ROOT / "scripts" / "setup", SHMSTORE_VENV=str(tmp_path))
-    assert told.returncode == 1
-    assert "no virtual environment" in told.stderr
+    done = run(ROOT / "scripts" / "setup", SHMSTORE_VENV=str(tmp_path))
+    assert done.returncode == 1
+    assert "no virtual environment" in done.stderr
     assert (tmp_path / "letters.txt").read_text() == "dear"
 
 
@@ -120,8 +120,8 @@ def test_bench_says_what_is_slower(tmp_path: Path) -> None:
     now += taken(("a", "shmstore", 11.6), metric="cpu")
     assert [line.split(":")[0] for line in measure.slower(now, before)] == ["decode a throughput", "decode a cpu"]
     old, new = record(tmp_path / "old", before), record(tmp_path / "new", now)
-    told = bench("--from", new, "--against", old)
-    assert (told.returncode, told.stdout.count("slower: ")) == (1, 2)
+    done = bench("--from", new, "--against", old)
+    assert (done.returncode, done.stdout.count("slower: ")) == (1, 2)
     assert bench("--from", old, "--against", old).returncode == 0
 
 
@@ -132,9 +132,9 @@ def test_bench_merges_runs_of_one_machine(tmp_path: Path) -> None:
     assert [m.case for m in measure.read([tmp_path / "both"])[1]] == ["a", "b"]
     (tmp_path / "text").write_text("not a run")
     for wrong in (record(tmp_path / "3", taken(("a", "shmstore", 5.0)), "another"), tmp_path / "text", tmp_path / "none"):
-        told = bench("--from", one, wrong)
-        assert told.returncode == 2
-        assert "Traceback" not in told.stderr
+        done = bench("--from", one, wrong)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
 
 
 def test_bench_draws_a_chart(tmp_path: Path) -> None:
@@ -149,14 +149,14 @@ def test_bench_draws_a_chart(tmp_path: Path) -> None:
     assert right == pytest.approx(one, abs=0.1)
     assert left < one
     assert "prefers-color-scheme:dark" in picture
-    told = bench("--from", record(tmp_path / "run", taken(("a", "shmstore", 1.0))), "--chart", tmp_path / "picture.svg")
-    assert (told.returncode, "no case of this run has a peer" in told.stderr) == (2, True)
+    done = bench("--from", record(tmp_path / "run", taken(("a", "shmstore", 1.0))), "--chart", tmp_path / "picture.svg")
+    assert (done.returncode, "no case of this run has a peer" in done.stderr) == (2, True)
 
 
 def test_a_choice_of_cases_holds_for_every_bench_or_is_refused() -> None:
     """`--only` beside a bench that does not know it is an error, before anything is measured."""
-    told = bench("decode", "spark", "--only", "bulk")
-    assert (told.returncode, "--only would not hold for spark" in told.stderr) == (2, True)
+    done = bench("decode", "spark", "--only", "bulk")
+    assert (done.returncode, "--only would not hold for spark" in done.stderr) == (2, True)
 
 
 def test_growth_is_told_as_a_ratio_to_the_best_point() -> None:

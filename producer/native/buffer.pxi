@@ -209,7 +209,7 @@ cdef class TransactionBuffer:
         self.part = 0
 
     def reset(self):
-        """Forget everything that was not taken: the stream begins anew."""
+        """Forget everything that was not taken: the stream starts over."""
         self.payloads = self.payloads.without(self.payloads.buffer.size, self.most_bytes)
         self.slots = self.slots.without(self.slots.buffer.size, self.most_events * sizeof(Slot))
         self.units.size = 0

@@ -121,7 +121,7 @@ def _numbers(server: Server) -> None:
 
 
 def _create(server: Server, point: Point) -> None:
-    """Make the tables of a point anew."""
+    """Make the tables of a point again."""
     with server.connect(database="bench") as connection, connection.cursor() as cursor:
         for table in range(point.tables):
             cursor.execute(f"DROP TABLE IF EXISTS growth_{table}")

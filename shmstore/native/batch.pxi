@@ -94,7 +94,7 @@ cdef class Run:
 cdef class Payloads:
     """Views of one payload after the other.
 
-    As zip() does with its tuple, a view that nobody holds any more is moved on instead of made anew; of three in turn, because a
+    As zip() does with its tuple, a view that nobody holds any more is moved on instead of recreated; of three in turn, because a
     loop still holds the last one when it asks for the next, and because the one that it is given was moved on a call earlier:
     what was stored just now, 8 bytes here and there, a processor cannot give at once to who copies it in wider parts.
     """

@@ -33,12 +33,12 @@ class ReplayFilter:
         return f"{self.position.file}:{self.position.offset}" + (f" ({self.position.gtids})" if self.position.gtids else "")
 
     def first_after(self, segment: Segment) -> int:
-        """Return a sequence before which nothing in the store is new, as late as can be told now. Raises `PositionNotFound`."""
+        """Return a sequence before which nothing in the store is new, as late as is known now. Raises `PositionNotFound`."""
         oldest, put = slowest_ack(segment.views) + 1, segment.words[PUT]
         first: tuple[str, Gtids] | None = None
         for sequence in lookup.ack_points(segment, max(oldest - 1, segment.views.first), put) if self._gtids else ():
-            told = lookup.readable(segment, sequence) and not lookup.is_read(segment, sequence)
-            header = _header(Batch(segment, sequence, sequence, -1).raw) if told else None
+            known = lookup.readable(segment, sequence) and not lookup.is_read(segment, sequence)
+            header = _header(Batch(segment, sequence, sequence, -1).raw) if known else None
             if header and (gtids := parse(header.gtids)):
                 if covers(self._gtids, gtids):
                     return max(sequence + 1, oldest)

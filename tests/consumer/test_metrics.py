@@ -110,8 +110,8 @@ def test_nothing_to_tell() -> None:
 def test_the_figures_of_a_stream() -> None:
     """What a producer tells of its stream: link, lag, space, reconnects, snapshot; the purge only where it is known."""
     stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000)
-    told = stat("a")._replace(stream=stream, evictions=4, space_wanted=3)
-    found = {name: value for (name, _), value in samples(prometheus([told])).items()}
+    busy = stat("a")._replace(stream=stream, evictions=4, space_wanted=3)
+    found = {name: value for (name, _), value in samples(prometheus([busy])).items()}
     wanted = {
         "source_connected": 1,
         "source_heard_timestamp_seconds": 7,
@@ -129,7 +129,7 @@ def test_the_figures_of_a_stream() -> None:
     }
     assert {name: found[f"shmstore_{name}"] for name in wanted} == wanted
     assert "shmstore_source_purge_timestamp_seconds" not in found
-    (text,) = [line for line in prometheus([told]).splitlines() if line.startswith("shmstore_store_info")]
+    (text,) = [line for line in prometheus([busy]).splitlines() if line.startswith("shmstore_store_info")]
     assert text == 'shmstore_store_info{store="a",source="mysql://db1",batch_mode="MEMSIZE",lag="block"} 1'
     late = prometheus([stat("a")._replace(stream=stream._replace(purge_ms=9000))])
     assert samples(late)["shmstore_source_purge_timestamp_seconds", 'store="a"'] == 9

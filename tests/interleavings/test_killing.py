@@ -98,7 +98,7 @@ def test_a_half_put_event_is_caught(outcomes, monkeypatch, changes):
 
 
 def looking_away(memory: Memory) -> Any:
-    """The producer is killed while it takes space over, and somebody subscribes; the next producer counts the space anew."""
+    """The producer is killed while it takes space over, and somebody subscribes; the next producer counts the space again."""
     stage = Stage(memory, capacity=2, size=1)
     old, new, newcomer = owned(stage, "old"), stage.attach(), stage.attach()
     stage.put(b"0", b"1")

@@ -535,16 +535,16 @@ MIXED = (
 
 
 @pytest.mark.parametrize("columns", MIXED)
-@pytest.mark.parametrize("told", [True, False])
-def test_character_sets_stay_in_step_with_geometry(bench: Bench, columns: str, told: bool) -> None:
-    """MariaDB counts GEOMETRY among the columns with a character set, MySQL does not; told or guessed, each text is right."""
+@pytest.mark.parametrize("known", [True, False])
+def test_character_sets_stay_in_step_with_geometry(bench: Bench, columns: str, known: bool) -> None:
+    """MariaDB counts GEOMETRY among the columns with a character set, MySQL does not; known or guessed, each text is right."""
     run(bench.connection, "DROP TABLE IF EXISTS t", f"CREATE TABLE t ({columns})")
     bench.log.skip()
     names = [column.split()[0] for column in columns.split(", ")]
     values = {name: "'é'" if name in "abce" else "x'e9'" if name == "d" else "NULL" for name in names}
     run(bench.connection, f"INSERT INTO t ({', '.join(names)}) VALUES ({', '.join(values.values())})")
     bench.log.decoder = reference()
-    bench.log.decoder.mariadb = bench.server.flavor == "mariadb" if told else None
+    bench.log.decoder.mariadb = bench.server.flavor == "mariadb" if known else None
     (event,) = bench.log.seen()
     assert event.rows[0].after == tuple("é" if n in "abce" else b"\xe9" if n == "d" else None for n in names)
 

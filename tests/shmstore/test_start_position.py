@@ -131,7 +131,7 @@ def test_seek_makes_space(make) -> None:
 
 
 def test_seek_leads_back_to_the_ack_at_most(store) -> None:
-    """Where the place is acked the error says where to go on and how to begin anew, and nothing was moved; a vague one means the ack."""
+    """Where the place is acked the error says where to go on and how to start over, and nothing was moved; a vague one means the ack."""
     with store.subscribe("held") as held, store.subscribe("other"):
         held.ack(held.get(limit_events=5, timeout=0))
         held.get(limit_events=2, timeout=0)

@@ -83,7 +83,7 @@ def switch(plugin: str, data: bytes = b"") -> bytes:
     ids=["ed25519", "parsec", "gssapi", "dialog", "server"],
 )
 def test_a_plugin_that_is_missing_is_named(answer: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin that the account is made for is named, with what mends it, in one line that does not blame the password."""
+    """The plugin that the account is made for is named, with what fixes it, in one line that does not blame the password."""
     monkeypatch.setitem(sys.modules, "nacl", None)  # as where it is not installed
     with answering(answer) as port:
         settings = producer.Settings(store="unused", host="127.0.0.1", port=port, user="reader", password="right", tls="disabled")

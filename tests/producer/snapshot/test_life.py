@@ -1,4 +1,4 @@
-"""Snapshots that are cut short, asked for, refused: nothing is lost, nothing begins anew, and what cannot be done is said."""
+"""Snapshots that are cut short, asked for, refused: nothing is lost, nothing starts over, and what cannot be done is said."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def options(tmp_path: Path, database: str) -> dict[str, Any]:
 def test_tables_are_asked_for_while_streaming_goes_on(
     any_server: Server, database: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the tables that a request names are read, each request anew; one that names none is told so."""
+    """Only the tables that a request names are read, each request from its beginning; one that names none is told so."""
     for table in ("t", "other"):
         fill(any_server, database, 1000, table)
     with running(any_server, **options) as run:
@@ -239,8 +239,8 @@ class Kept:
         self.events += events
 
 
-def test_a_purged_start_is_mended_by_a_snapshot(any_server: Server, database: str, options: dict[str, Any]) -> None:
-    """on_purged = snapshot: what is there now is read anew, and a reader from before goes on without an error, in a store without a log."""
+def test_a_purged_start_is_repaired_by_a_snapshot(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """on_purged = snapshot: what is there now is read again, and a reader from before goes on without an error, in a store without a log."""
     options = {**options, "log": "off"}
     with start_server(any_server.flavor) as server:
         execute(server, "", f"CREATE DATABASE {database}")

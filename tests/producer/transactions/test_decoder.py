@@ -63,7 +63,7 @@ def start(decoder: EventDecoder, tail: Tail | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "wanted"),
     [
         (None, None),
         (0xFFFFFFFF & ~0x100004, None),
@@ -72,14 +72,14 @@ def start(decoder: EventDecoder, tail: Tail | None = None) -> None:
         (0x100004, "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"),
     ],
 )
-def test_a_ddl_says_its_mode(mode: int | None, told: str | None) -> None:
+def test_a_ddl_says_its_mode(mode: int | None, wanted: str | None) -> None:
     """Where a session's sql_mode changes how its text is read, the event says so; else there is no such property."""
     decoder, buffer = decoder_of()
     start(decoder)
     for event in (gtid(5, 150), query('RENAME TABLE "a" TO `b`', 350, mode=mode)):
         decoder.feed(event)
     (ddl,) = taken(buffer)
-    assert (ddl.props.get("sql_mode"), ddl.props["table"], ddl.props["to_table"]) == (told, "a", "d.b")
+    assert (ddl.props.get("sql_mode"), ddl.props["table"], ddl.props["to_table"]) == (wanted, "a", "d.b")
 
 
 def test_the_executed_set_advances_at_commit() -> None:

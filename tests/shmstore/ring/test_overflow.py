@@ -146,7 +146,7 @@ def as_user(name: str, user: int, group: int, sequence: int, size: int) -> int:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 @pytest.mark.parametrize("size", [1000, 3000])
 def test_an_orphan_of_another_member_blocks_nobody(name, size):
-    """What one member of a store's group wrote and did not publish, another writes anew, larger or smaller: it may not remove it."""
+    """What one member of a store's group wrote and did not publish, another writes again, larger or smaller: it may not remove it."""
     one, two, gid = 54322, 54323, 54321
     with EventStore.create(name, capacity=4, memory_unit=16, mode=0o660, group=gid, log=False) as store:
         os.chown(store.segment.fd, 54324, gid)  # of neither

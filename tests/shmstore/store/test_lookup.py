@@ -121,11 +121,11 @@ def test_find_after_the_ring_went_round(make):
         store.find(position(oldest - 2))
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_positions_survive_the_payload_of_an_oversized_event(make, told):
+@pytest.mark.parametrize("known", [True, False])
+def test_positions_survive_the_payload_of_an_oversized_event(make, known):
     """First and latest position are known, without GTIDs, also where the last event lay in a segment of its own and is acked."""
     store = make(capacity=8, memory_unit=64)
-    if told:
+    if known:
         store.claim(start=Position("binlog.000003", 4))
     reader = store.subscribe("a")
     large = [rows(0, note="x" * 2000), end(1, "u:1-9")._replace(sql="y" * 2000)]

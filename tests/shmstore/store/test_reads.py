@@ -45,7 +45,7 @@ def test_what_is_found_behind_a_place_begins_with_the_snapshot_put_there(make: t
 
 
 def test_a_reader_with_a_checkpoint_gets_the_snapshot_put_at_it(make: type[EventStore], name: str, tmp_path) -> None:
-    """In a store made anew, what it had acked is left out, and what a snapshot put at that place is not."""
+    """In a recreated store, what it had acked is left out, and what a snapshot put at that place is not."""
     file = CheckpointFile(tmp_path, name, "a")
     file.save(Checkpoint(Position("b.000001", 100, f"{UUID}:1-4"), 1, 10))
     store = make(capacity=64)

@@ -1,4 +1,4 @@
-"""A store made anew while checkpoints lie further on than where it begins: nothing acked is given again, nothing else is left out."""
+"""A store recreated while checkpoints lie further on than where it begins: nothing acked is given again, nothing else is left out."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_store_with_a_log_remembers_what_was_acked_of_one_without(name, tmp_pa
 
 
 @pytest.fixture
-def anew(make, name, tmp_path):
+def recreated(make, name, tmp_path):
     """Subscription "a" acked all of `acked` and was saved; the store went with a kill -9. Gives (a new store, the file)."""
 
     def lost(acked: list[Event], start: Position, **options):
@@ -122,10 +122,10 @@ def rest(reader, limit: int | None = None) -> list[Event]:
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 5])
 @pytest.mark.parametrize("when", ["before", "between", "after"])
-def test_events_acked_before_are_not_given_again(anew, when, limit):
+def test_events_acked_before_are_not_given_again(recreated, when, limit):
     """Whether the old events are put before the reader comes, or partly, or later: it gets the first new one first."""
     events = plain(0, 6)
-    store, file = anew(events[:12], position(-1))
+    store, file = recreated(events[:12], position(-1))
     store.claim(start=position(2))  # where another subscription's checkpoint stood
     have = {"before": 18, "between": 7, "after": 3}[when]
     store.put(events[3:have])
@@ -140,10 +140,10 @@ def test_events_acked_before_are_not_given_again(anew, when, limit):
     assert file.load()[1:3] == (store.epoch, store.newest)
 
 
-def test_what_is_left_out_holds_nobody_up(anew):
+def test_what_is_left_out_holds_nobody_up(recreated):
     """Old events are acked as they are passed over: the producer has space again, and the checkpoint stays where it is."""
     events = plain(0, 40)
-    store, file = anew(events, position(-1))
+    store, file = recreated(events, position(-1))
     store.claim(start=position(-1))
     reader = store.subscribe("a", checkpoint=file, checkpoint_interval=0)
     before = file.load()
@@ -156,10 +156,10 @@ def test_what_is_left_out_holds_nobody_up(anew):
     assert reader.get(timeout=5, min_events=3).events == plain(120, 1)
 
 
-def test_a_reader_killed_while_it_passes_over_goes_on_so(anew):
+def test_a_reader_killed_while_it_passes_over_goes_on_so(recreated):
     """A reader that dies after it passed over some of the old events is not given the others either."""
     events = plain(0, 6)
-    store, file = anew(events[:12], position(-1))
+    store, file = recreated(events[:12], position(-1))
     store.claim(start=position(2))
     store.put(events[3:6])
     pid = os.fork()
@@ -172,29 +172,29 @@ def test_a_reader_killed_while_it_passes_over_goes_on_so(anew):
     assert rest(store.subscribe("a", checkpoint=file)) == events[12:]
 
 
-def test_a_ddl_is_an_ack_point_too(anew):
+def test_a_ddl_is_an_ack_point_too(recreated):
     """A checkpoint at a DDL leaves the DDL out, isolated or not."""
     events = [*plain(0, 1), ddl(3), *plain(4, 1)]
-    store, file = anew(events[:4], position(-1), ddl_isolation=True)
+    store, file = recreated(events[:4], position(-1), ddl_isolation=True)
     store.claim(start=position(-1))
     reader = store.subscribe("a", checkpoint=file)
     store.put(events)
     assert rest(reader) == events[4:]
 
 
-def test_a_known_subscription_without_a_checkpoint_gets_everything(anew):
+def test_a_known_subscription_without_a_checkpoint_gets_everything(recreated):
     """Only what the checkpoint says is left out: another subscription sees every event."""
     events = plain(0, 4)
-    store, _ = anew(events, position(-1))
+    store, _ = recreated(events, position(-1))
     store.claim(start=position(-1))
     reader = store.subscribe("b")
     store.put(events)
     assert rest(reader) == events
 
 
-def test_raw_payloads_are_never_left_out(anew):
+def test_raw_payloads_are_never_left_out(recreated):
     """What has no position cannot have been acked."""
-    store, file = anew(plain(0, 2), position(-1))
+    store, file = recreated(plain(0, 2), position(-1))
     store.claim(start=position(-1))
     reader = store.subscribe("a", checkpoint=file)
     store.put([b"raw", b"bytes"])
@@ -202,9 +202,9 @@ def test_raw_payloads_are_never_left_out(anew):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_another_server_goes_by_gtid(anew, when):
+def test_another_server_goes_by_gtid(recreated, when):
     """After a failover files and offsets mean nothing: the transactions that the checkpoint has are left out, and no others."""
-    store, file = anew(stream("binlog.000050", [1, 2, 3, 4]), Position("binlog.000050", 4))
+    store, file = recreated(stream("binlog.000050", [1, 2, 3, 4]), Position("binlog.000050", 4))
     store.claim(start=Position("binlog.000050", 200, f"{UUID}:1-2"))  # the lowest checkpoint; the new server found it by GTID
     events = stream("mysql-bin.000003", [3, 4, 5, 6], before=2)
     if when == "before":
@@ -215,9 +215,9 @@ def test_another_server_goes_by_gtid(anew, when):
     assert rest(reader) == events[6:]
 
 
-def test_another_server_with_higher_files(anew):
+def test_another_server_with_higher_files(recreated):
     """The other way round, files that seem to be later are left out as well."""
-    store, file = anew(stream("binlog.000003", [1, 2, 3, 4]), Position("binlog.000003", 4))
+    store, file = recreated(stream("binlog.000003", [1, 2, 3, 4]), Position("binlog.000003", 4))
     store.claim(start=Position("binlog.000003", 200, f"{UUID}:1-2"))
     reader = store.subscribe("a", checkpoint=file)
     events = stream("binlog.000050", [3, 4, 5], before=2)
@@ -226,9 +226,9 @@ def test_another_server_with_higher_files(anew):
 
 
 @pytest.mark.parametrize("hold", [False, True])
-def test_another_order_of_the_same_transactions(anew, hold):
+def test_another_order_of_the_same_transactions(recreated, hold):
     """A replica that commits in another order: each transaction is given once, also while earlier batches are not acked."""
-    store, file = anew(stream("binlog.000050", [1, 2, 3, 5, 6]), Position("binlog.000050", 4))
+    store, file = recreated(stream("binlog.000050", [1, 2, 3, 5, 6]), Position("binlog.000050", 4))
     store.claim(start=Position("binlog.000050", 200, f"{UUID}:1-2"))
     reader = store.subscribe("a", checkpoint=file, checkpoint_interval=0)
     old = file.load()
@@ -251,9 +251,9 @@ def test_another_order_of_the_same_transactions(anew, hold):
     assert file.load()[1:3] == (store.epoch, store.newest)
 
 
-def test_a_gap_is_refused(anew):
+def test_a_gap_is_refused(recreated):
     """Where transactions between the checkpoint and the store's first are nowhere, subscribe says so, by GTID and by file."""
-    store, file = anew(stream("binlog.000050", [1, 2]), Position("binlog.000050", 4))
+    store, file = recreated(stream("binlog.000050", [1, 2]), Position("binlog.000050", 4))
     store.claim(start=Position("binlog.000050", 900))
     store.put(stream("binlog.000050", [9], before=8))
     with pytest.raises(PositionNotFound):

@@ -188,7 +188,7 @@ def test_killed_while_evicting(name, fast):
     assert lines(name, prepare, lambda store: store.put(b"5", timeout=5), verify) > 10
 
 
-def test_a_producer_without_space_mends_the_table(make, attach):
+def test_a_producer_without_space_repairs_the_table(make, attach):
     """What a killed subscriber left is undone by the producer itself, when nobody else comes."""
     store = make(capacity=4)
     reader = store.subscribe("a")

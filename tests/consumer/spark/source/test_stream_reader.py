@@ -96,7 +96,7 @@ def test_a_failed_batch_comes_again_the_same(make: Make, store: EventStore, binl
 
 
 def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, binlog: Binlog) -> None:
-    """After the store was removed and filled anew from an older position, the query goes on at its place: no gap, no repeat."""
+    """After the store was removed and recreated from an older position, the query goes on at its place: no gap, no repeat."""
     transactions = [binlog.insert(order_row(n)) for n in range(6)]
     with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[:4] for event in events])
