@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,17 +50,24 @@ class Disk(Protocol):
 
 
 class Folder:
-    """A real folder; nothing is synced."""
+    """A real folder; nothing is synced. Its files are closed when nobody has it any more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._open: set[int] = set()
+        weakref.finalize(self, _close_all, self._open)
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, name: str) -> int:
-        return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        return self._opened(name, os.O_CREAT | os.O_TRUNC)
 
     def open(self, name: str) -> int:
-        return os.open(self.path / name, os.O_RDWR)
+        return self._opened(name, 0)
+
+    def _opened(self, name: str, flags: int) -> int:
+        file = os.open(self.path / name, os.O_RDWR | flags)
+        self._open.add(file)
+        return file
 
     def write(self, file: int, offset: int, content: bytes) -> None:
         os.pwrite(file, content, offset)
@@ -75,6 +83,12 @@ class Folder:
     def sync_names(self) -> None: ...
 
     def close(self, file: int) -> None:
+        self._open.discard(file)
+        os.close(file)
+
+
+def _close_all(files: set[int]) -> None:
+    for file in files:
         os.close(file)
 
 

@@ -46,6 +46,7 @@ class Log:
         self.segment, self.views, self.words = segment, segment.views, segment.views.words
         self.writer: Any = writer_of(self.views)
         self.path, self.folder = folder, os.open(folder, os.O_RDONLY)
+        self.files: set[int] = {self.folder}
         self.appender: Appends = appender_of(self.views, self.folder, EPOCH, file_bytes, file_slots)
         self.payloads: list[bytes] = []
         self.slots: list[np.void] = []
@@ -59,11 +60,13 @@ class Log:
             os.open(self.path / f"{name}{ending}", os.O_CREAT | os.O_EXCL | os.O_RDWR)
             for ending in (format.EVENTS, format.SLOTS, format.BLOCKS)
         )
+        self.files |= {events, slots, blocks}
         return events, slots, blocks
 
     def opened(self, first: int) -> tuple[int, int, int]:
         name = format.set_name(first)
         events, slots, blocks = (os.open(self.path / f"{name}{kind}", os.O_RDWR) for kind in (".events", ".slots", ".blocks"))
+        self.files |= {events, slots, blocks}
         return events, slots, blocks
 
     def keep(self) -> None:
@@ -71,7 +74,9 @@ class Log:
         old = self.appender.retired()
         if old is not None:
             for fd in old[0]:
-                os.close(fd)
+                if fd in self.files:  # not those of a test's own
+                    self.files.remove(fd)
+                    os.close(fd)
             self.retired.append(old[1:])
         if not self.appender.prepared_set:
             self.appender.set_next(self.made(format.NEXT))
@@ -159,7 +164,8 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     yield make
     for log in logs:
         log.appender.stop()
-        os.close(log.folder)
+        for fd in log.files:
+            os.close(fd)
     for name, segment in segments_:
         segment.close()
         segments.unlink(name, path=None, force=True)
