@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
+import shutil
 import struct
 import time
 from contextlib import suppress
@@ -23,6 +25,7 @@ from shmstore.memory.create_options import Options
 from shmstore.memory.layout import BatchMode, StoreFlag
 
 FORMAT: Final = 1  # version of the home: of its files, and of the log's
+REMOVED: Final = ".removed-"
 SUSPENSION: Final = 0.05  # seconds between two tries for the lock
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
@@ -137,7 +140,7 @@ def note_start(home: str | os.PathLike[str], start: Position) -> None:
 def remove(home: str | os.PathLike[str], epoch: int | None = None) -> bool:
     """Remove the log of a home, of that `epoch` only where it is given; return whether there was one. Raises `StoreError`.
 
-    The identity goes last: what is killed in between is seen, and can be removed again.
+    It is renamed first: from then on nobody finds it, whole or half. What a removal that was killed left, the next one removes.
     """
     folder = log_folder(home)
     try:
@@ -147,16 +150,18 @@ def remove(home: str | os.PathLike[str], epoch: int | None = None) -> bool:
         if not folder.is_dir():
             return False
     try:
-        for entry in sorted(os.listdir(folder), key=lambda name: name == "store.json"):
-            os.unlink(folder / entry)
-        folder.rmdir()
+        with suppress(FileNotFoundError):
+            os.rename(folder, f"{folder}{REMOVED}{secrets.token_hex(4)}")
+        left = [each for each in Path(home).iterdir() if each.name.startswith(f"{folder.name}{REMOVED}")]
+        for each in left:
+            shutil.rmtree(each)
         with suppress(OSError):  # subscriptions, snapshots, a schema history may be there
             Path(home).rmdir()
     except FileNotFoundError:
         return False
     except OSError as error:
         raise refused(f"the log in {folder} cannot be removed", error, "remove it as the user whom it belongs to") from error
-    return True
+    return bool(left)
 
 
 class AppendLock:

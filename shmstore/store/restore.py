@@ -114,8 +114,13 @@ def attached(
         except StoreNotFound:
             if not restore:
                 raise missing from None
-            restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
-            found = segment.attach(name, path=path, read_only=read_only)
+            try:
+                restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
+                found = segment.attach(name, path=path, read_only=read_only)
+            except StoreError:
+                if homes.has_log(home):
+                    raise
+                raise missing from None  # it was removed, log and all, meanwhile
     if restore and found.path is not None and found.home and _of_an_earlier_boot(found):
         found = _replaced(found, read_only=read_only)
     return with_log(found)

@@ -172,6 +172,8 @@ class EventStore(StoreView):
         if homes.has_log(home):
             with homes.AppendLock.take(home, FLUSHING):  # a producer that has just learned that the store is gone
                 homes.remove(home)
+                with suppress(StoreNotFound):  # somebody put it together again meanwhile; from here on nobody can
+                    segment.unlink(name, path=path, force=True)
             found = True
             forget(name, state)
             with suppress(OSError):  # a schema history may be there

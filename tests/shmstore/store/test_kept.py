@@ -649,3 +649,33 @@ def test_a_store_of_the_last_version_is_refused_and_can_be_removed(name: str) ->
         EventStore.attach(name)
     EventStore.unlink(name)
     EventStore.create(name, capacity=16).close()
+
+
+def test_a_store_that_is_removed_stays_removed(name: str) -> None:
+    """Those who attach again and again meanwhile put nothing together again: neither memory nor home is left."""
+    over = threading.Event()
+    errors: list[BaseException] = []
+
+    def attach() -> None:
+        while not over.is_set():
+            try:
+                EventStore.attach(name).close()
+            except (StoreNotFound, StoreClosed):
+                pass
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=attach) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        with EventStore.create(name, capacity=16) as store:
+            store.put(b"x")
+        EventStore.unlink(name, log=True)
+        assert name not in EventStore.names()
+        assert not home_of(name).exists()
+    over.set()
+    for thread in threads:
+        thread.join(20)
+    assert errors == []
