@@ -317,7 +317,7 @@ def test_a_table_without_a_key_shows_how_far_it_is(any_server: Server, database:
     """Its rows are counted while it is read; a producer that goes on in the middle reads and counts from its beginning."""
     execute(any_server, database, "CREATE TABLE t (v INT)", f"INSERT INTO t VALUES {','.join(['(1)'] * 1000)}")
     execute(any_server, database, *["INSERT INTO t SELECT * FROM t"] * 6)
-    with running(any_server, **{**options, "capacity": 64}, snapshot="initial") as run:
+    with running(any_server, **{**options, "capacity": 64, "log": "off"}, snapshot="initial") as run:  # it is to be full
         store = run.settings.store
 
         def task() -> Any:
