@@ -19,6 +19,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -143,10 +144,12 @@ class Keeper:
             self._drop()
             raise
         self._note()
-        for name, run in (("log-append", _appending), ("log-keep", _keeping)):
-            thread = threading.Thread(
-                target=run, args=(weakref.ref(self), self._stopping, self._condition), name=name, daemon=True
-            )
+        this = weakref.ref(self)
+        for name, run, rest in (
+            ("log-append", _appending, self._stopping.wait),
+            ("log-keep", _keeping, self._condition.wait),
+        ):
+            thread = threading.Thread(target=run, args=(this, self._stopping, rest), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -155,12 +158,7 @@ class Keeper:
     def close(self, timeout: float) -> None:
         """Append and sync what is left, for `timeout` seconds at most, and end. Idempotent."""
         if self._threads and not self._stopping.is_set():
-            until = time.monotonic() + timeout
-            while (self._words[LOGGED] < self._words[PUT] or self._words[SYNCED] < self._words[PUT]) and time.monotonic() < until:
-                self._words[SYNC_WANTED] = max(self._words[SYNC_WANTED], self._words[PUT])
-                self._awake.notify()
-                self._condition.notify()
-                time.sleep(0.001)
+            self._put_all_on_disk(timeout, self._condition.notify)
             if self._words[SYNCED] < self._words[PUT]:
                 _log.warning(
                     "the log of store %r has events up to %d on disk, not up to %d: those are in shared memory alone until a producer comes",
@@ -172,6 +170,15 @@ class Keeper:
                 thread.join(PATIENCE)
         self._drop()
         self._threads = []
+
+    def _put_all_on_disk(self, timeout: float, sync: Callable[[], object]) -> None:
+        """Have what was put appended, and on disk: `sync` lets the keeping thread look, or is what that one does itself."""
+        words, until = self._words, time.monotonic() + timeout
+        while words[SYNCED] < words[PUT] and time.monotonic() < until:  # nothing is synced that is not appended
+            words[SYNC_WANTED] = max(words[SYNC_WANTED], words[PUT])
+            self._awake.notify()
+            sync()
+            time.sleep(0.001)
 
     def _end(self) -> None:
         self._stopping.set()
@@ -186,12 +193,7 @@ class Keeper:
     def finish(self) -> None:
         """End, from within the keeping thread. What was put before the memory was taken away is appended and on disk then."""
         if self._words[header_word("state")] == StoreState.UNLINKED:
-            until = time.monotonic() + PATIENCE
-            while self._words[SYNCED] < self._words[PUT] and time.monotonic() < until:
-                self._words[SYNC_WANTED] = max(self._words[SYNC_WANTED], self._words[PUT])
-                self._awake.notify()
-                self.keep()
-                time.sleep(0.001)
+            self._put_all_on_disk(PATIENCE, self.keep)
         self._end()
         self._threads[0].join(PATIENCE)
         self._drop()
@@ -378,14 +380,11 @@ class Keeper:
         spared = self._newest(sets)
         while used + self._file_bytes > self._size and len(sets) > spared:
             oldest = sets.pop(0)
-            patience = (
-                self._segment.evict_after - (time.monotonic() - self._bound_since)
-                if self._bound_since
-                else self._segment.evict_after
-            )
-            evicted = self._subscriptions.let_go(oldest.last, evict=evicts and (patience <= 0))
+            now = time.monotonic()
+            since = self._bound_since or now
+            evicted = self._subscriptions.let_go(oldest.last, evict=evicts and now - since >= self._segment.evict_after)
             if evicted is None:
-                self._bound_since = self._bound_since or time.monotonic()
+                self._bound_since = since
                 self._words[LOG_ERROR] = AT_BOUND
                 return False
             remove_sets(self._folder, [oldest.first])
@@ -460,24 +459,18 @@ def _written(path: Path) -> float:
 # The threads hold no keeper while they wait: one that nobody holds any more ends them.
 
 
-def _appending(keeper: weakref.ref[Keeper], stopping: threading.Event, condition: Condition) -> None:
-    while not stopping.is_set():
-        this = keeper()
-        if this is None:
-            return
+def _appending(keeper: weakref.ref[Keeper], stopping: threading.Event, rest: Callable[[float], object]) -> None:
+    while not stopping.is_set() and (this := keeper()) is not None:
         seconds = this.append()
         del this
-        stopping.wait(seconds)
+        rest(seconds)
 
 
-def _keeping(keeper: weakref.ref[Keeper], stopping: threading.Event, condition: Condition) -> None:
-    while not stopping.is_set():
-        this = keeper()
-        if this is None:
-            return
+def _keeping(keeper: weakref.ref[Keeper], stopping: threading.Event, rest: Callable[[float], object]) -> None:
+    while not stopping.is_set() and (this := keeper()) is not None:
         if not this.is_wanted():
             this.finish()
             return
         seconds = this.keep()
         del this
-        condition.wait(seconds)
+        rest(seconds)

@@ -131,9 +131,9 @@ def first_behind(segment: Segment, start: Start, ack: int, name: str) -> int:
     start = parse_start(start) if isinstance(start, str) else start
     if isinstance(start, Position) and _stands_at(segment, ack, start):
         return ack + 1
-    sequence = start if isinstance(start, int) and start <= ack and not has_log(segment) else first_wanted(segment, start)
     if has_log(segment):
-        return sequence
+        return first_wanted(segment, start)
+    sequence = start if isinstance(start, int) and start <= ack else first_wanted(segment, start)
     if sequence > ack or isinstance(start, str | datetime):
         return max(sequence, ack + 1)
     raise PositionNotFound(

@@ -146,12 +146,9 @@ class SubscriptionTable:
         with self.locked():
             if sequence + 1 < words[LOG_FIRST]:
                 raise self._too_old(sequence + 1, words[LOG_FIRST])
-            if sequence < words[ACK_OF[entry]]:  # ack <= get throughout
-                words[ACK_OF[entry]] = sequence
-                words[GET_OF[entry]] = sequence
-            else:
-                words[GET_OF[entry]] = sequence
-                words[ACK_OF[entry]] = sequence
+            back = sequence < words[ACK_OF[entry]]
+            for cursor in (ACK_OF, GET_OF) if back else (GET_OF, ACK_OF):  # ack <= get throughout
+                words[cursor[entry]] = sequence
 
     def move(self, name: str, start: Start) -> int:
         """Let the subscription `name`, which nobody reads, stand before `start`, in a store with a log; return the sequence that it has
