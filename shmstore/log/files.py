@@ -29,6 +29,7 @@ from shmstore.memory.ordering import COMPILED, hot
 
 MAPPED_SETS: Final = 4  # at a time
 _WINDOW: Final = 4 << 20  # bytes behind a reader that may stay in its memory
+_AHEAD: Final = 2 << 20  # bytes checked at once before a compiled reader, so that a cache still has them when they are read
 _UNKNOWN, _SOUND, _DAMAGED = 0, 1, 2  # what is known of a block
 _DDL: Final = int(SlotFlag.DDL)
 
@@ -296,16 +297,30 @@ class LogSet:
         )
         return Damage(first, last, error)
 
+    def ahead(self, last: int) -> int:
+        """Return the last event of the blocks that begin within _AHEAD of the one that has event `last`; `last` where blocks are damaged."""
+        if self._spans is not None:
+            return last
+        blocks = self._blocks
+        i = bisect_right(blocks["first"], last) - 1
+        behind = bisect_right(blocks["at"], int(blocks["at"][i]) + _AHEAD, i + 1)
+        return _behind(blocks[i:behind]) - 1
+
+    def window(self, first: int, last: int) -> Any:
+        """Events from `first` to `last`, which are sound, for the compiled get."""
+        self.pass_over(first, int(self._records["at"][first - self.first]), last)
+        return hot.LogWindow(self._events, self._record_bytes, self.first, first, last)
+
     def pass_over(self, first: int, start: int, last: int) -> None:
         """Note that events `first` to `last`, from byte `start` on, are read now; let go of the memory of what was read before, in order.
 
         It is mapped all the same: whoever looks at it again, as at a batch that is still held, gets it from the page cache.
         """
         passed_first, passed_start, read = self._passed
-        if first != read:
+        if not passed_first <= first <= read:
             self._passed = first, start, last + 1
         elif start - passed_start + (first - passed_first) * RECORD.itemsize < _WINDOW:
-            self._passed = passed_first, passed_start, last + 1
+            self._passed = passed_first, passed_start, max(read, last + 1)
         else:
             _let_go(self._events, passed_start, start)
             _let_go(self._slots, *(log_format.slots_size(each - self.first) for each in (passed_first, first)))
@@ -541,6 +556,13 @@ class LogFiles:
                 last = first + max(1, int(ddl[0])) - 1
         self._extent = first, last, found
         return last
+
+    def window(self, first: int, last: int) -> Any:
+        """What `Takes.look_through` takes: events from `first` to `last`, which `extent` found sound, and more where what follows is, too."""
+        found, last = self._verified(first, last)
+        with suppress(StoreCorrupt):  # the next one says it
+            last = max(last, found.verify(first, min(found.ahead(last), self.logged())))
+        return found.window(first, last)
 
     def record_at(self, sequence: int) -> np.void:
         """Return a copy of the RECORD of one event. Raises as `read` does."""

@@ -167,32 +167,42 @@ def remove(home: str | os.PathLike[str], epoch: int | None = None) -> bool:
 class AppendLock:
     """The right to change a log's files: of one process on the host, until it closes it or dies."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd, self._path = fd, path
+
+    @property
+    def current(self) -> bool:
+        """False where the log was removed since, so that this says nothing about another that may be in its place."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+        except OSError:
+            return False
 
     @classmethod
     def take(cls, home: str | os.PathLike[str], timeout: float) -> Self:
         """Take it, waiting `timeout` seconds for another to go. Raises `ProducerInUse`, and `StoreError` where the disk refuses."""
         path = log_folder(home) / "lock"
         until = time.monotonic() + timeout
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise refused(f"the log in {path.parent} cannot be written", error, "let this user write there") from error
-        try:
-            while True:
-                try:
-                    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-                    return cls(fd)
-                except (BlockingIOError, PermissionError):
-                    if time.monotonic() >= until:
-                        raise ProducerInUse(
-                            f"another process appends to the log in {path.parent} (`fuser {path}` shows which): stop it first"
-                        ) from None
-                    time.sleep(SUSPENSION)
-        except BaseException:
-            os.close(fd)
-            raise
+        while True:
+            try:
+                lock = cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
+            except OSError as error:
+                raise refused(f"the log in {path.parent} cannot be written", error, "let this user write there") from error
+            try:
+                fcntl.fcntl(lock._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+                if lock.current:
+                    return lock
+            except (BlockingIOError, PermissionError):
+                if time.monotonic() >= until:
+                    lock.release()
+                    raise ProducerInUse(
+                        f"another process appends to the log in {path.parent} (`fuser {path}` shows which): stop it first"
+                    ) from None
+                time.sleep(SUSPENSION)
+            except BaseException:
+                lock.release()
+                raise
+            lock.release()  # of a log that was removed meanwhile, or it is time to look whether it was
 
     def release(self) -> None:
         """Give it back. Idempotent."""

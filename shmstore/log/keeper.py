@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -72,9 +72,13 @@ class Files(NamedTuple):
 
 
 class Keeper:
-    """Appends to the log of one store, from `start` to `close`. Make it while owning the producer role, or none at all."""
+    """Appends to the log of one store, from `start` to `close`. Make it while owning the producer role, or none at all.
 
-    def __init__(self, segment: Segment, subscriptions: Subscriptions) -> None:
+    `putting` is held by a put that has seen that the store is there and has not moved the cursor yet.
+    """
+
+    def __init__(self, segment: Segment, subscriptions: Subscriptions, putting: AbstractContextManager[object]) -> None:
+        self._putting = putting
         self._segment, self._subscriptions = segment, subscriptions
         self._words = segment.words
         self._folder = log_folder(segment.home)
@@ -193,6 +197,8 @@ class Keeper:
     def finish(self) -> None:
         """End, from within the keeping thread. What was put before the memory was taken away is appended and on disk then."""
         if self._words[header_word("state")] == StoreState.UNLINKED:
+            with self._putting:
+                pass  # who comes after sees the state; who had come before has put
             self._put_all_on_disk(PATIENCE, self.keep)
         self._end()
         self._threads[0].join(PATIENCE)

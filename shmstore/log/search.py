@@ -34,17 +34,16 @@ Test = Callable[[NDArray[np.void]], NDArray[np.bool_]]  # of slots
 
 
 def ack_point_until(files: LogFiles, sequence: int) -> int | None:
-    """Return the last ack point at or before `sequence`; None where there is none, or damage hides it.
-
-    An event that is none of the producer's (no entry, no type) is an ack point of its own.
-    """
+    """Return the last ack point at or before `sequence`; None where there is none, or damage or raw bytes hide it."""
     try:
-        return _last_where(files, sequence, _ends_something, over_damage=False)[0]
+        found, _ = _last_where(files, sequence, ends_unit, over_damage=False)
+        return found if found is not None and _is_ack_point(files.record_at(found)["slot"]) else None
     except PositionNotFound:
         return None  # what there was is not kept any more
 
 
-def _ends_something(slots: NDArray[np.void]) -> NDArray[np.bool_]:
+def ends_unit(slots: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which events are ack points, or bytes that no producer of ours put (no entry, no type): these are in no transaction."""
     ends: NDArray[np.bool_] = ((slots["flags"] & _ACK_POINT) != 0) | ((slots["entry"] == 0) & (slots["type"] == 0))
     return ends
 
@@ -102,7 +101,7 @@ def first_at_time(files: LogFiles, moment_ms: int) -> int:
         if len(later):
             if not later[0] and lost is not None:
                 return lost
-            point, start = _last_where(files, first + int(later[0]) - 1, _ends_something, over_damage=False)
+            point, start = _last_where(files, first + int(later[0]) - 1, ends_unit, over_damage=False)
             return start if point is None else point + 1
         lost = None
     return logged + 1 if lost is None else lost

@@ -40,29 +40,6 @@ cdef extern from *:
     int name_set(int folder, const char* ending, int64_t first) noexcept nogil
     const int ECANCELED
 
-cdef packed struct LogRecord:
-    Slot slot
-    int64_t end, rows, at
-
-cdef packed struct LogBlock:
-    int64_t first, count, at, size, appended_ms
-    uint32_t events_check, slots_check
-    uint8_t reserved[12]
-    uint32_t check
-
-cdef packed struct LogHeader:
-    uint8_t magic[8]
-    int64_t version, epoch, first, end, rows, created_ms
-    uint32_t check, reserved
-
-if (
-    [RECORD.itemsize, BLOCK.itemsize, HEADER.itemsize] != [sizeof(LogRecord), sizeof(LogBlock), sizeof(LogHeader)]
-    or [RECORD.fields[field][1] for field in ("end", "rows", "at")] != [40, 48, 56]
-    or [BLOCK.fields[field][1] for field in BLOCK.names] != [0, 8, 16, 24, 32, 40, 44, 48, 60]
-    or [HEADER.fields[field][1] for field in HEADER.names] != [0, 8, 16, 24, 32, 40, 48, 56, 60]
-):
-    raise ImportError("the log's format is not what this was compiled for")
-
 cdef int64_t KEEPER = header_word("keeper"), FREED = header_word("freed"), SYNC_WANTED = header_word("sync_wanted")
 cdef int64_t LOG_VERSION = VERSION, MOST_BYTES = GROUP_BYTES, OVERSIZED_BIT = SlotFlag.OVERSIZED
 cdef bytes LOG_MAGIC = MAGIC

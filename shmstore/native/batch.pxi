@@ -6,8 +6,9 @@ cdef class Run:
     cdef readonly object _segment
     cdef readonly int64_t first, last, generation
     cdef public object _raw
-    cdef public object _ends  # int64 array, where each payload ends in `_raw`; None: as the ring says
+    cdef object own_ends
     cdef Mapped mapped  # None: everything goes the long way
+    cdef LogWindow window  # None: the ring had the events when they were got, or they go the long way
 
     def __init__(self, segment, first, last, generation):
         self._segment, self.mapped = segment, segment.views.native
@@ -22,10 +23,23 @@ cdef class Run:
         return self.last
 
     @property
+    def _ends(self):
+        """Where each payload ends in `_raw`, an array of int64; None: as the ring says."""
+        if self.own_ends is None and self.window is not None:
+            self.own_ends = self.window.ends(self.first, self.last)
+        return self.own_ends
+
+    @_ends.setter
+    def _ends(self, ends):
+        self.own_ends = ends
+
+    @property
     def raw(self):
         """All payloads back to back, without a copy."""
         cdef Mapped at = self.mapped
         cdef int64_t start, end
+        if self._raw is None and self.window is not None:
+            self._raw = self.window.payloads(self.first, self.last)
         if self._raw is None:
             if at is None or look(at.words + OVERSIZED) >= self.first:
                 self._raw = self._whole()
@@ -63,7 +77,7 @@ cdef class Run:
         settle(False)  # a full fence: the copy, before the look at the floor, which the producer moves before it writes over anything
         if look(at.words + FLOOR) >= self.first:
             return False
-        self._raw, self._ends = PyMemoryView_FromObject(raw), own
+        self._raw, self.own_ends = PyMemoryView_FromObject(raw), own
         return True
 
     def payloads(self):
@@ -75,8 +89,9 @@ cdef class Run:
             return self._each()
         payloads = Payloads.__new__(Payloads)
         payloads.run, payloads.raw, payloads.left = self, raw, count
-        if self._ends is not None:
-            PyObject_GetBuffer(self._ends, &payloads.relative, PyBUF_SIMPLE)
+        ends = self._ends
+        if ends is not None:
+            PyObject_GetBuffer(ends, &payloads.relative, PyBUF_SIMPLE)
             payloads.held = True
             if payloads.relative.len != count * 8:
                 return self._each()

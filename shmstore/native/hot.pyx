@@ -219,6 +219,7 @@ def fence():
 
 
 include "puts.pxi"
+include "log_window.pxi"
 include "takes.pxi"
 include "batch.pxi"
 include "crc32.pxi"

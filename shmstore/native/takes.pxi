@@ -14,6 +14,7 @@ cdef class Takes:
     cdef int64_t short, looks  # ns: after a sleep shorter than that, how long to look before the next
     cdef bint hurried  # the last sleep was that short
     cdef object segment, batch
+    cdef LogWindow window  # of the log, in a store that has one: what may be taken where the ring has moved on
 
     def __cinit__(self, views, int entry, *, ddl_isolation):
         self.mapped = views.native
@@ -38,16 +39,23 @@ cdef class Takes:
         """Move get over up to `limit_events` (None: all) and return the batch; None where it must go the long way."""
         cdef Mapped at = self.mapped
         cdef int64_t last = self._seen, get = self.get, limit
+        cdef LogWindow window = self.window
         cdef Run run
         if not self.gets_now:
             return None
-        if last <= get:
-            self.look_at_put()
-            last = self._seen
-            if last <= get:
+        if at.logged and get < look(at.words + FLOOR):  # what was seen has left the ring
+            if window is None or limit_events is None or not window.first - 1 <= get < window.last:
                 return None
-        if at.logged and (get < look(at.words + FLOOR) or last - get > at.capacity):
-            return None  # what was seen has left the ring since, or Python saw it in the log
+            last = window.last  # where it ends within the limit, the Python goes on behind it
+        else:
+            window = self.window = None
+            if last <= get:
+                self.look_at_put()
+                last = self._seen
+                if last <= get:
+                    return None
+            if at.logged and last - get > at.capacity:
+                return None  # Python saw it in the log
         if limit_events is not None:
             try:
                 limit = limit_events
@@ -57,12 +65,18 @@ cdef class Takes:
                 return None
             if last - get > limit:
                 last = get + limit
+            elif window is not None and last - get < limit:
+                return None
         run = <Run>new_object(self.batch, nothing)
-        run._segment, run.mapped, run.generation = self.segment, at, self.generation
+        run._segment, run.mapped, run.generation, run.window = self.segment, at, self.generation, window
         run.first, run.last = get + 1, last
         publish(at.words + self.get_word, last)
         self.get = last
         return run
+
+    def look_through(self, LogWindow window not None):
+        """Take from `window` what follows, while the ring has that no longer."""
+        self.window = window
 
     cdef int64_t look_at_put(self) noexcept:
         """The put cursor; what is behind it may be taken, but where it is out of bounds: then the long way must say so."""

@@ -42,6 +42,9 @@ class KeptReader(Reader):
             self.rollback_to(get)
         last = self._segment.log.extent(get + 1, limit_events, limit_bytes, ddl_alone=self._ddl_isolation)
         self._words[self._get] = self.get = last
+        core: Any = self
+        if self._views.native is not None and core.gets_now:  # the compiled get goes on from here without a look at the files
+            core.look_through(self._segment.log.window(get + 1, last))
         return get + 1, last
 
 

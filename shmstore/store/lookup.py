@@ -359,7 +359,7 @@ def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
 
 
 def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
-    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach, or the log."""
+    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach, or the log, or up to raw bytes."""
     views, put = segment.views, segment.words[PUT]
     if not has_log(segment):
         points = ack_points(segment, max(views.first, put - views.slot_count + 2), sequence)
@@ -369,9 +369,9 @@ def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
         known, slots = _slots(segment, max(oldest, behind - most), behind - 1)
         if known >= behind:
             break  # it has left the ring
-        found = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+        found = np.flatnonzero(search.ends_unit(slots))
         if len(found):
-            return known + int(found[-1])
+            return known + int(found[-1]) if slots["flags"][found[-1]] & int(SlotFlag.ACK_POINT) else None
         if known > behind - most:
             behind = known
             break

@@ -193,47 +193,56 @@ def restored(name: str, home: str, *, path: str | None = None) -> Segment:
 
     Raises `StoreNotFound` where no store lives in that home, `StoreExists`, and `StoreError` where the log cannot be read.
     """
-    identity = homes.read(home)
-    folder = homes.log_folder(home)
     until = time.monotonic() + PATIENCE
     while True:
         try:
+            homes.read(home)  # there is one, which can be read
             lock = homes.AppendLock.take(home, 0.0)
-            break
         except ProducerInUse:  # who has it may have put the store together meanwhile, and append to it for good
             with suppress(StoreNotFound):
                 return segment.attach(name, path=path)
             if time.monotonic() >= until:
                 raise
             time.sleep(homes.SUSPENSION)
-    with lock:
-        with suppress(StoreNotFound):
-            return segment.attach(name, path=path)
-        tail = recover(folder, identity.epoch, identity.options.first)
-        report_cut(name, tail)
-        files = LogFiles(folder, identity.epoch, lambda: tail.last)
-        options = identity.options._replace(home=home)
-        events = recent(files, tail, options.capacity, options.limit)
-        oldest = min(files.oldest, tail.last + 1)
+            continue
+        with lock:
+            try:
+                return _restored(name, home, path)
+            except StoreError:
+                if lock.current or time.monotonic() >= until:
+                    raise  # else it was removed under our hands, and there may be another in its place
 
-        def fill(fd: int, sizes: layout.Sizes) -> None:
-            _fill_rings(fd, sizes, events, tail.last)
-            header = np.frombuffer(os.pread(fd, layout.HEADER.itemsize, 0), layout.HEADER).copy()
-            header["put"], header["floor"], header["oversized"] = tail.last, events.floor, options.first - 1
-            header["log_first"], header["synced"], header["sync_wanted"] = oldest, tail.last, tail.last
-            header["created_ms"] = identity.created_ms
-            header["start_file"], header["start_offset"] = identity.start_file.encode(), identity.start_offset
-            table = np.zeros(layout.SUBSCRIPTIONS, layout.SUBSCRIPTION)
-            table["wanted"] = DISARMED
-            table["get"] = table["ack"] = tail.last
-            table["state"][0] = SubscriptionState.ACTIVE
-            header["entries"] = _fill_table(table, home, identity.epoch, oldest, tail.last)
-            os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
 
-        group = identity.gid if identity.mode != 0o600 else None
-        made = segment.create(name, options, path=path, mode=identity.mode, group=group, epoch=identity.epoch, fill=fill)
-        _log.info("store %r is put together again from %s: events %d to %d", name, home, oldest, tail.last)
-        return made
+def _restored(name: str, home: str, path: str | None) -> Segment:
+    """As `restored`, under the log's lock."""
+    with suppress(StoreNotFound):
+        return segment.attach(name, path=path)
+    identity, folder = homes.read(home), homes.log_folder(home)
+    tail = recover(folder, identity.epoch, identity.options.first)
+    report_cut(name, tail)
+    files = LogFiles(folder, identity.epoch, lambda: tail.last)
+    options = identity.options._replace(home=home)
+    events = recent(files, tail, options.capacity, options.limit)
+    oldest = min(files.oldest, tail.last + 1)
+
+    def fill(fd: int, sizes: layout.Sizes) -> None:
+        _fill_rings(fd, sizes, events, tail.last)
+        header = np.frombuffer(os.pread(fd, layout.HEADER.itemsize, 0), layout.HEADER).copy()
+        header["put"], header["floor"], header["oversized"] = tail.last, events.floor, options.first - 1
+        header["log_first"], header["synced"], header["sync_wanted"] = oldest, tail.last, tail.last
+        header["created_ms"] = identity.created_ms
+        header["start_file"], header["start_offset"] = identity.start_file.encode(), identity.start_offset
+        table = np.zeros(layout.SUBSCRIPTIONS, layout.SUBSCRIPTION)
+        table["wanted"] = DISARMED
+        table["get"] = table["ack"] = tail.last
+        table["state"][0] = SubscriptionState.ACTIVE
+        header["entries"] = _fill_table(table, home, identity.epoch, oldest, tail.last)
+        os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
+
+    group = identity.gid if identity.mode != 0o600 else None
+    made = segment.create(name, options, path=path, mode=identity.mode, group=group, epoch=identity.epoch, fill=fill)
+    _log.info("store %r is put together again from %s: events %d to %d", name, home, oldest, tail.last)
+    return made
 
 
 def _fill_rings(fd: int, sizes: layout.Sizes, events: Recent, last: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -72,6 +73,9 @@ class EventStore(StoreView):
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
         self._keeper: Keeper | None = None  # of the producer of a store with a log
+        # Held from the look whether the store is there until the cursor is moved: the keeper of a store that was taken away does not end
+        # between the two. The compiled puts need none, as they do both without giving the interpreter lock away.
+        self._putting = threading.RLock()
         self._linked_at = 0.0
         _open_stores.add(self)
 
@@ -254,7 +258,7 @@ class EventStore(StoreView):
 
     def _open_log(self) -> None:
         """Append to the log from here on, in threads of this process. Raises `StoreError` where it cannot be written."""
-        keeper = Keeper(self.segment, self._table)
+        keeper = Keeper(self.segment, self._table, self._putting)
         try:
             keeper.check()
             catch_up(self._views, keeper.files, keeper.tail)
@@ -279,22 +283,23 @@ class EventStore(StoreView):
         if self._put_now is not None and (sequence := self._put_now(events)) != -1:  # else the long way
             return sequence
         writer = self._writer
-        if self._words[STATE] != LIVE:
-            raise self._removed()
-        try:
-            if type(events) is bytes:
-                done = not self._checksum and writer.put_one(events)
-            else:
-                done = type(events) is list and 0 < len(events) <= self._views.capacity and type(events[0]) is bytes
-                done = done and not self._checksum and writer.put_many(events)  # type: ignore[arg-type]
-            if not done:
-                encoded, payloads = listed(events)
-                if encoded:
-                    return self.put_encoded(*codec.encode_batch(encoded), timeout=timeout)
-                return self.put_encoded(b"".join(payloads), plain_slots(payloads), timeout=timeout)
-        except BaseException:
-            self._resync()
-            raise
+        with self._putting:
+            if self._words[STATE] != LIVE:
+                raise self._removed()
+            try:
+                if type(events) is bytes:
+                    done = not self._checksum and writer.put_one(events)
+                else:
+                    done = type(events) is list and 0 < len(events) <= self._views.capacity and type(events[0]) is bytes
+                    done = done and not self._checksum and writer.put_many(events)  # type: ignore[arg-type]
+                if not done:
+                    encoded, payloads = listed(events)
+                    if encoded:
+                        return self.put_encoded(*codec.encode_batch(encoded), timeout=timeout)
+                    return self.put_encoded(b"".join(payloads), plain_slots(payloads), timeout=timeout)
+            except BaseException:
+                self._resync()
+                raise
         return self._published() if self._words[ARMED] or not ASYMMETRIC else writer.put
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
@@ -308,25 +313,26 @@ class EventStore(StoreView):
         if n == 0:
             return self._words[PUT]
         writer = self._writer
-        if self._words[STATE] != LIVE:
-            raise self._removed()
-        slots, sizes, total, oversized = admit(self.segment, blob, slots, writer.put)
-        if self._checksum:
-            slots = with_checks(blob, slots, writer.put + 1)
-        try:
-            if oversized:
-                self._backpressure.wait(writer, n, total, Deadline(timeout))
-                overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
-                overflow.write(self.segment, writer.put + 1, blob)
-                lookup.note_oversized(self.segment, blob)
-                writer.announce_oversized()
-                writer.put_encoded(b"", slots, sizes)
-            elif not writer.put_encoded(blob, slots, sizes):
-                self._backpressure.wait(writer, n, total, Deadline(timeout))
-                writer.put_encoded(blob, slots, sizes)
-        except BaseException:
-            self._resync()
-            raise
+        with self._putting:
+            if self._words[STATE] != LIVE:
+                raise self._removed()
+            slots, sizes, total, oversized = admit(self.segment, blob, slots, writer.put)
+            if self._checksum:
+                slots = with_checks(blob, slots, writer.put + 1)
+            try:
+                if oversized:
+                    self._backpressure.wait(writer, n, total, Deadline(timeout))
+                    overflow.remove_orphans(self.segment)  # of readers that were evicted, or had no right to remove them
+                    overflow.write(self.segment, writer.put + 1, blob)
+                    lookup.note_oversized(self.segment, blob)
+                    writer.announce_oversized()
+                    writer.put_encoded(b"", slots, sizes)
+                elif not writer.put_encoded(blob, slots, sizes):
+                    self._backpressure.wait(writer, n, total, Deadline(timeout))
+                    writer.put_encoded(blob, slots, sizes)
+            except BaseException:
+                self._resync()
+                raise
         return self._published()
 
     def _published(self) -> int:
@@ -423,7 +429,7 @@ class EventStore(StoreView):
         if not self.segment.home:
             raise StoreError(f"store {self.name!r} has no log: what was acked is gone, so nobody can go back")
         acked = self._table.move(name, start)
-        self._durable(name).save(Checkpoint(NOWHERE, self.epoch, acked))
+        self._durable(name).save(Checkpoint(NOWHERE, self.epoch, min(acked, self.sync(acked))))
         return acked
 
     def trim(self, before: Start) -> Trimmed:
@@ -478,7 +484,7 @@ class EventStore(StoreView):
     def _flush(self) -> None:
         """Put what a dead producer left in the ring into the log, if nobody else does."""
         with suppress(StoreError):  # somebody appends after all, or nobody can: then it is not on disk
-            keeper = Keeper(self.segment, self._table)
+            keeper = Keeper(self.segment, self._table, self._putting)
             try:
                 keeper.check()
                 keeper.start()

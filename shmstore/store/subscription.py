@@ -523,7 +523,9 @@ class Subscription:
             self._go_to(saved)
 
     def _write_durable(self, sequence: int) -> None:
+        """Write down the durable ack, which is on disk: what is put again after a crash would have the sequences behind that."""
         assert self._checkpoint is not None
+        sequence = min(sequence, self.store.sync(sequence, CLOSING))
         self._refused = True
         # The position of an earlier life, without a log, stays until that has come again: the next owner is not given it either.
         position = NOWHERE if self._passed is None else self._passed.position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pytest
@@ -334,13 +335,14 @@ def test_a_producer_hears_that_its_store_was_removed(outcomes, monkeypatch):
     assert outcomes(unlinking(monkeypatch)) == {("closed", 0)}
 
 
-ASKED = "        if self._words[STATE] != LIVE:\n            raise self._removed()\n"
+LATE = "        if self._words[STATE] != LIVE:\n            raise self._removed()\n"
+ASKED = textwrap.indent(LATE, "    ")
 DONE = "        return self._published() if"
 
 
 @mutants(
     ("never asked", (shmstore.EventStore, "put", ASKED, "")),
-    ("asked too late", (shmstore.EventStore, "put", ASKED, ""), (shmstore.EventStore, "put", DONE, ASKED + DONE)),
+    ("asked too late", (shmstore.EventStore, "put", ASKED, ""), (shmstore.EventStore, "put", DONE, LATE + DONE)),
 )
 def test_a_removal_that_goes_unheard_is_caught(outcomes, monkeypatch, changes):
     """A put that does not ask whether the store was removed, and one that asks when the event was stored, are seen."""

@@ -468,10 +468,10 @@ def test_an_oversized_event_lives_from_its_put_to_its_ack(outcomes, monkeypatch)
 
 
 WRITE, ANNOUNCE = (
-    "                overflow.write(self.segment, writer.put + 1, blob)\n                lookup.note_oversized(self.segment, blob)\n",
-    "                writer.announce_oversized()\n",
+    "                    overflow.write(self.segment, writer.put + 1, blob)\n                    lookup.note_oversized(self.segment, blob)\n",
+    "                    writer.announce_oversized()\n",
 )
-PUBLISH = '                writer.put_encoded(b"", slots, sizes)\n'
+PUBLISH = '                    writer.put_encoded(b"", slots, sizes)\n'
 
 
 @mutants(

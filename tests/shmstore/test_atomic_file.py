@@ -14,7 +14,7 @@ import pytest
 from shmstore import Checkpoint, CheckpointFile, Column, EntryType, Event, EventType, Position, StoreError
 from shmstore.atomic_file import replace
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.snapshot.progress import Progress, ProgressFile
+from shmstore.snapshots import Progress, ProgressFile
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def test_a_history_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     assert history.follow(Position("binlog.000001", 200), "d", ddl)
     again = SchemaHistory(path).find("d", "t")
     assert again is not None
-    assert again.columns == (Column("a", "int"),)
+    assert again.columns == (Column("a", "int", definition="INT"),)
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 

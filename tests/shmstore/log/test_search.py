@@ -92,12 +92,13 @@ def test_ack_points(log: Log) -> None:
     assert ack_point_until(fresh, 20) is None
 
 
-def test_raw_events_are_ack_points(tmp_path: Path) -> None:
-    """Bytes that are no event of the producer's can be acked one by one."""
+def test_raw_events_are_no_ack_points(tmp_path: Path) -> None:
+    """Bytes that are no event of the producer's end the search: a log of nothing else is not read to its beginning."""
     writer = Appending(Folder(tmp_path), EPOCH, 1000, 50)
-    writer.append([Item(b"x")] * 9)
+    writer.append([event(EntryType.END, EventType.NONE, 1, 1, 4, flags=END), *[Item(b"x")] * 9])
+    writer.append([event(EntryType.END, EventType.NONE, 1, 1, 9, flags=END), event(EntryType.BEGIN, EventType.NONE, 1, 1, 11)])
     files = LogFiles(tmp_path, EPOCH, lambda: writer.logged)
-    assert [ack_point_until(files, i) for i in range(9)] == list(range(9))
+    assert [ack_point_until(files, i) for i in range(12)] == [0, *[None] * 9, 10, 10]
 
 
 def test_times(log: Log) -> None:

@@ -1,0 +1,294 @@
+"""Reading a store with a log beyond the ring, through the same verbs; what retention keeps and lets go."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import shmstore.memory.mapping
+from shmstore import (
+    EventStore,
+    PositionNotFound,
+    StoreCorrupt,
+    StoreFull,
+    SubscriptionLost,
+)
+from shmstore.log import home as homes
+from shmstore.log.files import LogFiles
+from shmstore.ring.overflow import overflows
+from tests.shmstore.samples import FILE, ddl, position
+from tests.shmstore.store.kept import payload, read_all, reboot, taken, wait_for
+
+
+@pytest.fixture(name="name")
+def _name(both_ways: str) -> str:
+    return both_ways
+
+
+def test_a_reader_that_is_slow_reads_on_in_the_log_and_holds_nobody_up(name: str) -> None:
+    """A ring of 16 events takes 5,000 while a subscription has read none of them; it then gets them all, in order, limits kept."""
+    with EventStore.create(name, capacity=16) as store, store.subscribe("slow") as slow, store.subscribe("fast") as fast:
+        got: list[bytes] = []
+        for k in range(0, 5000, 5):
+            store.put([payload(k + i) for i in range(5)], timeout=20)
+            if k % 50 == 0:
+                got += taken(fast, k + 5 - len(got))
+        assert store.oldest == 0
+        assert slow.lag_events == 5000
+        batch = slow.get(limit_events=7)
+        assert (batch.first, batch.last) == (0, 6)
+        slow.rollback()
+        batch = slow.get(limit_bytes=len(payload(0)) + len(payload(1)))
+        assert (batch.first, batch.last) == (0, 1)
+        slow.ack(1)
+        assert taken(slow, 4998, limit_events=501) == [payload(k) for k in range(2, 5000)]
+        assert got == [payload(k) for k in range(len(got))]
+        assert store.check() == []
+
+
+def test_a_batch_stays_what_it_was(name: str) -> None:
+    """A batch that was got stays valid when the ring has gone round many times, looked at before or not, acked or not."""
+    with EventStore.create(name, capacity=16) as store, store.subscribe("a") as reader:
+        store.put([payload(k) for k in range(10)])
+        seen, unseen = reader.get(limit_events=5), reader.get(limit_events=5)
+        before = bytes(seen.raw)
+        views = list(seen.payloads())
+        for k in range(10, 200):
+            store.put(payload(k), timeout=20)
+        reader.ack(unseen)
+        assert bytes(seen.raw) == before == b"".join(map(payload, range(5)))
+        assert [bytes(view) for view in views] == [payload(k) for k in range(5)]
+        assert [bytes(view) for view in unseen.payloads()] == [payload(k) for k in range(5, 10)]
+
+
+def filled(store: EventStore, events: int) -> list[bytes]:
+    """Put so many events, several blocks of the log in several sets; return them."""
+    payloads = [payload(k) for k in range(events)]
+    for k in range(0, events, 500):
+        store.put(payloads[k : k + 500], timeout=20)
+    assert store.sync(timeout=20) == events - 1
+    return payloads
+
+
+def test_batches_behind_the_ring_are_as_large_as_asked_for(name: str) -> None:
+    """Over the ends of blocks, which say what was checked at once, but not over those of sets of files; a rollback gives the same again."""
+    with small(name, capacity=1024) as store, store.subscribe("a") as reader:
+        payloads = filled(store, 60_000)
+        log = store.segment.log
+        lasts = [first - 1 for first in log.refresh()[1:]]
+        assert len(lasts) >= 3
+        assert len(log.set_of(0, 59_999)[0]._blocks) >= 3
+        got: list[bytes] = []
+        while reader.ack_cursor.sequence < store.newest:
+            batch = reader.get(limit_events=700, timeout=0)
+            assert len(batch) == 700 or batch.last in (*lasts, store.newest)
+            got += map(bytes, batch.payloads())
+            again = reader.get(limit_events=10, timeout=0)
+            if again:
+                reader.rollback(again)
+            reader.ack(batch)
+            if len(got) == 14_000:
+                reader.seek(700)
+                assert [bytes(each) for each in reader.get(limit_events=3).payloads()] == payloads[700:703]
+                reader.seek(14_000)
+        assert got == payloads
+
+
+def test_a_damaged_block_ends_what_is_read_ahead(name: str) -> None:
+    """All before it is given, in batches that are whole; then an error names what is lost, and a reader may go on behind it."""
+    with small(name, capacity=1024) as store, store.subscribe("a") as reader:
+        payloads = filled(store, 20_000)
+        found = store.segment.log.set_of(0, 19_999)[0]
+        damaged = found._blocks[2]
+        first, behind = int(damaged["first"]), int(damaged["first"] + damaged["count"])
+        with open(found.stem.with_suffix(".events"), "r+b") as file:
+            file.seek(int(damaged["at"]) + 5)
+            byte = file.read(1)[0]
+            file.seek(int(damaged["at"]) + 5)
+            file.write(bytes([byte ^ 1]))
+        assert taken(reader, first, limit_events=300) == payloads[:first]
+        with pytest.raises(StoreCorrupt, match=rf"events {first} to {behind - 1} of the log are lost"):
+            reader.get(limit_events=300)
+        reader.seek(behind)
+        assert taken(reader, 20_000 - behind, limit_events=300) == payloads[behind:]
+
+
+def test_a_file_that_was_cut_is_not_touched(name: str) -> None:
+    """A batch got before is refused with an error that names the file: what is mapped and not there any more would end the process."""
+    with small(name, capacity=1024) as store, store.subscribe("a") as reader:
+        filled(store, 20_000)
+        batches = [reader.get(limit_events=300) for _ in range(3)]
+        path = store.segment.log.set_of(0, 19_999)[0].stem.with_suffix(".events")
+        with open(path, "r+b") as file:
+            file.truncate(len(batches[0].raw) + 4096)
+        assert batches[0].rows == 300
+        with pytest.raises(StoreCorrupt, match=rf"{path}.* is damaged"):
+            _ = batches[2].raw
+
+
+def test_memory_of_what_was_read_is_let_go(name: str) -> None:
+    """A reader far behind keeps a few megabytes of the files in its memory, not all that it has read."""
+    with small(name, log_size=512 << 20) as store, store.subscribe("a") as reader:  # sets of 32 MiB
+        blocks_of(store, 30)
+        store.sync(timeout=20)
+        most = 0
+        while batch := reader.get(limit_events=4, timeout=0):
+            _ = bytes(batch.raw), batch.rows
+            reader.ack(batch)
+            most = max(most, resident(store))
+        assert 0 < most <= 8 << 20
+
+
+def resident(store: EventStore) -> int:
+    """Bytes of the log's events that are in this process's memory."""
+    found, within = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            within = str(store.segment.home) in line and line.endswith(".events")
+        elif within and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+def test_a_second_reader_gets_what_the_first_has_acked(name: str) -> None:
+    """``earliest`` is the log's oldest event; a sequence that was acked may be begun at."""
+    with EventStore.create(name, capacity=16) as store:
+        with store.subscribe("first") as first:
+            for k in range(100):
+                store.put(payload(k), timeout=20)
+            taken(first, 100)
+        with store.subscribe("second") as second, store.subscribe("third", start=40) as third:
+            assert taken(second, 100) == [payload(k) for k in range(100)]
+            assert taken(third, 60) == [payload(k) for k in range(40, 100)]
+
+
+def test_seek_goes_back_and_forth(name: str) -> None:
+    """A reader may go to any event that is kept; batches of before cannot be acked any more; the place is durable at once."""
+    with EventStore.create(name, capacity=16) as store, store.subscribe("a") as reader:
+        for k in range(200):
+            store.put(payload(k), timeout=20)
+        taken(reader, 150, limit_events=50)
+        held = reader.get(limit_events=5)
+        reader.seek(20)
+        with pytest.raises(shmstore.AckError):
+            reader.ack(held)
+        assert taken(reader, 30, limit_events=30)[0] == payload(20)
+        reader.seek("latest")
+        assert not reader.get(timeout=0)
+        reader.seek("earliest")
+        store.sync()
+    reboot(name)
+    with EventStore.attach(name) as store, store.subscribe("a") as reader:
+        assert taken(reader, 1, limit_events=1) == [payload(0)]
+        with pytest.raises(PositionNotFound):
+            reader.seek(201)
+
+
+def test_places_are_found_in_the_log_and_in_the_ring(name: str) -> None:
+    """By position, GTID set and time: the same answers whether the event has left the ring or not."""
+    with EventStore.create(name, capacity=16) as store:
+        for k in range(120):
+            store.put([ddl(k)], timeout=20)
+        for k in (0, 1, 57, 100, 117, 118, 119):
+            assert store.find(position(k)) == k + 1, k
+            assert store.find(datetime.fromtimestamp((1_700_000_000_000 + k) / 1000, UTC)) == k
+            assert store.peek(k, limit_events=1).events == [ddl(k)]
+        assert store.last_ack_point() == ddl(119).position
+        assert store.find(f"{FILE}:5700") == 57
+
+
+def small(name: str, **options: object) -> EventStore:
+    """A store with the smallest log there can be, unless `options` say more."""
+    return EventStore.create(name, **{"capacity": 256, "memory_unit": 4096, "log_size": 16 << 20, **options})  # type: ignore[arg-type]
+
+
+def blocks_of(store: EventStore, megabytes: int, timeout: float | None = 30.0) -> None:
+    for _ in range(megabytes * 4):
+        store.put([os.urandom(32768)] * 8, timeout=timeout)
+
+
+def test_retention_lets_go_of_what_was_acked(name: str) -> None:
+    """A log grows to its size; what everybody has acked goes first, and ``earliest`` is then what is left."""
+    with small(name) as store, store.subscribe("a") as reader:
+        for _ in range(40):
+            blocks_of(store, 1)
+            while batch := reader.get(timeout=0):
+                reader.ack(batch)
+        log = store.stat().log
+        assert log is not None
+        assert 0 < store.oldest < store.newest
+        assert (
+            sum(each.bytes for each in LogFiles(homes.log_folder(log.home), store.epoch, lambda: log.written).sets()) <= 18 << 20
+        )
+        with pytest.raises(PositionNotFound, match="keeps"):
+            store.subscribe("b", start=0)
+        with store.subscribe("b") as b:
+            assert b.get(limit_events=1).first == store.oldest
+
+
+def test_what_somebody_needs_holds_the_producer_at_the_bound(name: str) -> None:
+    """With lag=block the producer waits at the log's size, the message names the reader, and it goes on when that one has read."""
+    with small(name) as store, store.subscribe("slow") as slow:
+        with pytest.raises(StoreFull, match=r"as large as it may be.*'slow'"):
+            blocks_of(store, 40, timeout=2.0)
+        stat = store.stat()
+        assert stat.log is not None
+        assert "slow" in stat.log.trouble
+        assert "slow" in stat.holdup
+        newest = store.newest
+        slow.ack(slow.get(limit_bytes=4 << 20))  # at most what one file holds
+        while slow.ack_cursor.sequence < newest // 2:
+            slow.ack(slow.get(limit_events=8))
+        blocks_of(store, 4)
+        assert slow.ack_cursor.sequence >= store.oldest - 1
+
+
+def test_a_reader_behind_the_bound_is_let_go_with_evict(name: str) -> None:
+    """With lag=evict the producer goes on, and the reader hears of it."""
+    with small(name, lag="evict", evict_after=0.2) as store, store.subscribe("slow") as slow:
+        blocks_of(store, 40)
+        with pytest.raises(SubscriptionLost):
+            read_all(slow)
+        slow.close()
+        store.close()
+        reboot(name)
+    with EventStore.attach(name) as store:
+        with pytest.raises(SubscriptionLost):  # a reboot does not make it whole
+            store.subscribe("slow")
+        assert store.seek("slow", "earliest") == store.oldest - 1
+        with store.subscribe("slow") as again:
+            assert again.get(limit_events=1).first == store.oldest
+
+
+def test_age_lets_go_of_whole_files(name: str) -> None:
+    """What was acked and is older than log_keep goes, but for the newest files."""
+    with small(name, log_keep=1.0) as store, store.subscribe("a") as reader:
+        blocks_of(store, 6)
+        while batch := reader.get(timeout=0):
+            reader.ack(batch)
+        until = time.monotonic() + 20
+        while store.oldest == 0 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert 0 < store.oldest <= store.newest
+
+
+def test_oversized_events_go_through_the_log(name: str) -> None:
+    """An event larger than the ring is kept like any other, and its own segment goes when the log has it."""
+    big = [os.urandom(300_000 + k) for k in range(3)]
+    with EventStore.create(name, capacity=16, memory_unit=64) as store, store.subscribe("a") as reader:
+        for one in big:
+            store.put(b"before")
+            store.put(one, timeout=20)
+        assert taken(reader, 6, limit_events=1) == [one for each in big for one in (b"before", each)]
+        wait_for(lambda: overflows(store.segment) == [])
+        assert store.check() == []
+        store.put(b"last", timeout=20)
+        store.sync()
+    reboot(name)
+    with EventStore.attach(name) as store, store.subscribe("b") as reader:
+        assert taken(reader, 7) == [*(one for each in big for one in (b"before", each)), b"last"]
+    assert not [each for each in os.listdir("/dev/shm") if each.startswith(f"shmstore.{name}@")]

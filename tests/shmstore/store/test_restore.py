@@ -1,0 +1,346 @@
+"""A store with a log over reboots, removals and upgrades: who puts it together again, and what is there then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmstore.store.store
+from shmstore import (
+    Checkpoint,
+    CheckpointFile,
+    EventStore,
+    LayoutMismatch,
+    StoreClosed,
+    StoreExists,
+    StoreNotFound,
+    StoreView,
+)
+from shmstore.memory.layout import header_word
+from shmstore.ring.cursors import FLOOR, LOGGED
+from shmstore.store.checkpoint import home_of
+from tests.shmstore.samples import ddl, position
+from tests.shmstore.store.kept import payload, read_all, reboot, taken
+
+
+@pytest.fixture(name="name")
+def _name(both_ways: str) -> str:
+    return both_ways
+
+
+def test_who_attaches_while_another_puts_the_store_together_and_goes_on_appending(name: str) -> None:
+    """After a reboot all start at once: one that comes second finds the store, though the first, the producer, keeps the log's lock."""
+    memory = f"/dev/shm/shmstore.{name}"
+    with EventStore.create(name, capacity=16) as store:
+        store.put(payload(0))
+        os.rename(memory, f"{memory}.aside")
+        late: list[int] = []
+        thread = threading.Thread(target=lambda: late.append(EventStore.attach(name).newest))
+        thread.start()
+        time.sleep(0.3)  # it waits for the lock
+        os.rename(f"{memory}.aside", memory)
+        thread.join(3)
+        assert late == [0]
+
+
+def test_everything_is_there_after_a_reboot(name: str) -> None:
+    """Events, sequences, the epoch and each subscription at its ack: also one that never acked, and one that nobody reads now."""
+    with EventStore.create(name, capacity=64) as store:
+        epoch = store.epoch
+        never, some = store.subscribe("never"), store.subscribe("some")
+        for k in range(300):
+            store.put(payload(k), timeout=20)
+        taken(some, 120, limit_events=10)
+        some.close()
+        never.close()
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert (store.epoch, store.oldest, store.newest) == (epoch, 0, 299)
+        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"never": -1, "some": 119}
+        assert store.put([payload(300)]) == 300
+        with store.subscribe("never") as never, store.subscribe("some") as some:
+            assert taken(never, 301) == [payload(k) for k in range(301)]
+            assert taken(some, 181) == [payload(k) for k in range(120, 301)]
+        assert store.put_cursor.bytes == sum(len(payload(k)) for k in range(301))
+        assert store.check() == []
+
+
+def test_a_subscription_is_durable_from_the_start(name: str) -> None:
+    """It is there after a reboot though nothing was ever acked, and gone for good once it was unsubscribed."""
+    with EventStore.create(name, capacity=16) as store:
+        store.put([payload(k) for k in range(5)])
+        store.subscribe("a").close()
+        store.subscribe("b", start=3).close()
+        store.subscribe("c").close()
+        store.unsubscribe("c")
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": -1, "b": 2}
+
+
+def test_what_was_cleared_does_not_come_back_with_a_reboot(name: str) -> None:
+    """`clear` is as durable as an ack, for subscriptions that nobody reads, too."""
+    with EventStore.create(name, capacity=16) as store:
+        store.put([payload(k) for k in range(5)])
+        store.subscribe("a").close()
+        store.clear()
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": 4}
+
+
+def test_a_store_is_remembered_until_its_log_is_removed(name: str) -> None:
+    """`unlink` takes the memory; who attaches gets the store again. With the log it is gone, and the name is free."""
+    EventStore.create(name, capacity=16).close()
+    EventStore.unlink(name)
+    with pytest.raises(StoreExists, match="remembered"):
+        EventStore.create(name, capacity=16)
+    StoreView.attach(name).close()
+    EventStore.unlink(name, log=True)
+    with pytest.raises(StoreNotFound):
+        EventStore.attach(name)
+    EventStore.create(name, capacity=32).close()
+
+
+def test_a_store_without_a_log_forgets(name: str) -> None:
+    """``log=False`` is the ring alone: no home, and a lost segment is a lost store."""
+    with EventStore.create(name, capacity=16, log=False) as store:
+        assert store.stat().log is None
+        store.subscribe("a").close()
+    reboot(name)
+    with pytest.raises(StoreNotFound):
+        EventStore.attach(name)
+
+
+def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
+    """Whoever waits, and a producer's heartbeat, hear within two seconds that the memory is gone; the store comes back with everything."""
+    store = EventStore.create(name, capacity=16)
+    reader = store.subscribe("a")
+    store.put([payload(k) for k in range(3)])
+    reader.ack(reader.get())
+    heard: list[float] = []
+
+    def wait() -> None:
+        with EventStore.attach(name) as other, other.subscribe("b", start="latest") as waiting:
+            attached.set()
+            began = time.monotonic()
+            with pytest.raises(StoreClosed, match="removed"):
+                read_all(waiting, timeout=20)
+            heard.append(time.monotonic() - began)
+
+    attached = threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    attached.wait(10)
+    reboot(name)
+    store.put(b"late")  # to memory that nobody else has any more; the log gets it all the same
+    with pytest.raises(StoreClosed, match="removed"):
+        store.heartbeat()
+    with pytest.raises(StoreClosed, match="removed"):
+        store.put(b"later")
+    with pytest.raises(StoreClosed, match="removed"):
+        read_all(reader, timeout=20)
+    thread.join(20)
+    assert heard
+    assert heard[0] < 5
+    reader.close()
+    store.close()
+    with EventStore.attach(name) as store:
+        assert store.newest == 3
+        assert store.peek(3).raw == b"late"
+        assert {each.name for each in store.subscriptions()} == {"a", "b"}
+
+
+def test_a_put_under_way_when_the_segment_is_taken_away_is_in_the_log(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had seen that the store was there: what writes the log does not end before it knows of the events."""
+    with EventStore.create(name, capacity=16, checksum=True) as store:
+        store.put(b"before")
+        admit = shmstore.store.store.admit
+
+        def slowly(*arguments: Any) -> Any:
+            reboot(name)
+            time.sleep(2.5)  # for longer than it takes to be noticed
+            return admit(*arguments)
+
+        monkeypatch.setattr(shmstore.store.store, "admit", slowly)
+        assert store.put([b"under way"]) == 1
+        monkeypatch.undo()
+        with pytest.raises(StoreClosed, match="removed"):
+            store.put(b"later")
+    with EventStore.attach(name) as store:
+        assert store.newest == 1
+        assert store.peek(1).raw == b"under way"
+
+
+PRODUCER = """
+import os, sys
+from shmstore import EventStore
+with EventStore.attach(sys.argv[1]) as store:
+    k = store.newest + 1
+    while True:
+        store.put([b"event %d." % (k + i) * (1 + (k + i) % 7) for i in range(3)])
+        k += 3
+        if k % 300 < 3:
+            print(k, flush=True)
+"""
+
+
+def test_a_killed_producers_successor_goes_on_behind_the_log(name: str) -> None:
+    """kill -9 while it puts, again and again, with and without the memory: nothing is missing, nothing is there twice."""
+    EventStore.create(name, capacity=64).close()
+    for turn in range(6):
+        with subprocess.Popen([sys.executable, "-c", PRODUCER, name], stdout=subprocess.PIPE, env=dict(os.environ)) as process:
+            assert process.stdout is not None
+            for _ in range(3):
+                process.stdout.readline()
+            process.kill()
+        if turn % 2:
+            reboot(name)
+    with EventStore.attach(name) as store, store.subscribe("a") as reader:
+        count = store.newest + 1
+        assert taken(reader, count) == [payload(k) for k in range(count)]
+        assert store.put(payload(count)) == count
+        assert store.segment.words[FLOOR] <= store.segment.words[LOGGED]
+
+
+def test_options_of_a_log_are_checked(name: str) -> None:
+    """A log that is too small to be one is refused, and nothing is left behind."""
+    with pytest.raises(ValueError, match="16 MiB"):
+        EventStore.create(name, log_size=1000)
+    with pytest.raises(ValueError, match="log_keep"):
+        EventStore.create(name, log_keep=-1)
+    with EventStore.create(name, capacity=16) as store:
+        assert store.segment.words[header_word("log_size")] == 10 << 30
+
+
+def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) -> None:
+    """The home knows where the memory is: by its name alone the store is found, and put together again at the same place."""
+    file = tmp_path / "ring"
+    with EventStore.create(name, capacity=16, path=file) as store:
+        store.put(b"one")
+        epoch = store.epoch
+    for _ in range(2):
+        with EventStore.attach(name) as store:
+            assert (store.segment.path, store.epoch, store.newest) == (str(file), epoch, 0)
+            assert store.peek(0).raw == b"one"
+        file.unlink(missing_ok=True)
+    EventStore.attach(name).close()
+    EventStore.unlink(name, path=file, log=True)
+
+
+def test_who_attaches_while_a_store_is_made_waits_for_it(name: str) -> None:
+    """A home that is there before its memory is no store to put together again: creator and attacher get the same one, every time."""
+    for _ in range(20):
+        found: list[int] = []
+
+        def attach(found: list[int] = found) -> None:
+            while True:
+                try:
+                    with EventStore.attach(name) as store:
+                        found.append(store.epoch)
+                        return
+                except StoreNotFound:
+                    pass
+
+        threads = [threading.Thread(target=attach) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        with EventStore.create(name, capacity=16) as store:
+            for thread in threads:
+                thread.join(20)
+            assert found == [store.epoch] * 3
+        EventStore.unlink(name, log=True)
+
+
+def test_of_two_who_make_a_store_one_does(name: str) -> None:
+    """The other is refused, and takes nothing of the first one's home away."""
+    for _ in range(10):
+        made: list[EventStore] = []
+        refused: list[StoreExists] = []
+
+        def make(made: list[EventStore] = made, refused: list[StoreExists] = refused) -> None:
+            try:
+                made.append(EventStore.create(name, capacity=16))
+            except StoreExists as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert (len(made), len(refused)) == (1, 3)
+        with made[0] as store:
+            store.put(b"x")
+            epoch = store.epoch
+        reboot(name)
+        with EventStore.attach(name) as store:
+            assert (store.epoch, store.newest) == (epoch, 0)
+        EventStore.unlink(name, log=True)
+
+
+def test_an_upgrade_goes_on_where_readers_of_the_old_version_were(name: str) -> None:
+    """The checkpoint of a reader of a store without a home says where it goes on in the new one, which has a log: what it had acked is
+    passed over, and from then on its durable ack is a sequence."""
+    state = home_of(name)
+    CheckpointFile(state.parent, name, "a").save(Checkpoint(position(4), 12345, 77))
+    with EventStore.create(name, capacity=16) as store:
+        for k in range(40):  # the producer began before that, for another reader
+            store.put([ddl(k)], timeout=20)
+        with store.subscribe("a") as reader:
+            got = []
+            while batch := reader.get(timeout=0):
+                got += batch.events
+                reader.ack(batch)
+            assert got == [ddl(k) for k in range(5, 40)]
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": 39}
+
+
+def test_a_store_of_the_last_version_is_refused_and_can_be_removed(name: str) -> None:
+    """A segment of layout 3, which the version before wrote, is not read; the message says what to do, and that works."""
+    path = f"/dev/shm/shmstore.{name}"
+    with open(path, "wb") as file:
+        file.write(b"SHMSTORE" + (3).to_bytes(8, "little") + bytes(1 << 16))
+    with pytest.raises(LayoutMismatch, match=r"layout version 3.*remove it"):
+        EventStore.attach(name)
+    EventStore.unlink(name)
+    EventStore.create(name, capacity=16).close()
+
+
+def test_a_store_that_is_removed_stays_removed(name: str) -> None:
+    """Those who attach again and again meanwhile put nothing together again: neither memory nor home is left."""
+    over = threading.Event()
+    errors: list[BaseException] = []
+
+    def attach() -> None:
+        while not over.is_set():
+            try:
+                EventStore.attach(name).close()
+            except (StoreNotFound, StoreClosed):
+                pass
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=attach) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        with EventStore.create(name, capacity=16) as store:
+            store.put(b"x")
+        EventStore.unlink(name, log=True)
+        assert name not in EventStore.names()
+        assert not home_of(name).exists()
+    over.set()
+    for thread in threads:
+        thread.join(20)
+    assert errors == []
