@@ -149,8 +149,8 @@ class Settings:
     )
     schema_history: str = _option(
         "auto",
-        "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (MariaDB is then asked for its "
-        "UUID and INET columns)",
+        "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (the server is then "
+        "asked how columns are defined)",
         choices=("auto", "on", "off"),
     )
     # ---- transactions

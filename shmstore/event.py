@@ -98,6 +98,9 @@ class Column(NamedTuple):
     `scale` is the digits after the point: of DECIMAL, and fractional seconds of TIME, DATETIME, TIMESTAMP.
     `charset` is the server's name of the character set for text, ENUM and SET, else empty.
     `members` are the members of ENUM and SET in definition order.
+    `definition` is the type as the table's definition has it, with its display width and ZEROFILL (``tinyint(1)``, ``BOOLEAN``,
+    ``int(8) unsigned zerofill``), where a definition was known and says more than the fields above; else empty. `column_type`
+    gives the text in both cases.
     """
 
     name: str
@@ -108,15 +111,21 @@ class Column(NamedTuple):
     scale: int = 0
     charset: str = ""
     members: tuple[str, ...] = ()
+    definition: str = ""
 
 
 class TableSchema(NamedTuple):
-    """A table as it was when the event was written. `primary_key` holds indexes into `columns`, in key order."""
+    """A table as it was when the event was written. `primary_key` holds indexes into `columns`, in key order.
+
+    `unique_key`: they are a UNIQUE key without NULLs, which the server takes for the primary key of a table that has none. Known
+    where the table's definition was.
+    """
 
     database: str
     table: str
     columns: tuple[Column, ...]
     primary_key: tuple[int, ...] = ()
+    unique_key: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

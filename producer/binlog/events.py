@@ -89,6 +89,7 @@ class Query(NamedTuple):
     microsecond: int  # of the event's second; 0 where the event has none
     error_code: int
     mode: SqlMode = USUAL  # how its text is to be read
+    strict: bool = True  # a value that does not fit is an error, not changed to one that does
 
 
 class Xid(NamedTuple):
@@ -174,6 +175,9 @@ _CLIENT_CODEC = {
 _CODEC_OF = {id_: codec for codec, ids in _CLIENT_CODEC.items() for id_ in ids}
 
 
+STRICT = 3 << 21  # of sql_mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES, in all versions
+
+
 @_whole
 def query(body: bytes) -> Query:
     """Read a QUERY event (2; of 165 after decompression)."""
@@ -185,12 +189,13 @@ def query(body: bytes) -> Query:
         raise ValueError("its text is missing")
     charset, microsecond, mode = _status(body[_QUERY.size : at])
     sql = text.decode(_CODEC_OF.get(charset, "utf-8"), "replace")
-    return Query(sql, database, thread_id, microsecond, error_code, SqlMode.of(mode))
+    return Query(sql, database, thread_id, microsecond, error_code, SqlMode.of(mode), bool(mode & STRICT))
 
 
 def _status(status: bytes) -> tuple[int, int, int]:
     """Return (client collation id or 0, microsecond, sql_mode) of the status variables; stops at the first unknown one."""
-    charset = microsecond = mode = at = 0
+    charset = microsecond = at = 0
+    mode = STRICT
     while at < len(status):
         code = status[at]
         at += 1

@@ -60,7 +60,7 @@ ROWS_EVENTS: Final = frozenset(_KINDS)
 _CACHED = 4096
 _DECODERS = 256  # of one layout
 _DUMMY_TABLE = 0xFFFFFF  # a rows event that only ends a statement names this table and holds no rows
-_NO_TABLE = TableMap(_DUMMY_TABLE, Layout("", "", (), (), None))
+_NO_TABLE = TableMap(_DUMMY_TABLE, Layout("", "", (), ()))
 # What damaged bytes make programs and the functions that they call raise.
 _DAMAGE = (struct.error, LookupError, ValueError, TypeError, OverflowError, RecursionError, zlib.error)
 
@@ -88,7 +88,7 @@ class RowsDecoder:
     """Decodes the rows events of one binlog connection; it remembers which table id stands for which table.
 
     `schemas` gives names, signs and members where the binlog does not hold them (binlog_row_metadata is not FULL), and
-    tells types apart that the binlog does not (MariaDB's UUID, INET4 and INET6 from BINARY).
+    tells types apart that the binlog does not (MariaDB's UUID, INET4 and INET6 from BINARY), and how columns were defined.
 
     `mariadb` says which server writes the binlog (its FORMAT_DESCRIPTION tells): the two count GEOMETRY differently among
     the columns that have a character set. None: guessed from each TABLE_MAP, which old MySQL's may leave open.
@@ -102,7 +102,7 @@ class RowsDecoder:
         self._tables: dict[int, TableMap] = {}
         self._maps: dict[bytes, tuple[TableMap, TableSchema | None]] = {}  # by the whole body
         self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
-        self._alike: dict[tuple[bool | None, bytes], Layout] = {}  # by the body behind the names
+        self._alike: dict[Any, Layout] = {}  # by the body behind the names, and what was known
 
     def table_map(self, body: bytes) -> TableMap:
         """Take in a TABLE_MAP event (19). Raises `UnsupportedEvent` on malformed bytes."""
@@ -115,8 +115,6 @@ class RowsDecoder:
 
     def _still(self, known: tuple[TableMap, TableSchema | None]) -> bool:
         assert self._schemas is not None
-        if not self.follows_schemas and known[1] is None and not known[0].layout.is_open:
-            return True
         try:
             return self._schemas.find(known[0].database, known[0].table) == known[1]
         except SourceError:
@@ -131,7 +129,9 @@ class RowsDecoder:
 
         cached = self._layouts.get(body[8:])
         if cached is None or self._schemas is not None:
-            layout = self._without_history(body) or parse_layout(body, ask, self.mariadb)
+            if len(self._alike) >= _CACHED:
+                self._alike.clear()
+            layout = parse_layout(body, ask if self._schemas is not None else None, self.mariadb, self._alike)
             if cached is not None and cached[1] == found[0]:
                 layout = cached[0]  # keeps its compiled decoders
             if len(self._layouts) >= _CACHED:
@@ -141,15 +141,6 @@ class RowsDecoder:
             self._maps.clear()
         entry = self._maps[body] = (TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1])
         return entry
-
-    def _without_history(self, body: bytes) -> Layout | None:
-        """The layout by the log alone; None where a schema history may know more of it."""
-        if self.follows_schemas:
-            return None
-        if len(self._alike) >= _CACHED:
-            self._alike.clear()
-        layout = parse_layout(body, None, self.mariadb, self._alike)
-        return None if layout.is_open and self._schemas is not None else layout
 
     def table_of(self, body: bytes) -> TableMap:
         """Return the table of a rows event without decoding it. Raises `UnsupportedEvent` when its TABLE_MAP was not seen."""

@@ -30,6 +30,7 @@ from shmstore.producer.binlog.table_map_metadata import (
     read_text,
     read_texts,
 )
+from shmstore.producer.sql.columns import GEOMETRY, with_definition
 from shmstore.producer.values.charsets import charset_of, member_text
 from shmstore.producer.values.varint import packed
 
@@ -108,7 +109,6 @@ _PLAIN: dict[int, str] = {
     Wire.SET: "set",
 }
 _BLOB_PREFIX = {1: "tiny", 2: "", 3: "medium", 4: "long"}
-_GEOMETRY = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
 
 
 class Field(NamedTuple):
@@ -134,12 +134,13 @@ class Layout:
         table: str,
         fields: tuple[Field, ...],
         key: tuple[int, ...],
+        unique_key: bool = False,
         error: SourceError | None = None,
         decoders: dict[Any, Any] | None = None,
     ) -> None:
         self.database = database
         self.table = table
-        self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key)
+        self.schema = TableSchema(database, table, tuple([field.column for field in fields if not field.hidden]), key, unique_key)
         self.blob = encode_schema(self.schema) if error is None else b""
         # (kind of event, columns present) -> what decodes them
         self.decoders: dict[Any, Any] = {} if decoders is None else decoders
@@ -152,13 +153,6 @@ class Layout:
         if self._error is not None:
             raise type(self._error)(*self._error.args)
         return self._fields
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a schema history could say more of it: it was not understood, or has a type that others look like."""
-        if self._error is not None:
-            return True
-        return any((column.type, column.size) in _REFINED or column.type == "varbinary" for column in self.schema.columns)
 
 
 class TableMap:
@@ -200,12 +194,12 @@ def parse_layout(
     body: bytes,
     known: Callable[[str, str], TableSchema | None] | None = None,
     mariadb: bool | None = None,
-    alike: dict[tuple[bool | None, bytes], Layout] | None = None,
+    alike: dict[Any, Layout] | None = None,
 ) -> Layout:
     """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
 
-    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before, by
-    that and their bytes behind the names; this one is put there, or shares what another table has the same.
+    `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before, by that, their bytes
+    behind the names and what was known; this one is put there, or shares what another table has the same.
 
     Raises `UnsupportedEvent` on malformed bytes.
     """
@@ -222,7 +216,7 @@ def _parse(
     body: bytes,
     known: Callable[[str, str], TableSchema | None] | None,
     mariadb: bool | None,
-    alike: dict[tuple[bool | None, bytes], Layout],
+    alike: dict[Any, Layout],
 ) -> Layout:
     at = 8
     names = []
@@ -233,10 +227,17 @@ def _parse(
         names.append(body[at + 1 : end].decode())
         at = end + 1
     database, table = names
-    behind = (mariadb, body[at:])
-    twin = alike.get(behind) if known is None else None
+    history: TableSchema | None = None
+    error: SourceError | None = None
+    try:
+        history = known(database, table) if known is not None else None
+    except SourceError as unknown:
+        error = unknown
+    behind = (mariadb, body[at:], history and (history.table != "", history.columns, history.primary_key))
+    twin = alike.get(behind) if error is None else None
     if twin is not None:
-        return Layout(database, table, twin.fields, twin.schema.primary_key, decoders=twin.decoders)
+        key, unique = twin.schema.primary_key, twin.schema.unique_key
+        return Layout(database, table, twin.fields, key, unique, decoders=twin.decoders)
     count, at = packed(body, at)
     codes = body[at : at + count]
     if len(codes) != count or count > 4096:
@@ -246,21 +247,23 @@ def _parse(
     if len(bits) != (count + 7) // 8:
         raise ValueError("the nullable bits are cut off")
     tags = read_tags(body, at + len(bits))
-    error: SourceError | None = None
     try:
         wires = _wires(codes, meta)
     except UnsupportedEvent as unsupported:
-        return Layout(database, table, (), (), UnsupportedEvent(f"table {database}.{table}: {unsupported}"))
+        return Layout(database, table, (), (), error=UnsupportedEvent(f"table {database}.{table}: {unsupported}"))
     nullable = [bool(bits[i >> 3] >> (i & 7) & 1) for i in range(count)]
     try:
-        history = known(database, table) if known is not None else None
+        if error is not None:
+            raise error
         fields = tuple(_fields(wires, nullable, tags, history, mariadb))
         key = read_primary_key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
     except SourceError as unknown:
         fields, key = (), ()
         error = type(unknown)(f"table {database}.{table}: {unknown}")
-    layout = Layout(database, table, fields, key, error)
-    if error is None and known is None:
+    # The server itself takes a UNIQUE key for the primary one where there is none; the definition tells them apart.
+    unique = bool(key and history is not None and history.columns and not history.primary_key)
+    layout = Layout(database, table, fields, key, unique, error)
+    if error is None:
         alike[behind] = layout
     return layout
 
@@ -356,7 +359,8 @@ def _fields(
         shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
         type_, size, scale = _typed(name, charset, code, meta, shape, before)
         charset = "" if charset == "binary" else charset
-        fields.append(Field(code, meta, Column(name, type_, unsigned, nullable[i], size, scale, charset, listed), i >= visible))
+        column = Column(name, type_, unsigned, nullable[i], size, scale, charset, listed)
+        fields.append(Field(code, meta, with_definition(column, before), i >= visible))
     return fields
 
 
@@ -433,7 +437,7 @@ def _typed(name: str, charset: str, code: int, meta: int, shape: int, before: Co
             raise ValueError(f"column {name}: a blob whose length takes {width} bytes")
         type_ = _BLOB_PREFIX[width] + ("blob" if binary else "text")
     elif code == Wire.GEOMETRY:
-        type_ = _GEOMETRY[shape] if shape < len(_GEOMETRY) else "geometry"
+        type_ = GEOMETRY[shape] if shape < len(GEOMETRY) else "geometry"
     else:
         type_ = _PLAIN[code]
     if code == Wire.NEWDECIMAL:

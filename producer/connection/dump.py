@@ -12,6 +12,7 @@ import struct
 import time
 import uuid
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -35,6 +36,22 @@ from shmstore.producer.settings import Settings
 RECEIVE = 1 << 18
 POLL = 0.2  # seconds after which read() returns with nothing, so that a stop is seen
 HURRIED = 0.002
+
+
+_SEND_ANNOTATE_ROWS = 2  # a flag of COM_BINLOG_DUMP to MariaDB
+_FLAGS = struct.Struct("<4xBIH")  # behind a packet's head: the command, the position, flags
+
+
+def _asking_for_statements(write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Set the flag in the command: mysql-replication does so only where it asks by GTID."""
+
+    def flagged(packet: bytes) -> None:
+        if len(packet) > _FLAGS.size and packet[4] == COMMAND.COM_BINLOG_DUMP:
+            command, position, flags = _FLAGS.unpack_from(packet)
+            packet = packet[:4] + _FLAGS.pack(command, position, flags | _SEND_ANNOTATE_ROWS)[4:] + packet[_FLAGS.size :]
+        write(packet)
+
+    return flagged
 
 
 class BinlogReader:
@@ -66,7 +83,6 @@ class BinlogReader:
             log_pos=offset or None,
             auto_position=None if gtids is None or tagged else str(gtids),
             is_mariadb=session.mariadb and gtids is not None,
-            annotate_rows_event=settings.rows_query,
             slave_heartbeat=settings.heartbeat,
             slave_uuid=own,
             report_slave=(socket.gethostname()[:60], "", "", 0),
@@ -94,6 +110,8 @@ class BinlogReader:
     def _dump_connection(self, settings: Settings, session: Session) -> Any:
         # not read for as long as the ring is full: the server must not give up on us meanwhile
         self._connection = login(settings, session.endpoint, init_command="SET SESSION net_write_timeout = 3600")
+        if session.mariadb and settings.rows_query:
+            self._connection._write_bytes = _asking_for_statements(self._connection._write_bytes)
         return self._connection
 
     def _dump_tagged(self, settings: Settings, session: Session, gtids: ExecutedSet, server_id: int, own: str) -> None:

@@ -20,6 +20,7 @@ _VARIABLES = (
     "binlog_checksum",
     "binlog_transaction_compression",
     "log_bin_compress",
+    "lower_case_table_names",
     "gtid_mode",
     "gtid_strict_mode",
     "server_id",

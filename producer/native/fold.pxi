@@ -98,10 +98,16 @@ cdef bint _fold_one(const uint8_t* at, const uint8_t* end, int type_, uint32_t* 
                 return False
             found += 1
     value = crc_of(<const uint8_t*>prefix, snprintf(prefix, 64, "%llu %d ", <unsigned long long>order, type_), checksum[0])
-    for i in range(3):
-        value = crc_of(texts[i], ends[i] - texts[i], value)
-        if i < 2:
-            value = crc_of(<const uint8_t*>b" ", 1, value)
+    for i in range(2):
+        value = crc_of(<const uint8_t*>b" ", 1, crc_of(texts[i], ends[i] - texts[i], value))
+    if ends[2] - texts[2] > 5 and texts[2][0] == 0x97 and ends[2][-5] == 0xCE:  # `bare_schema`
+        order = _folded_number(ends[2] - 4, 4)
+        if order > <uint64_t>(ends[2] - texts[2]) or not order:
+            return False
+        value = crc_of(<const uint8_t*>b"\x94", 1, value)
+        value = crc_of(texts[2] + 1, <Py_ssize_t>order - 1, value)
+    else:
+        value = crc_of(texts[2], ends[2] - texts[2], value)
     checksum[0] = crc_of(at, end - at, value)
     return True
 

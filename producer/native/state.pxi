@@ -14,7 +14,7 @@ cdef class TransactionState:
     cdef public uint32_t replayed
     cdef public object tail
     cdef public dict props
-    cdef public str xa
+    cdef public str xa, xa_end
     cdef readonly dict marks
     cdef object gtid_set                           # the executed set, but for what `last` is ahead of it
     cdef bint asked                                # whether `source`, `prefix` and `last` are those of the set
@@ -25,7 +25,7 @@ cdef class TransactionState:
         memset(&self.file_text, 0, sizeof(Buffer))
         memset(&self.name_text, 0, sizeof(Buffer))
         memset(&self.gtids_text, 0, sizeof(Buffer))
-        self.props, self.marks, self.xa = {}, {}, ""
+        self.props, self.marks, self.xa, self.xa_end = {}, {}, "", ""
 
     def __dealloc__(self):
         free_buffer(&self.file_text)
@@ -167,5 +167,5 @@ cdef class TransactionState:
         if self.props:
             self.props = {}
         if self.xa:
-            self.xa = ""
+            self.xa = self.xa_end = ""
         return 0

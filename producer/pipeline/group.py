@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StreamStat, checkpoints
+from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StoreError, StreamStat, checkpoints
 from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
 from shmstore.producer.errors import SettingsError
+from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.pipeline.merge import Lane, Merge, Piece
 from shmstore.producer.pipeline.replicator import Replicator
@@ -41,6 +42,7 @@ class Member:
 
     def __init__(self, group: Group, settings: Settings, resume: Resume | None) -> None:
         self.source, self.lane = settings.name, Lane(settings.name)
+        self.failing = False  # its source cannot be read now
         self._group, self._resume = group, resume
         self._most_bytes, self._most_events = settings.transaction_bytes, settings.transaction_events
 
@@ -61,6 +63,7 @@ class Member:
     def begin(self, start: Start) -> None:
         """The source is read from `start` on."""
         with self._group.changed:
+            self.failing = False
             if self._resume is None:
                 self._resume = Resume(start.position, None)
                 self._group.join(self.source, start.position)
@@ -89,7 +92,7 @@ class Member:
         lane, changed = self.lane, self._group.changed
         with changed:
             while lane.bytes >= self._most_bytes or lane.events >= self._most_events:
-                if stop() or self._group.failed:
+                if stop():
                     return False
                 lane.heard = time.monotonic()  # the silence is ours
                 changed.wait(0.5)
@@ -99,8 +102,14 @@ class Member:
             changed.notify_all()
         return True
 
+    def fail(self) -> None:
+        """The source cannot be read now: the others do not wait for it."""
+        with self._group.changed:
+            self.failing = True
+            self._group.changed.notify_all()
+
     def end(self) -> None:
-        """Nothing more comes: the source has an end, or failed."""
+        """Nothing more comes: the source has an end, or failed for good."""
         with self._group.changed:
             self.lane.ended = True
             self._group.changed.notify_all()
@@ -110,15 +119,15 @@ class Group:
     """The sources of `settings`, all of one store, as its one producer."""
 
     def __init__(self, settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> None:
-        self._settings, self._store, self._stop = settings, store, stop
+        self._settings, self._store = settings, store
         self._log = log or logging.getLogger("producer")
+        self._attempts = Attempts(len(settings), stop, self._log)
         self._blocking = BlockingPut(store, self._log)
         self._behind = ReadersBehind(store, self._log)
         self.changed = threading.Condition()
-        self._errors: list[BaseException] = []
         self._beat = 0.0
         self._statistics = Statistics()
-        self._replicators: list[Replicator] = []
+        self._replicators: dict[str, Replicator] = {}
         self._domains: dict[str, str] = {}  # MariaDB's gtid_domain_id -> source
         self._brought: dict[str, str] = {}  # server UUID or domain -> the source that brings its transactions
         self._most_bytes = max(1, min(settings[0].transaction_bytes, store.limit_bytes // 2))
@@ -157,9 +166,9 @@ class Group:
         return lowest_positions({name: checkpoint.position for name, checkpoint in found.items()}), None
 
     @property
-    def failed(self) -> bool:
-        """Whether something raised: all end."""
-        return bool(self._errors)
+    def was_read(self) -> bool:
+        """Whether any source was ever read."""
+        return any(replicator.linked for replicator in self._replicators.values())
 
     def join(self, name: str, position: Position) -> None:
         """A new source begins at `position`. The caller holds `changed`."""
@@ -184,22 +193,32 @@ class Group:
     # ------------------------------------------------------------ threads
 
     def run(self) -> list[Summary]:
-        """Replicate all until asked to stop, or until the last source ends. Raises the first error of any."""
+        """Replicate all until asked to stop, or until the last source ends. A source that fails is tried again, as `Attempts` says.
+
+        Raises what ended the group, or else the error of the first source that failed and does not run in the end.
+        """
         results: dict[str, Summary] = {}
         if self._positions and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
             self._put(*encode_batch(self._start_event()))
 
         def work(member: Member, settings: Settings) -> None:
-            try:
-                quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
-                one = dataclasses.replace(settings, heartbeat=quick)
-                replicator = Replicator(one, self._store, self._is_over, sink=member, log=self._log.getChild(member.source))
-                self._replicators.append(replicator)
-                results[member.source] = replicator.run()
-            except BaseException as error:  # handed to the thread that puts, whatever it is
-                self._errors.append(error)
-            finally:
-                member.end()
+            quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
+            one = dataclasses.replace(settings, heartbeat=quick)
+            log = self._log.getChild(member.source)
+
+            def attempt() -> None:
+                replicator = Replicator(one, self._store, self._attempts.is_over, sink=member, log=log)
+                self._replicators[member.source] = replicator
+                try:
+                    results[member.source] = replicator.run()
+                except (SettingsError, StoreError) as error:  # of all sources, or of their store
+                    self._attempts.end(error)
+                    raise
+                finally:
+                    member.fail()
+
+            self._attempts.run(f"source {member.source!r}", settings, attempt, lambda: self._replicators[member.source].linked)
+            member.end()
 
         threads = [
             threading.Thread(target=work, args=pair, name=f"producer-{self._store.name}-{pair[0].source}")
@@ -210,17 +229,16 @@ class Group:
         try:
             self._put_all()
         except BaseException as error:
-            self._errors.append(error)
+            self._attempts.end(error)
         with self.changed:
             self.changed.notify_all()
         for thread in threads:
             thread.join()
-        if self._errors:
-            raise self._errors[0]
+        self._attempts.raise_first()
         return [results[member.source] for member in self.members]
 
     def _put_all(self) -> None:
-        while not self._is_over():
+        while not self._attempts.is_over():
             with self.changed:
                 pieces = self._take()
                 whole = not pieces and self._merge.owner is None and self._all_known
@@ -238,7 +256,8 @@ class Group:
 
     @property
     def _all_known(self) -> bool:
-        return all(member.resume is not None for member in self.members)
+        """Whether each source has begun, of those that can be read."""
+        return all(member.resume is not None or member.failing for member in self.members)
 
     # ------------------------------------------------------------ the order
 
@@ -309,17 +328,14 @@ class Group:
             )
 
     def _put(self, blob: bytes, slots: np.ndarray[Any, np.dtype[np.void]]) -> None:
-        if self._is_over():
+        if self._attempts.is_over():
             return
         newest = int(slots["time"][-1])
         self._statistics.begin(newest)
-        done = self._blocking.put(blob, slots, self._is_over, self._heartbeat)
+        done = self._blocking.put(blob, slots, self._attempts.is_over, self._heartbeat)
         self._statistics.waited()
         if done:
             self._statistics.put(transactions=0, events=len(slots), rows=0, size=len(blob), newest_ms=newest)
-
-    def _is_over(self) -> bool:
-        return self.failed or self._stop()
 
     def _heartbeat(self) -> None:
         now = time.monotonic()
@@ -332,7 +348,7 @@ class Group:
             ]
             if all(not member.lane.pieces for member in self.members):
                 self._statistics.calm()  # then the sources know how far behind they are
-            stream = combined((one.stream for one in self._replicators), self._statistics.stat())
+            stream = combined((one.stream for one in self._replicators.values()), self._statistics.stat())
             self._store.heartbeat(", ".join(names), stream=stream)
             self._behind.look()
 
@@ -342,8 +358,3 @@ def _begun(resume: str) -> Position:
     position, _, gtids = resume.partition(" ")
     file, _, offset = position.rpartition(":")
     return Position(file, int(offset), gtids)
-
-
-def run_group(settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> list[Summary]:
-    """Replicate the sources of `settings` into `store` until `stop` says so; return what each did."""
-    return Group(settings, store, stop, log=log).run()

@@ -103,6 +103,11 @@ class Replicator:
         return self._statistics.summary(self._decoder.skipped, self._position, self._decoder.account_statements)
 
     @property
+    def linked(self) -> bool:
+        """Whether the source was ever read."""
+        return self._linked
+
+    @property
     def stream(self) -> StreamStat:
         """How the stream goes."""
         stat = self._statistics.stat(self._decoder.skipped)._replace(purge_ms=self._retention.purge_ms)
@@ -114,8 +119,11 @@ class Replicator:
 
     def run(self) -> Summary:
         """Replicate until asked to stop. Raises `ShmStoreError` for what trying again would not fix."""
-        with closing(self._retention):
-            return self._run()
+        try:
+            with closing(self._retention):
+                return self._run()
+        finally:
+            self._statistics.connected = False
 
     def _run(self) -> Summary:
         backoff = Backoff(self._settings)

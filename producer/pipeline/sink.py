@@ -189,7 +189,8 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[EventStore]:
-    """Attach to the store, or create it. One that was created, and is of no use when an error ends it all, goes again."""
+    """Attach to the store, or create it. One that was created, and is of no use when an error ends it all, or its source was never
+    read, goes again."""
     path, created = settings.store_path or None, False
     try:
         store = EventStore.attach(settings.store, path=path, state=settings.state or None)
@@ -203,10 +204,16 @@ def opened(settings: Settings) -> Iterator[EventStore]:
             yield store
         except Exception:
             if created and store.latest_position is None:
-                with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
-                    store.claim()
-                    EventStore.unlink(settings.store, path=path, log=True, state=settings.state or None)
+                _remove(store, settings)
             raise
+        if created and store.latest_position is None and store.start_position is None:
+            _remove(store, settings)
+
+
+def _remove(store: EventStore, settings: Settings) -> None:
+    with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
+        store.claim()
+        EventStore.unlink(settings.store, path=settings.store_path or None, log=True, state=settings.state or None)
 
 
 def _created(settings: Settings) -> EventStore:

@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from shmstore import EventStore, StoreNotFound, checkpoints
-from shmstore.producer.pipeline.group import run_group
-from shmstore.producer.pipeline.replicator import StopEvent, run
+from shmstore import EventStore, checkpoints
+from shmstore.producer.pipeline.attempts import Attempts
+from shmstore.producer.pipeline.group import Group
+from shmstore.producer.pipeline.replicator import Replicator, StopEvent
 from shmstore.producer.pipeline.sink import Stop, with_store
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings
@@ -18,46 +19,66 @@ __all__ = ["run_all"]
 
 
 def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None) -> list[Summary]:
-    """Replicate several sources, each store in a thread. The first error stops all and is raised."""
-    stopping = stop if callable(stop) else stop.is_set
-    failed = threading.Event()
+    """Replicate several sources, each store in a thread, until `stop` says so; return what each did.
+
+    A source that fails is tried again by itself while the others go on, as `Attempts` says. What does not run in the end is raised: the
+    `ShmStoreError` of the first that failed.
+    """
+    where = log or logging.getLogger("producer")
     groups: dict[str, list[int]] = {}
     for i, one in enumerate(settings):
         groups.setdefault(one.store, []).append(i)
+    attempts = Attempts(len(groups), stop if callable(stop) else stop.is_set, where)
     results: dict[int, Summary] = {}
-    errors: list[BaseException] = []
 
     def work(members: list[int]) -> None:
-        try:
-            found = _run([settings[i] for i in members], lambda: failed.is_set() or stopping(), log)
-            results.update(zip(members, found, strict=True))
-        except BaseException as error:  # handed to the caller's thread, whatever it is
-            errors.append(error)
-            failed.set()
+        chosen, source = [settings[i] for i in members], _Source()
+
+        def attempt() -> None:
+            results.update(zip(members, source.run(chosen, attempts.is_over, where), strict=True))
+
+        attempts.run(_name(chosen), chosen[0], attempt, lambda: source.was_read)
 
     threads = [threading.Thread(target=work, args=(members,), name=f"producer-{store}") for store, members in groups.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:
-        raise errors[0]
+    attempts.raise_first()
     return [results[i] for i in range(len(settings))]
 
 
-def _is_of_group(settings: Settings) -> bool:
+def _name(settings: list[Settings]) -> str:
+    """What log lines call the sources of one store."""
+    store, names = f"store {settings[0].store!r}", ", ".join(one.name for one in settings if one.name)
+    return f"{names} ({store})" if names else store
+
+
+class _Source:
+    """The sources of one store, of which there may be one."""
+
+    was_read = False  # in the last attempt
+
+    def run(self, settings: list[Settings], stop: Stop, log: logging.Logger) -> list[Summary]:
+        return with_store(settings[0], log, lambda store: self._run(settings, store, stop, log))
+
+    def _run(self, settings: list[Settings], store: EventStore, stop: Stop, log: logging.Logger) -> list[Summary]:
+        if len(settings) > 1 or _is_of_group(store, settings[0]):
+            group = Group(settings, store, stop, log=log)
+            try:
+                return group.run()
+            finally:
+                self.was_read = group.was_read
+        replicator = Replicator(settings[0], store, stop, log=log)
+        try:
+            return [replicator.run()]
+        finally:
+            self.was_read = replicator.linked
+
+
+def _is_of_group(store: EventStore, settings: Settings) -> bool:
     """Whether the store was one of several sources before, so that the one left goes on where it was."""
-    try:
-        with EventStore.attach(settings.store, path=settings.store_path or None, state=settings.state or None) as store:
-            resume = resume_point(store)
-    except StoreNotFound:
-        resume = None
+    resume = resume_point(store)
     if resume is not None:
         return resume.position.of_group
     return any(checkpoint.position.of_group for checkpoint in checkpoints(settings.store, settings.state or None).values())
-
-
-def _run(settings: list[Settings], stop: Stop, log: logging.Logger | None) -> list[Summary]:
-    if len(settings) == 1 and not _is_of_group(settings[0]):
-        return [run(settings[0], stop, log=log)]
-    return with_store(settings[0], log or logging.getLogger("producer"), lambda store: run_group(settings, store, stop, log=log))

@@ -1,4 +1,8 @@
-"""Column types that the binlog does not tell, asked of the server as it is now (MariaDB's UUID, INET4, INET6)."""
+"""What the binlog does not tell of tables though it names their columns, asked of the server as it is now, and followed from there.
+
+That is how columns were defined: display widths, ZEROFILL, whether the key is a primary one; and MariaDB's UUID, INET4 and INET6,
+which look like BINARY in the binlog.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +10,107 @@ from shmstore import Column, Position, SourceError, TableSchema
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import LinkLost, LoginRefused, ServerUnreachable
 from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.sql.catalog import Catalog, Unreadable
+from shmstore.producer.sql.columns import column_of_type
+from shmstore.producer.sql.table_change import Table
 from shmstore.sql_tokens import USUAL, SqlMode
 
-_LIKE_BINARY = "('uuid', 'inet4', 'inet6')"
+_COLUMNS = (
+    "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
+    "ORDER BY ordinal_position"
+)
+_KEY = (
+    "SELECT column_name FROM information_schema.statistics "
+    "WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index"
+)
+# Types whose definition may say more than the log: of the others the log has the sizes, and those of its time.
+_WIDE = frozenset(("tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "year"))
 
 
 class CurrentTables:
-    """A MariaDB's UUID, INET4 and INET6 columns as they are now: in the binlog they look like BINARY.
+    """Tables as they are defined now. Each is asked for once; from there its DDLs are followed, in the order of the log.
 
-    Asked once a table, and again after a DDL. Where nothing can be asked, nobody knows: whoever needs the table gets the error,
-    and a new link asks again.
+    What it says is used as far as it fits the log, since a table may have been another one when the event was written. Where
+    nothing can be asked, nobody knows: whoever needs the table gets the error, and a new link asks again.
     """
 
     settled = True  # a DDL gives a table a new id, so what was said of one id stays true
 
-    def __init__(self, settings: Settings, endpoint: Endpoint) -> None:
+    def __init__(self, settings: Settings, endpoint: Endpoint, *, mariadb: bool, fold_case: bool = False) -> None:
         self._settings, self._endpoint = settings, endpoint
-        self._tables: dict[tuple[str, str], TableSchema | SourceError | None] = {}
+        self._catalog = Catalog(mariadb=mariadb, fold_case=fold_case)
+        self._found: dict[tuple[str, str], TableSchema | SourceError | None] = {}
 
     def find(self, database: str, table: str) -> TableSchema | None:
-        """Return a schema of only those columns, without a table name; None where there are none. Raises `SourceError`,
-        `LinkLost` where it may be known later."""
-        key = (database, table)
-        if key not in self._tables:
+        """Return the columns, by name, in a schema without a table name; None where the account sees none.
+
+        Raises `SourceError`, `LinkLost` where it may be known later.
+        """
+        key = self._catalog.key(database, table)
+        if key not in self._found:
             try:
-                self._tables[key] = self._ask(database, table)
+                self._found[key] = self._ask(database, table)
             except SourceError as error:
                 again = isinstance(error, LinkLost | ServerUnreachable | LoginRefused)
-                reason = (
-                    f"which of its columns are UUID or INET cannot be asked: {error}; with schema_history = off they are bytes"
-                )
-                self._tables[key] = LinkLost(reason) if again else SourceError(reason)
-        found = self._tables[key]
+                reason = f"how its columns are defined cannot be asked: {error}; with schema_history = off they are as the log has them"
+                self._found[key] = LinkLost(reason) if again else SourceError(reason)
+        found = self._found[key]
         if isinstance(found, SourceError):
             raise type(found)(*found.args)  # a new one: each raise of the same makes its traceback longer
         return found
 
     def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
-        """Forget what was asked: a DDL may have changed it."""
-        self._tables.clear()
-        return True
+        """Take in a DDL. A table whose new definition it does not tell is asked for again."""
+        change = self._catalog.read(sql, database, mode)
+        for (schema, table), now in change.items():
+            key = self._catalog.key(schema, table)
+            if isinstance(now, Table):
+                now = self._once(now, self._catalog.find(schema, table))
+            self._catalog.take({(schema, table): now})
+            if not table and now is None:  # a database that is dropped
+                for known in [one for one in self._found if one[0] == key[0]]:
+                    del self._found[known]
+            elif isinstance(now, Table):
+                self._found[key] = self._schema(schema, now)
+            else:
+                self._catalog.tables.pop(key, None)
+                self._found.pop(key, None)
+        return bool(change)
 
     def seek(self, position: Position) -> None:
         """Now is now."""
 
+    def _once(self, now: Table, before: Table | Unreadable | None) -> Table:
+        """The table with each column once: where the server was asked behind a DDL that comes now, it has what that adds already."""
+        old = before.columns if isinstance(before, Table) else ()
+        columns: dict[str, Column] = {}
+        for column in now.columns:
+            if column.name not in columns or column not in old:
+                columns[column.name] = column
+        return now._replace(columns=tuple(columns.values()))
+
+    def _schema(self, database: str, table: Table) -> TableSchema:
+        names = [column.name for column in table.columns]
+        return TableSchema(database, "", table.columns, tuple([names.index(name) for name in table.key]))
+
     def _ask(self, database: str, table: str) -> TableSchema | None:
         session = connect(self._settings, self._endpoint)
         try:
-            rows = session.query(
-                "SELECT column_name, data_type FROM information_schema.columns "
-                f"WHERE table_schema = %s AND table_name = %s AND data_type IN {_LIKE_BINARY}",
-                (database, table),
-            )
+            rows = session.query(_COLUMNS, (database, table))
+            key = tuple([str(name) for (name,) in session.query(_KEY, (database, table))]) if rows else ()
         finally:
             session.close()
-        return TableSchema(database, "", tuple(Column(str(name), str(type_)) for name, type_ in rows)) if rows else None
+        if not rows:
+            return None
+        found = Table(tuple([_column(str(name), str(type_)) for name, type_ in rows]), key)
+        self._catalog.take({(database, table): found})
+        return self._schema(database, found)
+
+
+def _column(name: str, type_: str) -> Column:
+    try:
+        column = column_of_type(name, type_)
+    except ValueError:  # a type that this version does not know
+        return Column(name, "")
+    known = column.type in _WIDE or "zerofill" in column.definition
+    return column if known else column._replace(definition="")

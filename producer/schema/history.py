@@ -358,5 +358,5 @@ def _unpacked_value(now: Any) -> Table | Unreadable | str | None:
         return None if now is None else str(now)
     if "unreadable" in now:
         return Unreadable(now["unreadable"])
-    columns = tuple([Column(*column[:7])._replace(members=tuple(column[7])) for column in now["columns"]])
+    columns = tuple([Column._make([*column[:7], tuple(column[7]), *(column[8:] or [""])]) for column in now["columns"]])
     return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), now.get("period_end", ""))

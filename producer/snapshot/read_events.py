@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 from shmstore import EntryType, Event, EventType, SlotFlag
 from shmstore.encoding.codec import Header, encode_stored
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.state import TransactionState
 
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
 EVENT_BYTES = 64 << 10  # of rows, as the server sent them, in one event
 
 
@@ -30,20 +32,25 @@ class ReadEvents:
 
     def put(
         self,
-        last: Event | None,
+        newest: Event | None,
         table: tuple[str, str],
         schema: bytes,
         rows: Sequence[Any],
         size: int,
         props: dict[str, str],
+        part: str = "",
     ) -> None:
-        """Write `rows`, which took `size` bytes on the way, behind `last`, the newest event of the store."""
+        """Write `rows`, which took `size` bytes on the way, behind `newest`, the newest event of the store.
+
+        `part`, first or last of a table, is the property ``snapshot_part`` of the last event, which may have no rows.
+        """
         state, self._props = self._state, props
-        same = last is not None and (last.position.file, last.position.offset) == (state.file, state.offset)
-        self._order = last.order + 1 if last is not None and same else 0
+        same = newest is not None and (newest.position.file, newest.position.offset) == (state.file, state.offset)
+        self._order = newest.order + 1 if newest is not None and same else 0
         most = max(1, len(rows) * EVENT_BYTES // max(1, size))
-        for at in range(0, len(rows), most):
-            self._event(table[0], schema, rows[at : at + most])
+        for at in range(0, len(rows) or 1, most):
+            ends = part and at + most >= len(rows)
+            self._event(table[0], schema, rows[at : at + most], {"snapshot_part": part} if ends else {})
         if self._open:
             self._end()
 
@@ -72,19 +79,19 @@ class ReadEvents:
         self._buffer.add(encode_stored(header, None, None), slot)
         self._buffer.end(int(SlotFlag.TRANSACTION_END))
 
-    def _event(self, database: str, schema: bytes, rows: Sequence[Any]) -> None:
+    def _event(self, database: str, schema: bytes, rows: Sequence[Any], more: dict[str, str]) -> None:
         buffer, body = self._buffer, [None, None, None, rows]
         if not self._open:
             self._begin()
-        payload = self._payload(EntryType.ROWS, schema, body, database)
+        payload = self._payload(EntryType.ROWS, schema, body, database, more)
         alone = len(payload) > self._alone
         if self._events and (alone or buffer.overflows(len(payload))):
             self._end()
             self._begin()
-            payload = self._payload(EntryType.ROWS, schema, body, database)
+            payload = self._payload(EntryType.ROWS, schema, body, database, more)
         if alone:
             buffer.cut()
-            payload = self._payload(EntryType.ROWS, schema, body, database)
+            payload = self._payload(EntryType.ROWS, schema, body, database, more)
         self._add(payload, EntryType.ROWS, len(rows))
         self._events += 1
         self._rows += len(rows)
@@ -102,7 +109,14 @@ class ReadEvents:
         self._buffer.end(int(SlotFlag.TRANSACTION_END))
         self._open, self._props = False, props
 
-    def _payload(self, entry: EntryType, schema: bytes | None = None, body: list[Any] | None = None, database: str = "") -> bytes:
+    def _payload(
+        self,
+        entry: EntryType,
+        schema: bytes | None = None,
+        body: list[Any] | None = None,
+        database: str = "",
+        more: Mapping[str, str] = NONE,
+    ) -> bytes:
         state = self._state
         transaction = f"{state.file}:{state.offset}:{self._begun}"
         self._now = time.time_ns() // 1_000_000
@@ -121,7 +135,7 @@ class ReadEvents:
             row=0,
             database=database,
             sql="",
-            props=self._props,
+            props={**self._props, **more},
         )
         return encode_stored(header, schema, body)
 

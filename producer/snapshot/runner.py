@@ -3,7 +3,8 @@
 Plan. A table is read chunk by chunk in the order of its key (`chunks`); no lock is taken and nothing is written to the server.
 Between two reads of the stream `step` does a little, and begins a chunk again where something came between:
 
-    open    at a transaction end of the stream, low: note from here on the keys of this table that are put (`window`), and begin
+    open    at a transaction end of the stream, low: put an event that says so where the table begins; note from here on the keys
+            of this table that are put (`window`), and begin
             a consistent read of the next rows, which must show all that the stream has read. high: where the log ends then
     read    take the rows as they come, a few milliseconds at a time; the stream is read in between
     put     at the first transaction end behind high: rows whose keys were noted are left out, since the stream has brought a
@@ -36,14 +37,15 @@ from shmstore.producer.filter import TablePlan, read_patterns
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
-from shmstore.producer.snapshot.progress import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import Selection, literals, selection
-from shmstore.producer.snapshot.tables import list_tables, may_select, read_table
+from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
 from shmstore.producer.snapshot.watermarks import begin, prepare
 from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
+from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
 
+MISSING = "missing"  # reason of a request for the tables that no copy has yet
 SLICE = 0.02  # seconds of reading between two looks at the stream
 CHUNK_BYTES = 16 << 20  # what a chunk is meant to take at most; of larger rows it has fewer
 MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
@@ -184,6 +186,8 @@ class Snapshot:
         seen = list_tables(session, self._decoder.filter.passes)
         tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
         missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
+        if request.reason == MISSING:  # there may be none
+            return tables, ""
         if tables:
             return tables, f"no table matches {', '.join(missing)}" if missing else ""
         what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
@@ -287,6 +291,9 @@ class Snapshot:
         if self._chunk is None or self._chunk.window.broken or self._chunk.shape is not shape:
             executed = self._decoder.executed
             self._chunk = _Chunk(task, shape, self._decoder.position, executed.copy() if executed is not None else None)
+            if not task.progress.chunks:
+                # At low: whoever begins to keep the table's changes at this event has those that the first rows are put without.
+                self._put(self._chunk, [], 0, "first")
         chunk = self._chunk
         high = begin(session, self._server, chunk.low, chunk.executed)
         if high is None:
@@ -317,6 +324,7 @@ class Snapshot:
         if table is None:
             self._settle(task, "gone", "there is no such table any more")
             return None
+        table = defined_as(table, self._decoder.known(task.database, task.table))
         blob = encode_schema(table.schema)
         plan = self._decoder.filter.plan(table.schema, blob)
         key = table.key.columns if table.key else ()
@@ -360,8 +368,8 @@ class Snapshot:
         after = tuple(literals(shape.selected, key, rows[-1])) if rows and key else task.progress.key
         if rows:
             self._average = max(1, chunk.rows.size // len(rows))
-        count = self._put(chunk, rows, chunk.rows.size)
         state = "done" if not chunk.cut and len(rows) < chunk.limit else "reading"
+        count = self._put(chunk, rows, chunk.rows.size, "last" if state == "done" else "")
         self._written = task, TableProgress(state, after, task.progress.rows + count, task.progress.chunks + 1)
         self._chunk, self._disturbed = None, 0
         self._backoff.reset()
@@ -371,7 +379,7 @@ class Snapshot:
         assert chunk.rows is not None
         done = chunk.rows.step(SLICE)
         rows, size, chunk.rows.rows, chunk.rows.size = chunk.rows.rows, chunk.rows.size, [], 0
-        read = chunk.task.progress.rows + self._put(chunk, rows, size)
+        read = chunk.task.progress.rows + self._put(chunk, rows, size, "last" if done else "")
         chunk.task.progress = chunk.task.progress._replace(state="reading", rows=read)
         if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
@@ -382,8 +390,11 @@ class Snapshot:
             self._chunk, self._disturbed, self.holds = None, 0, False
             self._backoff.reset()
 
-    def _put(self, chunk: _Chunk, rows: list[Any], size: int) -> int:
-        """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many."""
+    def _put(self, chunk: _Chunk, rows: list[Any], size: int, part: str) -> int:
+        """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many.
+
+        The last event of a table says so (`part`), even where it has no rows.
+        """
         shape, task, gone = chunk.shape, chunk.task, chunk.window.keys
         if shape.selected.extras:
             width = len(shape.selected.table.schema.columns)
@@ -394,11 +405,11 @@ class Snapshot:
         if gone:
             key_indexes = shape.key_indexes
             rows = [row for row in rows if tuple([row[i] for i in key_indexes]) not in gone]
-        if rows:
+        if rows or part:
             request = next(request for request in self.progress.requests if request.id == task.request)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
             name = task.database, task.table
-            self._read_events.put(self._store.latest_event, name, shape.schema, rows, size, props)
+            self._read_events.put(self._store.latest_event, name, shape.schema, rows, size, props, part)
         return len(rows)
 
     def settle(self) -> None:

@@ -2,7 +2,8 @@
 
 A snapshot's rows must carry the schema that the same rows have in the stream. There it comes from TABLE_MAP events, here from
 information_schema: names, types, signs, character sets and members as `columns` reads them from COLUMN_TYPE, and the sizes
-that a TABLE_MAP says by itself. One thing no statement tells: members of ENUM and SET outside of Unicode's first plane, which
+that a TABLE_MAP says by itself; how columns are defined is
+not read here, but what the stream knows of it (`defined_as`). One thing no statement tells: members of ENUM and SET outside of Unicode's first plane, which
 both servers show as "?" everywhere but in the binlog.
 """
 
@@ -13,11 +14,11 @@ from typing import NamedTuple
 
 from shmstore import Column, TableSchema
 from shmstore.producer.connection.session import Session
-from shmstore.producer.sql.columns import column_of_type
+from shmstore.producer.sql.columns import column_of_type, with_definition
 from shmstore.producer.sql.table_change import Draft
 from shmstore.producer.sql.table_change import Table as Drafted
 
-__all__ = ["Key", "SourceTable", "list_tables", "may_select", "quoted", "read_table"]
+__all__ = ["Key", "SourceTable", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
 
 SYSTEM = ("information_schema", "performance_schema", "sys", "mysql")
 _SIZED = {"char", "varchar", "binary", "varbinary", "decimal", "bit"}
@@ -95,7 +96,7 @@ def read_table(session: Session, database: str, table: str, *, history: str = "a
         _COLUMNS.format(generated), name
     ):
         made = column_of_type(str(column), str(type_), str(charset or ""))
-        made = made._replace(charset=_standard(charset or ""), nullable=nullable == "YES")
+        made = made._replace(charset=_standard(charset or ""), nullable=nullable == "YES", definition="")
         if made.type in _SIZED:
             made = made._replace(size=int(octets or precision or 0))
         columns.append(_as_logged(made, history, int(octets or 0)) if session.mariadb else made)
@@ -118,6 +119,15 @@ def read_table(session: Session, database: str, table: str, *, history: str = "a
     collations += [""] * (len(names) - len(collations))
     key = next((Key(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
     return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, int(rows or 0), int(row_bytes or 0))
+
+
+def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:
+    """Return the table with its columns' definitions as `known`, which the stream takes them from, has them."""
+    columns = {column.name: column for column in known.columns} if known is not None else {}
+    schema = table.schema
+    return table._replace(
+        schema=schema._replace(columns=tuple([with_definition(column, columns.get(column.name)) for column in schema.columns]))
+    )
 
 
 def _keys(session: Session, name: tuple[str, str]) -> dict[str, list[str]]:

@@ -89,7 +89,7 @@ def _read(tokens: Tokens, database: str) -> Statement:
     if head == "XA":
         return _xa(tokens)
     if head in _DML:
-        return Statement(Kind.DML)
+        return _dml(head, tokens, database)
     if head in ("GRANT", "REVOKE", "CHANGE", "CLONE"):
         return Statement(Kind.ACCOUNT)
     if head == "SET":
@@ -111,6 +111,61 @@ def _xa(tokens: Tokens) -> Statement:
     types = {"COMMIT": EventType.XACOMMIT, "ROLLBACK": EventType.XAROLLBACK}
     name = "".join(token.text for token in tokens.rest() if token.upper not in ("ONE", "PHASE"))
     return Statement(kinds.get(verb, Kind.OTHER), types.get(verb, EventType.QUERY), name=name)
+
+
+_DML_TYPES = {
+    "INSERT": EventType.INSERT,
+    "REPLACE": EventType.INSERT,
+    "LOAD": EventType.INSERT,
+    "UPDATE": EventType.UPDATE,
+    "DELETE": EventType.DELETE,
+}
+# What may stand between the verb of a change and its table.
+_DML_WORDS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "INTO")
+_BEHIND_TABLES = ("SET", "WHERE", "ORDER", "LIMIT", "RETURNING")
+
+
+def _dml(head: str, tokens: Tokens, database: str) -> Statement:
+    """A change of rows: INSERT, UPDATE or DELETE where the verb says so, and the tables that it may change."""
+    type_ = _DML_TYPES.get(head, EventType.QUERY)
+    if type_ is EventType.QUERY:
+        return Statement(Kind.DML)
+    try:
+        if head == "LOAD":
+            while tokens.take().upper != "TABLE":
+                pass
+        while tokens.accept_one(*_DML_WORDS):
+            pass
+        several = head in ("UPDATE", "DELETE")
+        return Statement(Kind.DML, type_, _joined(tokens, database) if several else (tokens.table_name(database),))
+    except ValueError:
+        return Statement(Kind.DML, type_)
+
+
+def _joined(tokens: Tokens, database: str) -> tuple[TableName, ...]:
+    """The tables of an UPDATE or DELETE, in the order written: those that it joins, too, as an alias may stand for any of them."""
+    rest = tokens.rest()
+    words = [token.upper for token in rest]
+    end = next((i for i, word in enumerate(words) if word in _BEHIND_TABLES), len(words))
+    if "SELECT" in words[:end]:
+        raise ValueError("a table that is a query")
+    begin = next((i + 1 for i in range(end - 1, -1, -1) if words[i] in ("USING", "FROM") and words[i + 1 : i + 2] != ["("]), 0)
+    found: list[TableName] = []
+    references = Tokens(rest[begin:end])
+    expected = True
+    while references.left:
+        word = references.peek()
+        if word in (",", "JOIN", "STRAIGHT_JOIN"):
+            expected = True
+        elif expected and word != "(":
+            name = references.table_name(database)
+            found += [name] if name not in found else []
+            expected = False
+            continue
+        references.take()
+    if not found:
+        raise ValueError("no table")
+    return tuple(found)
 
 
 # What ends the search for the object that a CREATE, ALTER or DROP is about: none of these is a table, database or index.
@@ -153,23 +208,28 @@ def _table(head: str, tokens: Tokens, database: str) -> Statement:
 
 
 def _alterations(tokens: Tokens, table: TableName, database: str) -> Statement:
-    """Read the list after ALTER TABLE t: the kind is that of its most telling part, as in Canal."""
+    """Read the list after ALTER TABLE t: the kind is RENAME where the table is renamed, else that of the first part, as in Canal."""
     tokens.wait()
     kinds: list[EventType] = []
     target: TableName | None = None
     for part in map(Tokens, tokens.parts()):
         verb, kind = part.accept_one("ADD", "DROP", "RENAME"), EventType.ALTER
+        unique = False
         if verb == "ADD":
-            part.accept_one("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
+            if part.accept("CONSTRAINT") and part.peek() not in ("UNIQUE", "PRIMARY", "FOREIGN", "CHECK"):
+                part.name()
+            unique = part.accept_one("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR") == "UNIQUE"
         if verb == "RENAME" and part.peek() not in ("COLUMN", "INDEX", "KEY"):
             part.accept_one("TO", "AS", "=")
             target = part.table_name(database)
-        elif verb in ("ADD", "DROP") and part.peek() in ("INDEX", "KEY"):
+        elif unique or (verb in ("ADD", "DROP") and part.peek() in ("INDEX", "KEY")):
             kind = EventType.CINDEX if verb == "ADD" else EventType.DINDEX
+        elif verb == "DROP" and part.peek() == "CONSTRAINT":
+            kind = EventType.DINDEX
         kinds.append(kind)
     if target is not None:
         return Statement(Kind.DDL, EventType.RENAME, (table,), (target,))
-    return Statement(Kind.DDL, kinds[0] if len(set(kinds)) == 1 else EventType.ALTER, (table,))
+    return Statement(Kind.DDL, kinds[0] if kinds else EventType.ALTER, (table,))
 
 
 def _rename(tokens: Tokens, database: str) -> Statement:

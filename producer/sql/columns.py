@@ -1,18 +1,20 @@
 """Column definitions in SQL text -> `Column`, as far as a TABLE_MAP event leaves it open: name, sign, character set, members.
 
-Types keep information_schema's names. Sizes are not followed: every TABLE_MAP says them.
+Types keep information_schema's names. Sizes are not followed: every TABLE_MAP says them. `Column.definition` is the type as
+written, in the form that Canal's parser (Druid) gives it: the name, the arguments, ``unsigned`` and ``zerofill``.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from shmstore.column_type import defined
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
 from shmstore.producer.values.charsets import member_text, stored_text
 from shmstore.sql_tokens import Token, Tokens, literal, scan
 
-__all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text", "settled"]
+__all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text", "settled", "with_definition"]
 
 _SYNONYMS = {
     "BOOL": "tinyint",
@@ -42,6 +44,7 @@ _SYNONYMS = {
 }
 _TEXT = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"}
 _NATIONAL = "utf8mb3"
+GEOMETRY = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
 
 
 class ColumnDefinition(NamedTuple):
@@ -83,11 +86,16 @@ def column_of_type(name: str, column_type: str, charset: str = "") -> Column:
 
 def define_column(name: str, tokens: Tokens, *, mariadb: bool) -> ColumnDefinition:
     """Read a column definition behind its name. Raises ValueError where it cannot be read."""
+    ahead = tokens.rest()
     type_, charset, unsigned = _type(tokens)
+    written = " ".join([token.text for token in ahead[: len(ahead) - len(tokens.rest())]])
     members: tuple[str | bytes, ...] = ()
     scale = 0
     if tokens.peek() == "(":
         arguments = tokens.parenthesized()
+        if type_ == "float" and len(arguments) == 1 and int(arguments[0][0].text) > 24:
+            written = "double"
+        written += f"({','.join([''.join(map(_written, part)) for part in arguments])})"
         if type_ in ("enum", "set"):
             members = tuple([_member(part) for part in arguments])
         elif type_ in ("datetime", "timestamp", "time"):
@@ -98,8 +106,21 @@ def define_column(name: str, tokens: Tokens, *, mariadb: bool) -> ColumnDefiniti
             scale = int(arguments[1][0].text)
     if type_ == "json" and mariadb:
         type_, charset = "longtext", "utf8mb4"
-    column = Column(name, type_, unsigned, True, 0, scale, charset)
+    column = Column(name, type_, unsigned, True, 0, scale, charset, (), written)
     return _attributes(column, tokens)._replace(members=members)
+
+
+def _written(token: Token) -> str:
+    return "'" + token.text.replace("'", "''") + "'" if token.kind == "string" else token.text
+
+
+def with_definition(column: Column, known: Column | None) -> Column:
+    """Return the column as the log has it with the type as `known`, of the table's definition, has it: unless that is another type."""
+    if known is None or known.unsigned != column.unsigned:
+        return column
+    if known.type != column.type and not (column.type == "geometry" and known.type in GEOMETRY):
+        return column
+    return defined(column, known.definition) if known.definition else column
 
 
 def _member(part: list[Token]) -> str | bytes:
@@ -208,7 +229,8 @@ def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
 
 def _flag(column: Column, word: str) -> Column:
     if word in ("UNSIGNED", "ZEROFILL"):
-        return column._replace(unsigned=True)
+        more = (" unsigned" if not column.unsigned else "") + (" zerofill" if word == "ZEROFILL" else "")
+        return column._replace(unsigned=True, definition=column.definition + more)
     if word == "ASCII":
         return column._replace(charset="latin1")
     if word == "UNICODE":

@@ -41,8 +41,9 @@ def open_history(
         if history.first is not None:
             _require_same_server(session, server, history.first, path)
         return history
-    if settings.schema_history == "auto" and server.mariadb:
-        return CurrentTables(settings, session.endpoint)
+    if settings.schema_history == "auto":
+        fold = server.variables.get("lower_case_table_names", "0") != "0"
+        return CurrentTables(settings, session.endpoint, mariadb=server.mariadb, fold_case=fold)
     return None
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from shmstore import EntryType, Position, SchemaUnknown, SlotFlag, UnsupportedEvent
+from shmstore import EntryType, EventType, Position, SchemaUnknown, SlotFlag, TableSchema, UnsupportedEvent
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
@@ -118,6 +118,10 @@ class EventDecoder:
         """From the next `start` on, ask `schemas` for what the log does not say."""
         if schemas is not self._schemas:
             self._schemas, self.rows_decoder = schemas, RowsDecoder(schemas=schemas)
+
+    def known(self, database: str, table: str) -> TableSchema | None:
+        """What is known of a table besides the log. Raises `SourceError`."""
+        return self._schemas.find(database, table) if self._schemas is not None else None
 
     @property
     def position(self) -> Position:
@@ -260,7 +264,7 @@ class EventDecoder:
         state, gtids = self.state, self._commit()
         props = {**props, "events": str(state.events), "rows": str(state.rows)}
         if state.xa:
-            props |= {"xa": "prepare", "xa_xid": state.xa}
+            props |= {"xa": "prepare", "xa_xid": state.xa} | ({"xa_end": state.xa_end} if state.xa_end else {})
         state.order += 1
         self.writer.write(raw, EntryType.END, props=props, gtids=gtids)
         state.gtids = gtids
@@ -310,8 +314,11 @@ class EventDecoder:
         state = self.state
         if not state.open:
             if kind in (Kind.BEGIN, Kind.XA_START):
-                state.xa = statement.name if kind is Kind.XA_START else ""
-                self._begin(raw, {"thread_id": str(query.thread_id)}, query.microsecond)
+                props = {"thread_id": str(query.thread_id)}
+                if kind is Kind.XA_START:
+                    props |= {"xa": "start", "xa_xid": statement.name}
+                self._begin(raw, props, query.microsecond)
+                state.xa = props.get("xa_xid", "")
             elif kind in (Kind.COMMIT, Kind.ROLLBACK):
                 state.gtids = self._commit()  # of nothing
                 state.over()
@@ -323,7 +330,9 @@ class EventDecoder:
             self._rollback(raw)
         elif kind in (Kind.SAVEPOINT, Kind.ROLLBACK_TO, Kind.RELEASE):
             self._savepoint(statement)
-        elif kind is not Kind.XA_END:
+        elif kind is Kind.XA_END:
+            state.xa_end = f"{state.offset}:{raw.length}"
+        else:
             self._within(raw, query, statement)
 
     def _alone(self, raw: RawEvent, query: events.Query, statement: Statement) -> None:
@@ -378,6 +387,8 @@ class EventDecoder:
         if ("ddl" if statement.kind is Kind.DDL else "query") not in self.filter.operations:
             return False
         names = statement.tables + statement.targets
+        if not names and statement.kind is Kind.DML:
+            return True  # it may change any table: a filter must not lose that
         if not names:
             database = statement.name or query.database
             return not database or self.filter.passes(database, "")
@@ -392,6 +403,8 @@ class EventDecoder:
             props["default_database"] = query.database
         if query.mode != USUAL:
             props["sql_mode"] = str(query.mode)
+        if not query.strict:
+            props["sql_strict"] = "off"
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             props |= {"xa": "commit" if statement.kind is Kind.XA_COMMIT else "rollback", "xa_xid": statement.name}
         elif statement.tables:
@@ -402,10 +415,13 @@ class EventDecoder:
             props["tables"] = ",".join(f"{database}.{table}" for database, table in statement.tables)
         if statement.targets:
             props["to_table"] = ",".join(f"{database}.{table}" for database, table in statement.targets)
+        type_ = statement.type
+        if statement.kind is Kind.DML and type_ is not EventType.QUERY:  # no rows come with it
+            type_, props["change"] = EventType.QUERY, type_.name.lower()
         self.writer.write(
             raw,
             entry,
-            statement.type,
+            type_,
             sql=query.sql,
             database=database,
             props=props | more,
@@ -419,9 +435,14 @@ class EventDecoder:
         self.rows_decoder.table_map(raw.body)
 
     def _rows_query(self, raw: RawEvent) -> None:
-        if self._keep_rows_query:
-            read = events.rows_query if raw.code == EventCode.ROWS_QUERY else events.annotate_rows
-            self.state.props = {"rows_query": read(raw.body)}
+        if not self._keep_rows_query:
+            return
+        mysql = raw.code == EventCode.ROWS_QUERY
+        text = (events.rows_query if mysql else events.annotate_rows)(raw.body)
+        props = {"rows_query": text, "rows_query_at": f"{self.state.offset - raw.length}:{raw.length}"}
+        if mysql and (tables := classify(text, "").tables):
+            props["rows_query_table"] = tables[0][1]  # as Canal, which reads it from MySQL's event alone
+        self.state.props = props
 
     def _rows(self, raw: RawEvent) -> None:
         self._require_open("rows")
@@ -447,6 +468,8 @@ class EventDecoder:
             database=table.database,
             props=self.state.props,
         )
+        if "rows_query_at" in self.state.props:  # its place comes with the first rows alone
+            self.state.props = {"rows_query": self.state.props["rows_query"]}
 
 
 def _inner(piece: bytes, outer: RawEvent) -> Iterator[RawEvent]:

@@ -22,6 +22,7 @@ from shmstore.producer.transactions.state import Tail
 from shmstore.producer.transactions.writer import UNSEALED, fold
 
 _OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
+_VERSION = 2  # raised when what the checksum is of changes: one of another version is not compared
 _FORMAT = 2  # bytes before an event's header
 
 
@@ -29,7 +30,7 @@ class Seal:
     """Seals what one source puts."""
 
     def __init__(self, settings: Settings) -> None:
-        options = repr((shmstore.__version__, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
+        options = repr((shmstore.__version__, _VERSION, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
         self._options = f"{zlib.crc32(options.encode()):08x}"
         self._checksum: int | None = 0  # of the transaction that is open; None: of its beginning it is not known
 

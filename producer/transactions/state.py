@@ -47,7 +47,7 @@ class TransactionState:
     __slots__ = (
         *("file", "file_number", "offset", "executed", "gtids", "tail"),
         *("in_transaction", "open", "begun", "transaction", "has_gtid", "unfinished"),
-        *("order", "events", "rows", "replayed", "marks", "props", "xa"),
+        *("order", "events", "rows", "replayed", "marks", "props", "xa", "xa_end"),
     )
 
     def __init__(self) -> None:
@@ -132,7 +132,8 @@ class TransactionState:
         self.events = self.rows = 0  # written
         self.replayed = 0  # checksum of the events that the store has already
         self.marks.clear()
-        self.props, self.xa = NO_PROPS, ""  # of its rows; the XID, where it is prepared by its end
+        self.props = NO_PROPS  # of its rows
+        self.xa = self.xa_end = ""  # the XID, where it is prepared by its end; where its XA END ended, and the bytes of that
 
 
 def new_state(*, compiled_code: bool) -> TransactionState:

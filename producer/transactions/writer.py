@@ -13,7 +13,7 @@ import zlib
 from typing import Any
 
 from shmstore import EntryType, EventType, SlotFlag
-from shmstore.encoding.codec import Header, encode_stored, pack, split_stored
+from shmstore.encoding.codec import Header, bare_schema, encode_stored, pack, split_stored
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
@@ -23,9 +23,10 @@ UNSEALED = "?" * 16  # in the place of a checksum
 
 
 def fold(checksum: int, order: int, type_: int, database: str, sql: str, schema: bytes | None, body: bytes | memoryview) -> int:
-    """Return `checksum` with one more event in it. Not in it is what another server of the same transaction has otherwise."""
+    """Return `checksum` with one more event in it. Not in it is what another server of the same transaction has otherwise, or a
+    restart: how the table's definition was spelled."""
     checksum = zlib.crc32(f"{order} {type_} {database} {sql} ".encode(), checksum)
-    return zlib.crc32(body, zlib.crc32(schema or b"", checksum))
+    return zlib.crc32(body, zlib.crc32(bare_schema(schema or b""), checksum))
 
 
 class EventWriter:

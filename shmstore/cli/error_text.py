@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 
 from shmstore.errors import ShmStoreError, install
 
@@ -19,13 +18,9 @@ EXTRAS = {
     "pyarrow": ("pyarrow", "spark"),
     "pandas": ("pandas", "spark"),
     "google": ("protobuf", "server"),
+    "kazoo": ("kazoo", "zookeeper"),
     "deltalake": ("deltalake", "delta"),
 }
-
-
-def say(message: str) -> None:
-    """Print `message` as one line on stderr."""
-    print("shmstore:", message, file=sys.stderr, flush=True)
 
 
 def missing(module: str | None) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shmstore.cli.error_text import say
+from shmstore.cli.log_lines import say
 from shmstore.cli.named_store import attach, home_of, look
 from shmstore.cli.signals import on_signal
 

@@ -19,8 +19,9 @@ try:
     import threading
     import time
 
-    from shmstore.cli import log_commands, parser
-    from shmstore.cli.error_text import line_of, missing, say
+    from shmstore.cli import log_commands, log_lines, parser, service
+    from shmstore.cli.error_text import line_of, missing
+    from shmstore.cli.log_lines import say
     from shmstore.cli.named_store import attach, home_of, look
     from shmstore.cli.signals import ended, on_signal
     from shmstore.errors import ShmStoreError, StoreError, StoreNotFound
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from shmstore.producer import Summary
 
 SERVED = (  # options of `serve` that go to the server as they are
-    *("user", "values", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply", "max_outstanding"),
-    *("idle_timeout", "auth_timeout", "state", "metrics_port"),
+    *("user", "values", "gtids", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply"),
+    *("max_outstanding", "max_new_clients", "idle_timeout", "auth_timeout", "release_after", "state", "metrics_port"),
+    *("zookeeper", "zookeeper_timeout", "advertise"),
 )
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
 CONFIG = "shmstore.toml"  # what `run` reads without --config
@@ -80,7 +82,7 @@ def settle_stdout() -> None:
 
 def fail(message: str) -> int:
     """Print `message` as one line on stderr; return exit code 2."""
-    say(message)
+    say(message, logging.ERROR)
     return 2
 
 
@@ -94,15 +96,21 @@ def producer_flags(parser: argparse.ArgumentParser) -> None:
     producer.add_flags(parser)
 
 
+def service_flags(parser_: argparse.ArgumentParser) -> None:
+    """Add the options of a producer that runs."""
+    producer_flags(parser_)
+    parser.log_lines(parser_)
+
+
 def produce(options: argparse.Namespace) -> int:
     """`shmstore produce`."""
     from shmstore import producer
 
     settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
-    show_log()
+    log_lines.show(options)
     stop = threading.Event()
-    with on_signal(stop.set) as came:
-        summary = producer.run(settings, stop)
+    with on_signal(stop.set) as came, service.watched({settings.store: settings.store_path}, stop.is_set) as stops:
+        summary = producer.run(settings, stops)
     say(f"{settings.store}: {line_of_summary(summary)}")
     return ended(came)
 
@@ -114,10 +122,10 @@ def run(options: argparse.Namespace) -> int:
     if options.config is None and not os.path.exists(CONFIG):
         raise ValueError(f"there is no {CONFIG} in this folder: give --config FILE, with a [source.NAME] for each source")
     settings = producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
-    show_log()
+    log_lines.show(options)
     stop = threading.Event()
-    with on_signal(stop.set) as came:
-        summaries = producer.run_all(settings, stop)
+    with on_signal(stop.set) as came, service.watched({each.store: each.store_path for each in settings}, stop.is_set) as stops:
+        summaries = producer.run_all(settings, stops)
     stores = [each.store for each in settings]
     for each, summary in zip(settings, summaries, strict=True):
         name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
@@ -180,11 +188,6 @@ def snapshot(options: argparse.Namespace) -> int:
         time.sleep(1)
 
 
-def show_log() -> None:
-    """Write the log to stderr, from INFO up."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-
 def line_of_summary(made: Summary) -> str:
     """Return a producer's summary as one line."""
     at = f", up to {made.position.file}:{made.position.offset}" if made.position else ""
@@ -237,15 +240,13 @@ def serve(options: argparse.Namespace) -> int:
     for file in (options.tls_cert, options.tls_key):
         if file is not None:
             os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
-    missing = []
-    for name in options.stores:
-        try:
-            EventStore.attach(name).close()
-        except StoreNotFound:
-            missing.append(name)
+
+    log_lines.show(options)
+    missing: list[str] = []
 
     def ready(address: tuple[str, int]) -> None:
         say(f"listening on {address[0]}:{address[1]}")
+        service.listening(address)
         for name in missing:
             say(f"store {name!r} does not exist yet: its clients are refused until it is created")
 
@@ -257,6 +258,11 @@ def serve(options: argparse.Namespace) -> int:
         ready=ready,
         **{name: getattr(options, name) for name in SERVED},
     )
+    for _, name in settings.destinations:
+        try:
+            EventStore.attach(name).close()
+        except StoreNotFound:
+            missing.append(name)
     try:
         return ended(run_server(settings))
     except OSError as error:
@@ -382,6 +388,7 @@ def metrics(options: argparse.Namespace) -> int:
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     say(f"listening on {options.listen[0]}:{server.server_port}")
+    service.notify("READY=1")
     with server, on_signal(server.stop) as came:
         server.serve_forever()
     return ended(came)
@@ -469,4 +476,4 @@ COMMANDS: dict[str, parser.Run] = {
 }
 for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe, seek):
     COMMANDS[command.__name__] = command
-FILLS: dict[str, parser.Fill] = {"produce": producer_flags, "run": producer_flags, "doctor": producer_flags}
+FILLS: dict[str, parser.Fill] = {"produce": service_flags, "run": service_flags, "doctor": producer_flags}

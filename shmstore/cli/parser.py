@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shmstore.arguments import Parser, duration, size
+from shmstore.cli.log_lines import LEVELS
 from shmstore.start_position import FORMS, Start, parse_start
 from shmstore.table_patterns import FORMS as TABLE_FORMS
 
@@ -72,7 +73,8 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         "produce from every source of a configuration file (shmstore.toml)",
         "  shmstore run --config shmstore.toml",
         "Options given here apply to every source; --source NAME runs that one alone. Sources that name the same "
-        "store run as one producer. The first error ends all of them, with exit code 2.",
+        "store run as one producer. A source that fails is tried again by itself, and the others go on; if it still fails in the end, "
+        "or none could be read at all, the exit code is 2.",
         store=False,
     )
     command(
@@ -325,7 +327,10 @@ def _tail(sub: Parser) -> None:
 
 def _serve(sub: Parser) -> None:
     sub.add_argument(
-        "stores", nargs="*", metavar="STORE", help="stores to serve as destinations (default: every store of this host)"
+        "stores",
+        nargs="*",
+        metavar="STORE",
+        help="stores to serve as destinations of the same name, or DESTINATION=STORE (default: every store of this host)",
     )
     sub.add_argument(
         "--listen",
@@ -356,7 +361,14 @@ def _serve(sub: Parser) -> None:
         "--values",
         choices=("canal", "exact"),
         default="canal",
-        help="print values exactly as Canal does (canal), or correct the ones that Canal gets wrong (exact); default: canal",
+        help="send values, types and statements as Canal does (canal), or values as the server prints them and all statements (exact); "
+        "default: canal. What Canal takes that a producer refuses: produce --statements pass --row-image any",
+    )
+    what.add_argument(
+        "--gtids",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="fill the entries' gtid, as Canal does with gtidon; auto: with --values exact (default: auto)",
     )
     limits = sub.add_argument_group("Limits")
     limits.add_argument("--max-connections", type=whole, default=1024, metavar="N", help="most connections (default: 1024)")
@@ -378,6 +390,21 @@ def _serve(sub: Parser) -> None:
         help="most batches that a client may leave un-acked (default: 1024)",
     )
     limits.add_argument(
+        "--max-new-clients",
+        type=whole,
+        default=16,
+        metavar="N",
+        help="most client ids never seen before that one login may begin (default: 16)",
+    )
+    limits.add_argument(
+        "--release-after",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="let another server have a client that is connected and has asked nothing for this long; one that left is free at once "
+        "(default: 600)",
+    )
+    limits.add_argument(
         "--idle-timeout",
         type=seconds,
         default=3600.0,
@@ -391,11 +418,40 @@ def _serve(sub: Parser) -> None:
         metavar="SECONDS",
         help="close a connection that has not logged in after this long (default: 30)",
     )
+    cluster = sub.add_argument_group("Cluster")
+    cluster.add_argument(
+        "--zookeeper",
+        default="",
+        metavar="HOSTS",
+        help="register there as Canal's servers do, HOST:PORT,...: one of several servers is active, and clients find it and their "
+        "cursors there (default: none)",
+    )
+    cluster.add_argument(
+        "--zookeeper-timeout",
+        type=seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="after so long without a word from this server another becomes the active one (default: 10)",
+    )
+    cluster.add_argument(
+        "--advertise",
+        default="",
+        metavar="HOST:PORT",
+        help="where clients reach this server (default: the address that it listens on)",
+    )
     operation = sub.add_argument_group("Operation")
     operation.add_argument("--state", metavar="DIR", help=f"folder that records what clients have acked {STATE}")
     operation.add_argument(
         "--metrics-port", type=int, default=0, metavar="PORT", help="serve Prometheus text on this port (default: none)"
     )
+    log_lines(sub)
+
+
+def log_lines(sub: argparse.ArgumentParser) -> None:
+    """Add the options of `cli.log_lines`."""
+    lines = sub.add_argument_group("Log lines, on stderr")
+    lines.add_argument("--log-format", choices=("text", "json"), default="text", help="how they look (default: text)")
+    lines.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is written (default: info)")
 
 
 def _create(sub: Parser) -> None:

@@ -8,7 +8,9 @@ Plan. An encoded event is one MessagePack array, readable by any MessagePack lib
     header  `Header`, in its order
     schema  nil, or a *bin* that is itself MessagePack: [database, table, [column ...], primary_key], column =
             [name, type, unsigned, nullable, size, scale, charset, [member ...]]. Encoded once per table version and
-            copied as bytes; readers keep what they decoded, keyed by those bytes.
+            copied as bytes; readers keep what they decoded, keyed by those bytes. Where the table's definition says more:
+            [database, table, [column ...], primary_key, [definition ...], unique_key, size], size being that of the
+            bytes of the first four as an array of their own: `bare_schema`.
     body    nil, or [before_columns, before_rows, after_columns, after_rows]: rows are arrays of values in column order,
             nil where the event has no such image; *_columns is nil when every column is present, else the indexes of
             the columns that are (row images MINIMAL and NOBLOB; one set serves a whole binlog event).
@@ -174,15 +176,31 @@ def _conversions(table: TableSchema) -> tuple[tuple[tuple[int, Any], ...], tuple
 @lru_cache(maxsize=4096)
 def encode_schema(table: TableSchema) -> bytes:
     """Return the schema's bytes. The same schema always gives the same bytes, so they serve as its identity."""
-    return pack([table.database, table.table, table.columns, table.primary_key])
+    bare = pack([table.database, table.table, [column[:-1] for column in table.columns], table.primary_key])
+    definitions = [column.definition for column in table.columns]
+    if not table.unique_key and not any(definitions):
+        return bare
+    return _DEFINED + bare[1:] + pack(definitions) + pack(table.unique_key) + _SIZE + len(bare).to_bytes(4, "big")
+
+
+_BARE, _DEFINED, _SIZE = b"\x94", b"\x97", b"\xce"  # MessagePack: arrays of 4 and of 7, a number of 32 bits
+
+
+def bare_schema(blob: bytes) -> bytes:
+    """Return the encoded schema without what only the table's definition says: the same on every server and after each restart."""
+    if blob[:1] != _DEFINED or blob[-5:-4] != _SIZE:
+        return blob
+    return _BARE + blob[1 : int.from_bytes(blob[-4:], "big")]
 
 
 @lru_cache(maxsize=4096)
 def decode_schema(blob: bytes) -> TableSchema:
     """Return the schema of `blob`. Raises `StoreCorrupt` where it is not one."""
     try:
-        database, table, columns, key = _unpack(blob)
-        return TableSchema(database, table, tuple(Column._make([*c[:-1], tuple(c[-1])]) for c in columns), tuple(key))
+        database, table, columns, key, *more = _unpack(blob)
+        definitions, unique, _ = more or ([""] * len(columns), False, 0)
+        made = [Column._make([*c[:7], tuple(c[7]), text]) for c, text in zip(columns, definitions, strict=True)]
+        return TableSchema(database, table, tuple(made), tuple(key), unique)
     except (msgspec.DecodeError, ValueError, TypeError, IndexError, RecursionError) as error:
         raise StoreCorrupt(f"table schema of {len(blob)} bytes cannot be read: {error}") from error
 

@@ -31,6 +31,11 @@ class Seen(NamedTuple):
     event_type: int
 
 
+def logged(schema: TableSchema) -> TableSchema:
+    """The schema without what only the table's definition says."""
+    return codec.decode_schema(codec.bare_schema(codec.encode_schema(schema)))
+
+
 def raw_events(data: bytes, start: int = 4) -> Iterator[tuple[int, bytes]]:
     """(type, body without checksum) of each event of a binlog file from `start`; a payload's inner events too."""
     checksum = _checksum(data)

@@ -12,8 +12,8 @@ import pytest
 from shmstore import EntryType, Event, EventStore, EventType, Position
 from shmstore.cli.main import main
 from shmstore.producer import Progress, SettingsError, load_settings
-from shmstore.producer.snapshot.progress import ProgressFile, Request, TableProgress
 from shmstore.producer.start.positions import join_positions
+from shmstore.snapshots import ProgressFile, Request, TableProgress
 
 
 @pytest.fixture

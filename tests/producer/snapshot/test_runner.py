@@ -16,7 +16,7 @@ from shmstore.producer.errors import LinkLost
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.runner import ATTEMPTS, Snapshot
 from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
-from tests.producer.snapping import Load, copied, fill, finished, select, states
+from tests.producer.snapping import Copy, Load, copied, fill, finished, select, states
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.server
@@ -32,6 +32,30 @@ def options(tmp_path: Path, database: str) -> dict[str, Any]:
         "snapshot_chunk": 500,
         "transaction_bytes": 64 << 10,
     }
+
+
+def test_a_reader_may_begin_at_the_first_event_of_a_table(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """It keeps the changes behind that event, and the rows: at the end it has what one has that read everything."""
+    fill(any_server, database, 3000)
+    load = Load(any_server, database, seed=5, rows=3100)
+    try:
+        with running(any_server, **{**options, "snapshot": "never"}) as run:
+            for number in range(3):
+                producer.request_snapshot(run.settings.store, f"{database}.t", state=run.settings.state, id=f"0000000{number}")
+                wait_for(lambda: finished(run), "the snapshot")
+            load.stop()
+            events = events_of(run, any_server)
+    finally:
+        load._stop.set()
+    for number in range(3):
+        found = [i for i, event in enumerate(events) if event.props.get("snapshot") == f"0000000{number}"]
+        begins = max(i for i in found if events[i].props.get("snapshot_part") == "first")
+        (ends,) = [i for i in found if events[i].props.get("snapshot_part") == "last"]
+        assert begins < min(i for i in found if events[i].rows)
+        assert ends == max(i for i in found if events[i].table)
+        copy = Copy()
+        copy.apply(events[begins - 1 :])
+        assert copy.tables["t"] == select(any_server, database, "t"), number
 
 
 @pytest.mark.parametrize("misses", [3, pytest.param(-1, marks=pytest.mark.long)], ids=["runs", "singly"])
@@ -173,7 +197,7 @@ def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(
     )
     with running(any_server, **options) as run:
         events = [event for event in events_of_snapshot(run, any_server) if event.type is EventType.READ and event.table]
-    assert [(event.table.names, [row.after for row in event.rows]) for event in events if event.table] == [
+    assert [(event.table.names, [row.after for row in event.rows]) for event in events if event.table and event.rows] == [
         (("id", "t", "more"), [(1, None, 7)])
     ]
 

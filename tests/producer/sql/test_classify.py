@@ -42,7 +42,7 @@ from shmstore.producer.sql.classify import Kind, classify
         ("ALTER TABLE t ADD INDEX (a)", "CINDEX", "d.t"),
         ("ALTER TABLE t ADD UNIQUE KEY u (a), ADD FULLTEXT INDEX f (b)", "CINDEX", "d.t"),
         ("ALTER TABLE t DROP INDEX i, DROP KEY k", "DINDEX", "d.t"),
-        ("ALTER TABLE t DROP INDEX i, ADD INDEX j (a)", "ALTER", "d.t"),
+        ("ALTER TABLE t DROP INDEX i, ADD INDEX j (a)", "DINDEX", "d.t"),
         ("ALTER TABLE t DROP COLUMN c", "ALTER", "d.t"),
         ("ALTER TABLE t COMMENT 'add index, rename to x'", "ALTER", "d.t"),
         ("ALTER ONLINE TABLE t ENGINE=InnoDB", "ALTER", "d.t"),
@@ -136,3 +136,30 @@ def test_long_texts_are_not_kept() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("sql", "type_", "tables"),
+    [
+        ("INSERT INTO t VALUES (1)", "INSERT", ["d.t"]),
+        ("INSERT DELAYED IGNORE `o`.`t` (a) SELECT a FROM u", "INSERT", ["o.t"]),
+        ("REPLACE t SET a = 1", "INSERT", ["d.t"]),
+        ("LOAD DATA LOCAL INFILE 'f' REPLACE INTO TABLE t (a)", "INSERT", ["d.t"]),
+        ("/* c */ UPDATE LOW_PRIORITY t SET a = (SELECT 1 FROM u, v) WHERE b", "UPDATE", ["d.t"]),
+        ("UPDATE t AS x SET a = 1", "UPDATE", ["d.t"]),
+        ("UPDATE t, o.u SET t.a = u.a", "UPDATE", ["d.t", "o.u"]),
+        ("UPDATE t x LEFT JOIN (u AS y, t z) USING (a) SET x.b = 1", "UPDATE", ["d.t", "d.u"]),
+        ("UPDATE t JOIN (SELECT a FROM u) q SET t.b = 1", "UPDATE", []),
+        ("DELETE QUICK FROM t WHERE a IN (SELECT a FROM u)", "DELETE", ["d.t"]),
+        ("DELETE x FROM t x JOIN u ON x.a = u.a", "DELETE", ["d.t", "d.u"]),
+        ("DELETE FROM x USING t AS x JOIN u USING (a) WHERE u.b", "DELETE", ["d.t", "d.u"]),
+        ("WITH c AS (SELECT 1) UPDATE t SET a = 1", "QUERY", []),
+        ("CALL p(1)", "QUERY", []),
+        ("INSERT INTO", "INSERT", []),
+    ],
+)
+def test_logged_changes(sql: str, type_: str, tables: list[str]) -> None:
+    """A change that was logged as a statement: what it does by its verb, and the table where it names one alone."""
+    found = classify(sql, "d")
+    assert (found.kind, found.type.name) == (Kind.DML, type_)
+    assert [f"{database}.{table}" for database, table in found.tables] == tables

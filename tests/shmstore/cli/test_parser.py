@@ -127,7 +127,7 @@ def test_options_of_a_producer_come_in_groups(name: str) -> None:
     """The five that matter first come first, each option is in one group, and a secret is named with its variable."""
     text = help_of(name)
     heads = re.findall(r"^([A-Z][^\n]*):$", text, re.MULTILINE)
-    assert heads == [*GROUPS, "Configuration file"]
+    assert heads == [*GROUPS, "Configuration file", *["Log lines, on stderr"] * (name != "doctor")]
     first = text.partition(heads[0])[2].partition(heads[1])[0]
     assert re.findall(r"^  (--[a-z]+)", first, re.MULTILINE) == ["--host", "--user", "--store", "--include", "--snapshot"]
     for option in dataclasses.fields(Producing):

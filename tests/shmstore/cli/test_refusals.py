@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -179,6 +180,28 @@ def test_missing_argument(words: str) -> None:
     done = subprocess.run([*COMMAND, *words.split()], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.endswith(" --help)\n")
+
+
+def test_a_spark_that_is_too_old(name: str, tmp_path: Path) -> None:
+    """With a pyspark before 4.0 the command, its help and an import say in one line which one is needed, and what to do instead."""
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.8"\n')
+    (tmp_path / "pyspark-3.5.8.dist-info").mkdir()
+    (tmp_path / "pyspark-3.5.8.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 3.5.8\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    line = r"pyspark 3\.5\.8 is installed, and shmstore needs 4\.0 or later,[^\n]* \(shmstore spark replicate STORE --format parquet\)"
+    replicate = ["spark", "replicate", name, "--target", str(tmp_path / "{table}")]
+    done = subprocess.run([*COMMAND, *replicate], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"shmstore: {line}\n", done.stderr)
+    for command in ([sys.executable, "-m", "shmstore.consumer.spark"], [*COMMAND, "spark", "replicate"]):
+        done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.search(line, " ".join(done.stdout.split()))
+    code = "from shmstore.spark import replicate"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert re.search(rf"SparkTooOld: {line}\n$", done.stderr)
 
 
 def test_missing_extra(name: str, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """What snapshots were asked for and how far they are: durable, in the folder of the checkpoints of the store's readers.
 
+The producer reads and writes these files, and so does whoever asks: the command line, and copies whose rows have to be read again.
+
     STATE/STORE/snapshot.progress        written by the producer: which tables, the last key read of each, rows so far
     STATE/STORE/snapshot-ID.request      written by whoever asks; the producer takes it in and removes it
+    STATE/STORE/SUBSCRIPTION.copies-aside  written by a query that keeps copies: those that wait for a snapshot, or for somebody
 
 Each file is replaced whole. A chunk is put first and written down after: after a crash between the two it is read and put
 again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the host, as far as it was not yet
@@ -16,14 +19,16 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmstore import StoreError, StreamStat, checkpoints, state_directory
 from shmstore.atomic_file import replace
-from shmstore.producer.errors import PatternError
-from shmstore.producer.filter import read_patterns
+from shmstore.errors import StoreError
+from shmstore.store.checkpoint import checkpoints, state_directory
+from shmstore.store.stats import StreamStat
+from shmstore.table_patterns import Patterns
 
 __all__ = [
     "Mark",
@@ -33,6 +38,8 @@ __all__ = [
     "TableProgress",
     "Task",
     "cancel_snapshot",
+    "copies_aside",
+    "keep_aside",
     "request_snapshot",
     "snapshot_status",
     "snapshot_waits",
@@ -41,6 +48,7 @@ __all__ = [
 FORMAT = 1
 MARKS = 256  # chunks that may still be lost and are looked for; older ones are read again after a loss of the store
 OPEN = ("waiting", "reading")
+_ASIDE = ".copies-aside"
 
 
 class TableProgress(NamedTuple):
@@ -85,7 +93,7 @@ class Mark(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A wish: tables by pattern, why (initial, asked, purged), or to cancel what is open."""
+    """A wish: tables by pattern, why (initial, asked, purged, missing, reread), or to cancel what is open."""
 
     id: str
     tables: tuple[str, ...] = ()
@@ -224,7 +232,7 @@ class ProgressFile:
         for path in sorted(self.folder.glob("snapshot-*.request")):
             try:
                 request = _request(_read(path))
-                read_patterns(request.tables)
+                Patterns.parse(request.tables)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -243,17 +251,22 @@ class ProgressFile:
 
 
 def request_snapshot(
-    store: str, tables: str | Sequence[str], *, state: str | os.PathLike[str] | None = None, reason: str = "asked"
+    store: str,
+    tables: str | Sequence[str],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    reason: str = "asked",
+    id: str = "",
 ) -> str:
     """Ask the producer of `store` for the rows of `tables` (patterns, as for filters); return the request's id.
 
-    The producer looks about once a second; where none runs, the next one does. Raises `PatternError`, also where there is no
-    pattern: that is no wish for everything.
+    The producer looks about once a second; where none runs, the next one does. It takes a request with an `id` (eight hexadecimal
+    digits) that it knows for the one that it has. Raises ValueError, also where there is no pattern: that is no wish for everything.
     """
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
-    if not read_patterns(patterns):
-        raise PatternError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
-    request = Request(new_id(), patterns, reason, now_ms())
+    if not Patterns.parse(patterns):
+        raise ValueError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
+    request = Request(id or new_id(), patterns, reason, now_ms())
     ProgressFile(store, state).ask(request)
     return request.id
 
@@ -271,6 +284,30 @@ def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) 
 def snapshot_waits(store: str, *, state: str | os.PathLike[str] | None = None) -> int:
     """Return how many requests no producer has taken up yet."""
     return len(ProgressFile(store, state).asked())
+
+
+def keep_aside(store: str, subscription: str, tables: Iterable[str], *, state: str | os.PathLike[str] | None = None) -> None:
+    """Say, for metrics, which tables (``database.table``) the query with this subscription has copies of that do not follow them now."""
+    path = ProgressFile(store, state).folder / f"{subscription}{_ASIDE}"
+    replace(
+        path,
+        lambda at: at.write_text(json.dumps(sorted(tables))),
+        "list of copies set aside",
+        "name another folder with stateDirectory",
+    )
+
+
+def copies_aside(home: str | os.PathLike[str]) -> dict[str, list[str]]:
+    """Return what `keep_aside` kept in a store's home, by subscription; nothing where this user may not look into it."""
+    found: dict[str, list[str]] = {}
+    try:
+        paths = sorted(Path(home).glob(f"*{_ASIDE}"))
+    except OSError:
+        return found
+    for path in paths:
+        with suppress(OSError, ValueError):
+            found[path.name.removesuffix(_ASIDE)] = [str(table) for table in json.loads(path.read_text())]
+    return found
 
 
 def new_id() -> str:

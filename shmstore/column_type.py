@@ -1,0 +1,47 @@
+"""A column's type as SQL has it: ``varchar(20)``, ``int unsigned``, ``enum('a','b')``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shmstore.event import Column
+
+_CHARACTER_BYTES: Final = {
+    **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
+    **dict.fromkeys(("utf8", "utf8mb3", "ujis", "eucjpms"), 3),
+    **dict.fromkeys(("ucs2", "gbk", "gb2312", "big5", "sjis", "cp932", "euckr"), 2),
+}
+
+
+def column_type(column: Column) -> str:
+    """Return the type as the table's definition has it; where none was known, as MySQL 8 would show it: without display widths."""
+    return column.definition or logged_type(column)
+
+
+def defined(column: Column, definition: str) -> Column:
+    """Return the column with the type as its definition has it, which is not kept where it says no more than the log."""
+    column = column._replace(definition="")
+    return column if definition == logged_type(column) else column._replace(definition=definition)
+
+
+def logged_type(column: Column) -> str:
+    """Return the type by what the binlog says, as MySQL 8 shows it.
+
+    The binlog gives the length of text columns in bytes; it is divided by the character set's widest character.
+    """
+    kind = column.type
+    if kind in ("char", "varchar"):
+        return f"{kind}({column.size // _CHARACTER_BYTES.get(column.charset, 1)})"
+    if kind in ("binary", "varbinary", "bit", "vector"):
+        return f"{kind}({column.size})" if column.size else kind
+    if kind == "decimal":
+        return f"decimal({column.size},{column.scale})" + (" unsigned" if column.unsigned else "")
+    if kind in ("enum", "set"):
+        return f"{kind}({','.join([_quoted(member) for member in column.members])})"
+    if kind in ("time", "datetime", "timestamp"):
+        return f"{kind}({column.scale})" if column.scale else kind
+    return kind + (" unsigned" if column.unsigned else "")
+
+
+def _quoted(member: str) -> str:
+    return "'" + member.replace("'", "''") + "'"
