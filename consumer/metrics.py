@@ -12,7 +12,8 @@ from socketserver import TCPServer
 from types import MappingProxyType
 from typing import Any, Final
 
-from shmstore import StoreStat, SubscriptionStat
+from shmstore import StoreStat, SubscriptionStat, state_directory
+from shmstore.snapshots import copies_aside
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -64,6 +65,9 @@ def prometheus(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) ->
         _producer(families, stat)
         for each in stat.subscriptions:
             _subscription(families, stat.name, each)
+        for subscription, tables in copies_aside(stat.log.home if stat.log else state_directory() / stat.name).items():
+            aside = "Tables whose copies do not follow them now: they wait for a snapshot, or for what the query's log says."
+            families.add("copies_aside", "gauge", aside, len(tables), store=stat.name, subscription=subscription)
     for name in missing:
         families.add("up", "gauge", up, 0, store=name)
     return families.text()

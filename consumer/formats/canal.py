@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from shmstore.consumer.formats.canal_values import DDL_TYPES, Values, mysql_type, renderings
+from shmstore.column_type import column_type
+from shmstore.consumer.formats.canal_statement import canal_statement
+from shmstore.consumer.formats.canal_values import Values, renderings
 from shmstore.consumer.formats.context import STATEMENTS, Context, gtid, image
-from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.event import ABSENT, Event, EventType
 
 
@@ -50,13 +51,18 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
         message |= {
             "data": data,
             "database": table.database,
-            "mysqlType": {table.columns[i].name: mysql_type(table.columns[i]) for i in present},
+            "mysqlType": {table.columns[i].name: column_type(table.columns[i]) for i in present},
             "old": old or None,
             "pkNames": [table.columns[i].name for i in table.primary_key] or None,
             "sqlType": {table.columns[i].name: shown[i].type_of((first or ())[i]) for i in present},
             "table": table.table,
         }
         yield message
-    elif event.entry in STATEMENTS:
-        database, table_name = ddl_target(event.sql, event.database, event.props)
-        yield message | {"database": database, "isDdl": event.type in DDL_TYPES, "sql": event.sql, "table": table_name}
+    elif event.entry in STATEMENTS and (sent := canal_statement(event.type, event.sql, event.database, event.props)) is not None:
+        yield message | {
+            "database": sent.database,
+            "isDdl": bool(sent.is_ddl),
+            "sql": event.sql,
+            "table": sent.table,
+            "type": sent.type.name,
+        }

@@ -3,7 +3,8 @@
 Two ways of rendering, chosen by `Values`:
 
     CANAL   what Canal itself sends, quirks included: ENUM as its ordinal and SET as its bit mask, FLOAT and DOUBLE as
-            Java prints them, TIMESTAMP in the process's local time zone, and sqlTypes that depend on the value.
+            Java (from 19 on) prints them, in JSON too, DECIMAL without a last group of zeros, BINARY without trailing zero bytes,
+            TIMESTAMP in the process's local time zone, and sqlTypes that depend on the value and on how the column is defined.
     EXACT   what the server would print: ENUM and SET as text, shortest decimals, TIMESTAMP in UTC, one sqlType a column.
 
 Bytes are always printed as ISO-8859-1 characters, which loses nothing and is what clients undo.
@@ -11,6 +12,7 @@ Bytes are always printed as ISO-8859-1 characters, which loses nothing and is wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -65,8 +67,8 @@ DDL_TYPES: Final = frozenset(
 
 
 class Rendering(NamedTuple):
-    """One column's rendering. `text` prints a value that is not NULL; where `own`, a str is its own text, and
-    may have any characters; else texts are ASCII.
+    """One column's rendering. `text` prints a value that is not NULL. Where `own`, a str is its own text. Where `own` or `wide`,
+    texts may have any characters; else they are ASCII.
 
     `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL.
     """
@@ -77,6 +79,7 @@ class Rendering(NamedTuple):
     high_type: int
     signed_max: int | None
     own: bool = True
+    wide: bool = False
 
     def type_of(self, value: Any) -> int:
         """The sqlType that goes with `value` (None is NULL)."""
@@ -136,7 +139,14 @@ def rendering(column: Column, values: Values) -> Rendering:
             else _same(plain_text, Sql.VARCHAR)
         )
     if kind == "json":
-        return Rendering(plain_text, Sql.VARCHAR, Sql.OTHER if canal else Sql.VARCHAR, Sql.VARCHAR, None)
+        null = Sql.OTHER if canal else Sql.VARCHAR
+        return Rendering(canal_json if canal else plain_text, Sql.VARCHAR, null, Sql.VARCHAR, None, own=not canal, wide=True)
+    if canal and kind == "decimal" and column.scale:
+        return _same(decimal_text(column.scale), Sql.DECIMAL, own=False)
+    if canal and kind == "binary":
+        return _same(_stripped, Sql.BLOB)
+    if canal and kind in _TEXTS and column.definition and column.definition.lower() not in _TEXTS and column.charset in _UTF8:
+        return Rendering(_bytes_text, Sql.BLOB, Sql.BLOB, Sql.BLOB, None, own=False, wide=True)
     if kind in ("float", "double"):
         return _same(java_number if canal else number_text, _TYPES[kind], own=False)
     if kind == "timestamp" and canal:
@@ -155,6 +165,64 @@ def _same(text: Callable[[Any], str], sql_type: int, *, own: bool = True) -> Ren
 
 
 # ---------------------------------------------------------------- value -> text where Canal's is not the server's
+
+# Canal takes a column of these types for text where its definition is nothing but the name; else, as MariaDB's JSON or TEXT(100), for
+# bytes, each a character.
+_TEXTS: Final = frozenset(("tinytext", "text", "mediumtext", "longtext"))
+_UTF8: Final = frozenset(("utf8mb4", "utf8mb3"))
+
+
+def _bytes_text(value: Any) -> str:
+    return value.encode("utf-8", "replace").decode("latin-1") if type(value) is str else plain_text(value)
+
+
+def _stripped(value: Any) -> str:
+    return plain_text(value).rstrip("\0")
+
+
+@lru_cache(maxsize=64)
+def decimal_text(scale: int) -> Callable[[Any], str]:
+    """Return the function that prints a DECIMAL as Canal reads it: digits are stored in groups of nine, and it passes over the last group
+    where that is not whole and all zeros."""
+    short = scale % 9
+    zeros, whole = "0" * short, short == scale
+
+    def text(value: Any) -> str:
+        digits = value if type(value) is str else format(value, "f")
+        if short and digits.endswith(zeros):
+            return f"{digits[:-short]}0" if whole else digits[:-short]
+        return digits
+
+    return text
+
+
+_UNLIKE_JAVA: Final = re.compile(r"\d[.eE]|\\[bf]|[\x7f-\xa0]")
+_JSON_PARTS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?')
+_ESCAPED: Final = re.compile(r"\\[bf]|\\.|[\x7f-\xa0]")
+
+
+def canal_json(value: Any) -> str:
+    """Print MySQL's JSON as Canal does: numbers with a point or an exponent as Java prints a double, other escapes."""
+    text = plain_text(value)
+    return _JSON_PARTS.sub(_json_part, text) if _UNLIKE_JAVA.search(text) else text
+
+
+def _json_part(match: re.Match[str]) -> str:
+    part = match[0]
+    if match[1] is not None:
+        return _ESCAPED.sub(_escape, part) if _UNLIKE_JAVA.search(part) else part
+    if part.lstrip("-").isdigit():
+        return part
+    number = float(part)
+    # A DECIMAL in JSON has its digits as they were written: that no double would be printed so tells it apart.
+    return java_number(number) if number_text(number) in (part, part.removesuffix(".0")) else part
+
+
+def _escape(match: re.Match[str]) -> str:
+    part = match[0]
+    if part in ("\\b", "\\f"):
+        return "\\u0008" if part == "\\b" else "\\u000c"
+    return part if part[0] == "\\" else f"\\u00{ord(part):x}"
 
 
 @lru_cache(maxsize=16)
@@ -203,35 +271,3 @@ def java_number(value: Any) -> str:
     text = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - 1
     return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
-
-
-# ---------------------------------------------------------------- mysqlType
-
-_CHARACTER_BYTES: Final = {
-    **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
-    **dict.fromkeys(("utf8", "utf8mb3", "ujis", "eucjpms"), 3),
-    **dict.fromkeys(("ucs2", "gbk", "gb2312", "big5", "sjis", "cp932", "euckr"), 2),
-}
-
-
-def mysql_type(column: Column) -> str:
-    """Return the column's type as MySQL 8 shows it (no display widths): ``varchar(20)``, ``int unsigned``, ``enum('a','b')``.
-
-    The binlog tells the length of text columns in bytes; it is divided by the character set's widest character.
-    """
-    kind = column.type
-    if kind in ("char", "varchar"):
-        return f"{kind}({column.size // _CHARACTER_BYTES.get(column.charset, 1)})"
-    if kind in ("binary", "varbinary", "bit", "vector"):
-        return f"{kind}({column.size})" if column.size else kind
-    if kind == "decimal":
-        return f"decimal({column.size},{column.scale})" + (" unsigned" if column.unsigned else "")
-    if kind in ("enum", "set"):
-        return f"{kind}({','.join(_quoted(member) for member in column.members)})"
-    if kind in ("time", "datetime", "timestamp"):
-        return f"{kind}({column.scale})" if column.scale else kind
-    return kind + (" unsigned" if column.unsigned else "")
-
-
-def _quoted(member: str) -> str:
-    return "'" + member.replace("'", "''") + "'"

@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, SubscriptionStat
 from shmstore.consumer import metrics
 from shmstore.consumer.metrics import SILENCE_MS, Endpoint, pages, problems, prometheus
+from shmstore.snapshots import keep_aside
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
 
@@ -240,3 +242,12 @@ def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch)
     while threading.active_count() > before:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_copies_that_are_set_aside_are_counted(state: Path) -> None:
+    """A query that keeps copies says which of them wait; so there is something to alert on."""
+    keep_aside("a", "replicate", ["shop.orders", "shop.items"])
+    keep_aside("a", "other", [])
+    found = samples(prometheus([stat("a")]))
+    assert found["shmstore_copies_aside", 'store="a",subscription="replicate"'] == 2
+    assert found["shmstore_copies_aside", 'store="a",subscription="other"'] == 0

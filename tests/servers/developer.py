@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.servers.programs import find_program
@@ -34,8 +35,13 @@ the printed client, and read them: shmstore tail orders --format json
 """
 
 
-def main() -> int:
-    """Run the command."""
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Read the command line. What follows -- is the server's; argparse would take it so only right behind the kind."""
+    own = list(words)
+    options: list[str] = []
+    if "--" in own:
+        at = own.index("--")
+        own, options = own[:at], own[at + 1 :]
     parser = argparse.ArgumentParser(
         prog="scripts/servers", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -44,9 +50,16 @@ def main() -> int:
     parser.add_argument("--dir", metavar="DIR", help="folder for data and log; kept at the end and used again the next time")
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder at the end, and say where it is")
     parser.add_argument("option", nargs="*", help="options of the server itself, after --")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(own)
+    arguments.option += options
     if not 0 <= arguments.port < 65536:
         parser.error(f"--port {arguments.port} is no TCP port (1 to 65535, or 0 for a free one)")
+    return arguments
+
+
+def main() -> int:
+    """Run the command."""
+    arguments = parse(sys.argv[1:])
     kept = arguments.dir
     if arguments.keep and not kept:
         kept = tempfile.mkdtemp(prefix=f"shmstore-{arguments.kind}-")

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers.packages import ServerUnavailable, unpacked
-from tests.servers.server import GUARD, START_SECONDS, _free_port
+from tests.servers.ports import free_port
+from tests.servers.server import GUARD, START_SECONDS
 
 NOBODY = 65534
 
@@ -90,7 +91,7 @@ def start_postgres() -> Iterator[Postgres]:
     place = Path(tempfile.mkdtemp(prefix="shmstore-postgres-"))
     guard = None
     try:
-        server = Postgres(place, _free_port(), 0, programs)
+        server = Postgres(place, free_port(), 0, programs)
         (place / "password").write_text(server.password)
         if not os.geteuid():
             for path in (place, place / "password"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 import pymysql
 
 from tests.servers.packages import ServerUnavailable
+from tests.servers.ports import free_port
 from tests.servers.programs import BINLOG, Program, find_program
 
 __all__ = ["Server", "ServerUnavailable", "start_server"]
@@ -61,7 +61,7 @@ class Server:
             raise RuntimeError(f"the server runs already, pid {self.pid}")
         for attempt in (1, 2, 3):
             if self.version == "" and not self._chosen_port:
-                self.port = _free_port()
+                self.port = free_port()
             try:
                 self._start_once()
                 return
@@ -206,9 +206,3 @@ def start_server(kind: str, options: Sequence[str] = (), directory: Path | str |
             shutil.rmtree(place, ignore_errors=True)
         else:
             server.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

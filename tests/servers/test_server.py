@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import developer
 from tests.servers.server import Server, ServerUnavailable, start_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,3 +180,11 @@ def test_database_fixture(any_server: Server, database: str) -> None:
         cursor.execute("SHOW TABLES")
         assert cursor.fetchall() == ()
         cursor.execute("CREATE TABLE t (a INT)")
+
+
+def test_options_of_the_server_come_last() -> None:
+    """What follows -- goes to the server, wherever the other options stand."""
+    found = developer.parse(["mariadb", "--port", "3310", "--", "--log-bin-compress=ON", "--x"])
+    assert (found.kind, found.port, found.option) == ("mariadb", 3310, ["--log-bin-compress=ON", "--x"])
+    assert developer.parse(["--keep", "mysql", "--", "--a"]).option == ["--a"]
+    assert developer.parse(["mysql"]).option == []

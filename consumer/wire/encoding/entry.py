@@ -4,9 +4,8 @@ Plan. The protobuf package builds the same bytes and is the reference in the tes
 prepared pieces (`fields`, `image`), since an event differs from the one before it in little: its place, its length and
 its values. What it shares with that one, mostly its file, second, server and transaction, is kept as bytes.
 
-What cannot be as Canal has it: RowChange.tableId, which is a number of the table's definition (`image.Table`) as the server's
-own is not kept in a store, and the display widths in mysqlType. Snapshot rows (READ) go out as INSERT with a header
-property ``snapshot``.
+What cannot be as Canal has it: RowChange.tableId, which is a number of the table's definition (`rows.Table`) as the server's
+own is not kept in a store. Snapshot rows (READ) go out as INSERT with a header property ``snapshot``.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+from shmstore.consumer.formats.canal_statement import CanalStatement, canal_statement
 from shmstore.consumer.formats.canal_values import DDL_TYPES, Values
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.wire.encoding.protobuf import MORE, SMALL, message, number, pair, string, varint
@@ -37,7 +37,9 @@ _MESSAGE, _HEADER, _STORED = "\x12", "\x0a", "\x1a"
 _FILE, _START, _SERVER, _TIME, _SCHEMA, _TABLE = "\x12", "\x18", "\x20", "\x30", "\x42", "\x4a"
 _LENGTH, _KIND, _PROP, _GTIDS = "P", "X", "b", "j"
 _TYPE, _IS_DDL, _SQL, _CHANGE_PROP, _DDL_SCHEMA = "\x10", "P", "Z", "j", "r"
+_BEGIN_PROP: Final = "\x1a"
 _END_PROP: Final = "\x1a"
+_QUERY: Final = int(EventType.QUERY)
 _XA: Final[dict[int, str]] = {EventType.XACOMMIT: "XA COMMIT", EventType.XAROLLBACK: "XA ROLLBACK"}
 _CURRENT: Final = string("\x0a", "curtGtid")
 _ONE: Final = pair("b", "rowsCount", "1")
@@ -49,8 +51,12 @@ Wanted = Callable[[str], bool]
 class Encoder:
     """Encodes stored events, those of one client after each other."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, *, gtids: bool | None = None) -> None:
+        """`gtids`: entries have their transaction's GTID and the executed set, as with Canal's ``gtidon``; None: unless `values` are
+        Canal's."""
         self._values = values
+        self._canal = values is Values.CANAL
+        self._with_gtids = not self._canal if gtids is None else gtids
         self._tables: dict[bytes, Table] = {}
         # What an event shares with the one before it, most of the time, and its bytes.
         self._file = self._prefix = self._lead = ""
@@ -60,16 +66,17 @@ class Encoder:
         self._gtids = self._known = ""
 
     def encode(self, payload: bytes | memoryview, wanted: Wanted | None = None) -> bytes | None:
-        """Return the entry of a stored event, with the tag and length of ``Messages.messages`` before it.
+        """Return the entry of a stored event, with the tag and length of ``Messages.messages`` before it; two entries where a statement
+        comes with its rows.
 
-        None for a heartbeat, and for a table that `wanted` (of ``schema.table``) refuses. Raises `StoreCorrupt` where the
-        payload is not an event.
+        None for a heartbeat, for what Canal does not send, and for a table that `wanted` (of ``schema.table``) refuses. Raises
+        `StoreCorrupt` where the payload is not an event.
         """
         header, schema, body = decode_stored(payload)
         try:
             entry, type_, file, offset, length, time_ms, server, transaction, _, _, gtids, _, _, sql, more = header
             # Of Header: schemaName and tableName; eventType; further props. Then Entry.entryType and storeValue.
-            names = kind = props = ""
+            names = kind = props = query = ""
             if entry == _ROWS and not sql:
                 table = self._tables.get(schema) or self._table(schema)  # type: ignore[arg-type]
                 if wanted is not None and not wanted(table.name):
@@ -77,17 +84,26 @@ class Encoder:
                 names, entry_type = table.names, _ROWS_TYPE
                 kind, value, props = _rows(type_, table, body or _EMPTY)
             elif entry == _BEGIN:
+                if self._canal and "thread_id" not in more and type_ != _READ:
+                    return None  # MariaDB's has no event of its own but the GTID
                 entry_type, value = _BEGIN_TYPE, _thread(more.get("thread_id", ""))
+                if self._canal and "xa" in more:
+                    value = _xa(_BEGIN_PROP, "XA START", more, " ") + value
             elif entry == _END:
                 entry_type, value = _END_TYPE, string("\x12", more.get("xid", "0"))
                 if "xa" in more:
-                    value += _xa(_END_PROP, "XA END", more)
+                    value += _xa(_END_PROP, "XA END", more, " " if self._canal else "")
+                    if self._canal and "xa_end" in more:
+                        offset, length = map(int, more["xa_end"].split(":"))
             elif entry in _STATEMENTS:
-                schema_name, table_name = _target(header)
-                if wanted is not None and table_name and not wanted(f"{schema_name}.{table_name}"):
+                statement = _statement(header, self._canal)
+                if statement is None or (
+                    wanted is not None and statement.names and not any(wanted(name) for name in statement.names)
+                ):
                     return None  # one about no table is never filtered by name, as in Canal
-                names = string(_SCHEMA, schema_name) + string(_TABLE, table_name)
-                kind, entry_type, value = f"{_KIND}{varint(type_)}", _ROWS_TYPE, _ddl(header)
+                names = string(_SCHEMA, statement.database) + string(_TABLE, statement.table)
+                kind, entry_type = f"{_KIND}{varint(statement.type)}", _ROWS_TYPE
+                value = _change(header, statement, canal=self._canal)
             else:
                 return None
             # What is kept is set last: of a damaged header nothing is.
@@ -100,16 +116,18 @@ class Encoder:
                 # serverId, serverenCode UTF-8, executeTime, sourceType MYSQL
                 middle = f"{number(_SERVER, server)}\x2a\x05UTF-8{number(_TIME, second * 1000)}\x38\x02"
                 self._middle, self._second, self._server = middle, second, server
-            if transaction != self._transaction:
+            if transaction != self._transaction and self._with_gtids:
                 # A place in the binlog stands in for the GTID of a server that has none.
                 stands_in = not transaction or transaction.startswith(self._prefix)
                 current = "" if stands_in else message(_PROP, _CURRENT + string("\x12", transaction))
                 self._current, self._transaction = current, transaction
-            if gtids != self._gtids:
+            if gtids != self._gtids and self._with_gtids:
                 self._gtids, self._known = gtids, string(_GTIDS, gtids)
             current = self._current
             if current and "curtGtidSn" in more:
                 current += _logical(more)
+            if self._canal and "rows_query_at" in more:
+                query = self._query(more, current)
             start = offset - length  # as Canal: where the event starts
             place = f"\x18{MORE[start & 0x3FFF]}{SMALL[start >> 14]}" if 0x3FFF < start < 1 << 28 else number(_START, start)
             size = f"P{SMALL[length]}" if 0 < length < 0x4000 else number(_LENGTH, length)
@@ -117,10 +135,21 @@ class Encoder:
             if len(head) + len(value) < 0x3F00:
                 stored = f"\x1a{SMALL[len(value)]}{value}" if value else ""
                 whole = f"\x0a{SMALL[len(head)]}{head}{entry_type}{stored}"
-                return f"\x12{SMALL[len(whole)]}{whole}".encode("latin-1")
-            return message(_MESSAGE, f"{message(_HEADER, head)}{entry_type}{message(_STORED, value)}").encode("latin-1")
+                return f"{query}\x12{SMALL[len(whole)]}{whole}".encode("latin-1")
+            whole = f"{message(_HEADER, head)}{entry_type}{message(_STORED, value)}"
+            return f"{query}{message(_MESSAGE, whole)}".encode("latin-1")
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {type(error).__name__}: {error}") from error
+
+    def _query(self, more: dict[str, str], current: str) -> str:
+        """The entry of the statement behind the rows that come, as the server logged it before them."""
+        start, length = map(int, more["rows_query_at"].split(":"))
+        place = (
+            f"{number(_START, start)}{self._middle}{string(_TABLE, more.get('rows_query_table', ''))}{number(_LENGTH, length)}"
+        )
+        head = f"{self._lead}{place}{_KIND}{varint(_QUERY)}{current}{self._known}"
+        change = f"{_TYPE}{varint(_QUERY)}{string(_SQL, more['rows_query'])}"
+        return message(_MESSAGE, f"{message(_HEADER, head)}{_ROWS_TYPE}{message(_STORED, change)}")
 
     def _table(self, blob: bytes) -> Table:
         if len(self._tables) >= 4096:
@@ -137,19 +166,27 @@ def _rows(type_: int, table: Table, body: list[Any]) -> tuple[str, str, str]:
     return kind, f"{table.head}{change}{rows}", _ONE if count == 1 and type_ != _READ else _count(count, type_)
 
 
-def _target(header: Header) -> tuple[str, str]:
-    """The table that a statement is about; none where it ends a prepared transaction: whoever saw its rows must see that."""
-    return ("", "") if "xa" in header.props else ddl_target(header.sql, header.database, header.props)
-
-
-def _ddl(header: Header) -> str:
-    """The RowChange of a statement, mostly a DDL."""
-    kind, database, sql, props = header.type, header.database, header.sql, header.props
-    type_ = f"{_TYPE}{varint(kind)}"
+def _statement(header: Header, canal: bool) -> CanalStatement | None:
+    """What a statement is to a client; of none it names no table where it ends a prepared transaction: whoever saw its rows must see that."""
+    kind, sql, database, props = header.type, header.sql, header.database, header.props
     if "xa" in props:
-        return type_ + _xa(_CHANGE_PROP, _XA.get(kind, ""), props)
-    is_ddl = f"{_IS_DDL}\x01" if kind in DDL_TYPES else ""
-    return f"{type_}{is_ddl}{string(_SQL, sql)}{string(_DDL_SCHEMA, props.get('default_database', database))}"
+        return CanalStatement(EventType(kind), "", "", None)
+    if canal:
+        return canal_statement(kind, sql, database, props)
+    schema, table = ddl_target(sql, database, props)
+    return CanalStatement(EventType(kind), schema, table, kind in DDL_TYPES or None, (f"{schema}.{table}",) if table else ())
+
+
+def _change(header: Header, statement: CanalStatement, *, canal: bool) -> str:
+    """The RowChange of a statement."""
+    kind, sql, props = header.type, header.sql, header.props
+    type_ = f"{_TYPE}{varint(statement.type)}"
+    if "xa" in props:
+        text, space = (string(_SQL, sql), " ") if canal else ("", "")
+        return f"{type_}{text}{_xa(_CHANGE_PROP, _XA.get(kind, ''), props, space)}"
+    is_ddl = "" if statement.is_ddl is None else f"{_IS_DDL}\x01" if statement.is_ddl else f"{_IS_DDL}\x00"
+    default = props.get("default_database", "" if canal else header.database)
+    return f"{type_}{is_ddl}{string(_SQL, sql)}{string(_DDL_SCHEMA, default)}"
 
 
 @lru_cache(maxsize=64)
@@ -176,5 +213,6 @@ def _logical(props: dict[str, str]) -> str:
     return "".join([pair(_PROP, name, props[name]) for name in ("curtGtidSn", "curtGtidLct") if name in props])
 
 
-def _xa(tag: str, kind: str, props: dict[str, str]) -> str:
-    return pair(tag, "XA_TYPE", kind) + pair(tag, "XA_XID", props.get("xa_xid", ""))
+def _xa(tag: str, kind: str, props: dict[str, str], space: str = "") -> str:
+    """Of an XA statement: its kind, and its XID: with `space` before it, all that follows the kind in the statement, as Canal has it."""
+    return pair(tag, "XA_TYPE", kind) + pair(tag, "XA_XID", space + props.get("xa_xid", ""))

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
 
-from shmstore.consumer.formats.canal_values import Rendering, Sql, Values, mysql_type, renderings
+from shmstore.column_type import column_type, logged_type
+from shmstore.consumer.formats.canal_values import Rendering, Sql, Values, renderings
 from shmstore.consumer.wire.encoding.protobuf import SMALL, message, narrow, number, string, varint
-from shmstore.encoding.codec import decode_schema
+from shmstore.encoding.codec import bare_schema, decode_schema
 
 _BEFORE: Final = "\x0a"
 _AFTER: Final = "\x12"
@@ -106,8 +107,16 @@ def _cell(shown: Rendering, usual: _Pieces, high: _Pieces, tail: str, null: str)
             text = narrow(text)
         return f"{usual[len(text)]}{text}{tail}"
 
+    def wide(value: Any) -> str:
+        if value is None:
+            return null
+        text = as_text(value)
+        if not text.isascii():
+            text = narrow(text)
+        return f"{usual[len(text)]}{text}{tail}"
+
     if most is None:
-        return own if shown.own else cell
+        return own if shown.own else wide if shown.wide else cell
 
     def unsigned(value: Any) -> str:
         if value is None:
@@ -125,8 +134,11 @@ class Table:
 
     def __init__(self, blob: bytes, values: Values) -> None:
         schema = decode_schema(blob)
+        type_of = column_type if values is Values.CANAL else logged_type
+        # Canal's isKey is of a primary key alone: a UNIQUE key that the server takes for one is none.
+        key = () if schema.unique_key and values is Values.CANAL else schema.primary_key
         self._columns = tuple(
-            _Column(column.name, i, i in schema.primary_key, shown, string("\x52", mysql_type(column)))
+            _Column(column.name, i, i in key, shown, string("\x52", type_of(column)))
             for i, (column, shown) in enumerate(zip(schema.columns, renderings(schema, values), strict=True))
         )
         self._was = tuple(column.cell[_WAS] for column in self._columns)
@@ -138,7 +150,7 @@ class Table:
         self.names = string("\x42", schema.database) + string("\x4a", schema.table)
         #: RowChange.tableId. The server's own number is not kept in a store; like that one this has 48 bits and is another
         #: for another definition of the table, and unlike that one it is the same after a restart of the server.
-        self.head = number("\x08", int.from_bytes(blake2b(blob, digest_size=6).digest(), "big") or 1)
+        self.head = number("\x08", int.from_bytes(blake2b(bare_schema(blob), digest_size=6).digest(), "big") or 1)
 
     def rows(self, body: list[Any]) -> str:
         """The rowDatas of a stored body that has rows."""

@@ -39,6 +39,8 @@ _UNITS: Final = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)
 _MILLISECONDS: Final = 2
 _SHORT: Final = re.compile(r"[+-]?[0-9]+")
 _MOST_SECONDS: Final = 366 * 86400.0
+_LONGEST_NAME: Final = 100  # of a destination, as of a store
+_LONGEST_ERROR: Final = 1000
 
 
 class State(Enum):
@@ -107,9 +109,15 @@ def granted() -> bytes:
     return frame(messages.Packet(version=VERSION, type=PacketType.ACK).SerializeToString())
 
 
+def shown(text: str, most: int = 64) -> str:
+    """Return what came from a client as it may stand in an answer or a log: one line, of `most` characters at most."""
+    printable = "".join(character if character.isprintable() else "?" for character in text[: most + 1])
+    return printable if len(text) <= most else f"{printable[:most]}..."
+
+
 def refused(code: int, text: str) -> bytes:
     """Return the ACK that says no."""
-    body = messages.Ack(error_code=code, error_message=text).SerializeToString()
+    body = messages.Ack(error_code=code, error_message=shown(text, _LONGEST_ERROR)).SerializeToString()
     return frame(messages.Packet(version=VERSION, type=PacketType.ACK, body=body).SerializeToString())
 
 
@@ -165,6 +173,7 @@ class Connection:
         if len(seed) != SEED_BYTES:
             raise ValueError(f"the seed has {len(seed)} bytes, the protocol wants {SEED_BYTES}")
         self.state = State.NEW
+        #: The name of the last login, let in or not.
         self.user = ""
         self.read_timeout: float | None = None
         self.write_timeout: float | None = None
@@ -212,13 +221,13 @@ class Connection:
 
     def _authenticate(self, body: bytes) -> Request:
         auth = _parse(messages.ClientAuth, body)
+        self.user = auth.username
         if not self._credentials.admit(auth.username, auth.password, self._seed):
-            raise _Refusal(FAILED, f"auth failed for user:{auth.username}")
+            raise _Refusal(FAILED, f"auth failed for user:{shown(auth.username)}")
         # The documentation says seconds; every Canal since 1.0.26 and every client means milliseconds.
         self.read_timeout = auth.net_read_timeout / 1000 if auth.net_read_timeout > 0 else None
         self.write_timeout = auth.net_write_timeout / 1000 if auth.net_write_timeout > 0 else None
         wanted = Subscribe(_client(auth), auth.filter) if auth.destination and auth.client_id else None
-        self.user = auth.username
         self.state = State.READY
         # One answer for both: the subscription's, where one was asked for along with it.
         return Answer(granted()) if wanted is None else wanted
@@ -280,4 +289,8 @@ def _client(message: Any) -> Client:
         raise _Refusal(NAME_MISSING, "destination or clientId is null")
     if not _SHORT.fullmatch(message.client_id) or len(message.client_id) > 32 or not -32768 <= int(message.client_id) <= 32767:
         raise _Refusal(FAILED, f"clientId {message.client_id[:40]!r} is not a number from -32768 to 32767")
+    if len(message.destination) > _LONGEST_NAME:
+        raise _Refusal(
+            FAILED, f"destination {shown(message.destination)!r} has {len(message.destination)} characters: no store's name has"
+        )
     return Client(message.destination, int(message.client_id))

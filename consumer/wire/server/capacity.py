@@ -12,8 +12,9 @@ from shmstore import ShmStoreError
 
 _T = TypeVar("_T")
 
-#: Open files of a session: its store's segment, and the subscription's lock. A connection is one more.
-A_SESSION: Final = 2
+#: Open files of a session, at most: its store's segment, the subscription's lock, and where it reads the log four sets of two files, which
+#: stay open while they are mapped. A connection is one more.
+A_SESSION: Final = 10
 #: Those that are none of the clients': listeners, logs, what is open for a moment.
 RESERVE: Final = 64
 

@@ -1,10 +1,13 @@
-"""One socket of the server: bytes in and out, with no word of what they mean."""
+"""One socket of the server: bytes in and out, with no word of what they mean; and whose it is."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from typing import Final, Protocol
+
+from shmstore.consumer.wire.protocol.connection_state import Client
+from shmstore.consumer.wire.session.turn import SharedSession
 
 _log = logging.getLogger("shmstore.serve")
 
@@ -47,11 +50,18 @@ class ClientSocket(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None
         #: The session whose wait this connection's GET is in; it ends when the client goes.
         self.interrupts: Interruptible | None = None
+        #: Where the client is.
+        self.address = ""
+        #: The clients whose subscriptions were made through this connection, and the sessions that it has used.
+        self.new_clients: set[Client] = set()
+        self.sessions: set[SharedSession] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the conversation."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        host = transport.get_extra_info("peername")
+        self.address = str(host[0]) if host else "an unknown address"
         last = self._server.connected(self)
         if last is not None:
             self.lost = True

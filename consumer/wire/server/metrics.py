@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from shmstore.consumer.metrics import Families
 from shmstore.consumer.wire.protocol.messages import PacketType
+from shmstore.consumer.wire.server.audit import Audit, Incident
 
 #: Upper bounds of the latency histogram in milliseconds, Canal's own.
 BUCKETS: Final = (2.5, 10.0, 25.0, 100.0)
@@ -64,7 +65,9 @@ class Metrics:
     def __init__(self) -> None:
         self.connections = 0
         self.connections_total = 0
-        self.refused_connections = 0
+        self.audit = Audit()
+        #: Whether this server of a cluster is the active one, by destination.
+        self.active: dict[str, bool] = {}
         self.clients: dict[tuple[str, str], ClientMetrics] = {}
 
     def client(self, destination: str, client_id: str) -> ClientMetrics:
@@ -76,7 +79,8 @@ class Metrics:
         return {
             "connections": self.connections,
             "connections_total": self.connections_total,
-            "refused_connections": self.refused_connections,
+            "active": dict(self.active),
+            **{incident.counter: self.audit.counts[incident] for incident in Incident},
             "clients": [
                 {"destination": key[0], "client_id": key[1], **client.as_dict()} for key, client in sorted(self.clients.items())
             ],
@@ -87,7 +91,12 @@ class Metrics:
         families = Families("shmstore_serve")
         families.add("connections", "gauge", "Connections open.", self.connections)
         families.add("connections_total", "counter", "Connections taken.", self.connections_total)
-        families.add("refused_connections_total", "counter", "Connections above the limit.", self.refused_connections)
+        for incident in Incident:
+            families.add(f"{incident.counter}_total", "counter", incident.help, self.audit.counts[incident])
+        for destination, active in self.active.items():
+            families.add(
+                "active", "gauge", "1 where this server of a cluster is the active one.", int(active), destination=destination
+            )
         for (destination, client), metrics in sorted(self.clients.items()):
             by = {"destination": destination, "client": client}
             for packet, count in sorted(metrics.packets.items()):

@@ -17,23 +17,11 @@ import logging
 import os
 import ssl
 import time
-from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
 
-from shmstore import (
-    Batch,
-    EventStore,
-    ProtocolError,
-    ShmStoreError,
-    StoreClosed,
-    StoreError,
-    StoreNotFound,
-    SubscriptionLost,
-    state_directory,
-)
-from shmstore.consumer.formats.canal_values import Values
-from shmstore.consumer.wire.encoding.entry import Encoder
+from shmstore import Batch, ProtocolError, ShmStoreError, StoreClosed, StoreError, SubscriptionLost
 from shmstore.consumer.wire.protocol import connection_state
 from shmstore.consumer.wire.protocol.connection_state import (
     Acknowledge,
@@ -47,16 +35,24 @@ from shmstore.consumer.wire.protocol.connection_state import (
     Unsubscribe,
 )
 from shmstore.consumer.wire.protocol.messages import PacketType
+from shmstore.consumer.wire.server.audit import Incident
 from shmstore.consumer.wire.server.capacity import Capacity, Threads
 from shmstore.consumer.wire.server.connection import ClientSocket
 from shmstore.consumer.wire.server.metrics import ClientMetrics, Metrics
+from shmstore.consumer.wire.server.sessions import Sessions, SubscriptionRefused
 from shmstore.consumer.wire.server.settings import Settings
-from shmstore.consumer.wire.session.entry_cache import EntryCache
 from shmstore.consumer.wire.session.filter import compile_filter
-from shmstore.consumer.wire.session.session import LARGE, Session, subscription_name
+from shmstore.consumer.wire.session.regex import FilterRefused
+from shmstore.consumer.wire.session.session import LARGE, SAVING, Session
 from shmstore.consumer.wire.session.turn import SharedSession, Turn
 
+if TYPE_CHECKING:  # kazoo is an extra
+    from shmstore.consumer.wire.cluster.zookeeper import Registration
+    from shmstore.consumer.wire.server.cursors import Cursors
+
 _log = logging.getLogger("shmstore.serve")
+
+_INCIDENTS: Final = {FilterRefused: Incident.FILTER, SubscriptionRefused: Incident.SUBSCRIPTION}
 
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for free space.
 _WAIT_EMPTY: Final = 30.0
@@ -64,7 +60,8 @@ _WAIT_PARTIAL: Final = 0.1
 _RETURN_SECONDS: Final = 5.0  # in which a store with a log, removed under its clients, is to be there again
 _PAUSE: Final = 0.05  # seconds between two tries
 _IN_A_ROW: Final = 16
-_CACHE_BYTES: Final = 32 << 20
+_SPARE_THREADS: Final = 8
+_FOLLOW: Final = 10.0  # seconds between two looks at the cursors of what another server serves
 
 
 class Server:
@@ -75,14 +72,16 @@ class Server:
         self.metrics = Metrics()
         self.address: tuple[str, int] = (settings.host, settings.port)
         self._credentials = settings.credentials
-        self._state = Path(settings.state) if settings.state is not None else state_directory()
-        self._sessions: dict[Client, SharedSession] = {}
-        self._caches: dict[str, EntryCache] = {}
         self._sockets: set[ClientSocket] = set()
         self._capacity = Capacity.of_process(settings.max_connections)
-        # A connection is in one call at a time.
-        self._threads = Threads(self._capacity.connections)
+        # A connection is in one call at a time; those besides give sessions back.
+        self._threads = Threads(self._capacity.connections + _SPARE_THREADS)
         self._in_thread = self._threads.run
+        self._audit = self.metrics.audit
+        self._sessions = Sessions(settings, self._capacity, self._threads, self._audit)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registration: Registration | None = None
+        self._cursors: Cursors | None = None
         self._listener: asyncio.Server | None = None
         self._closing = False
 
@@ -104,6 +103,67 @@ class Server:
             backlog=512,
         )
         self.address = self._listener.sockets[0].getsockname()[:2]
+        self._begin(self._sessions.look_after())
+        if settings.zookeeper:
+            await self._register()
+
+    def _begin(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run something while connections are served, until it ends or the server does."""
+        self._keep(asyncio.get_running_loop().create_task(coroutine))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _register(self) -> None:
+        """Register in ZooKeeper, and follow what it says. Raises `ImportError` without the extra `zookeeper`."""
+        from shmstore.consumer.wire.cluster.zookeeper import Registration, reached_at
+        from shmstore.consumer.wire.server.cursors import Cursors
+
+        settings, loop = self.settings, asyncio.get_running_loop()
+
+        def changed(destination: str, active: bool) -> None:
+            self.metrics.active[destination] = active
+            if not active:
+                loop.call_soon_threadsafe(self._deactivate, destination)
+
+        destinations = [destination for destination, _ in settings.destinations]
+        self.metrics.active = dict.fromkeys(destinations, False)
+        cursors = Cursors(self._sessions.attach)
+        registration = Registration(settings.zookeeper, destinations, settings.zookeeper_timeout, cursors.usable, changed)
+        host, _, port = settings.advertise.rpartition(":")
+        host = host or await self._in_thread(reached_at, self.address[0], settings.zookeeper)
+        self._registration = cursors.registration = registration
+        self._cursors = self._sessions.cursors = cursors
+        await self._in_thread(registration.start, (host, int(port or self.address[1])))
+        self._begin(self._follow(cursors, destinations))
+
+    async def _follow(self, cursors: Cursors, destinations: list[str]) -> None:
+        """Keep what is served elsewhere ready here."""
+        while True:
+            await asyncio.sleep(_FOLLOW)
+            for destination in destinations:
+                if not cursors.registration.serves(destination):
+                    try:
+                        await self._in_thread(cursors.follow, destination)
+                    except ShmStoreError as error:
+                        _log.debug("the cursors of %r cannot be followed: %s", destination, error)
+
+    def _deactivate(self, destination: str) -> None:
+        """Another server may serve the destination from here on: end the connections of its clients, give up their subscriptions."""
+        for socket in list(self._sockets):
+            if any(shared.session is not None and shared.session.client.destination == destination for shared in socket.sessions):
+                socket.abort()
+        if not self._closing:
+            self._begin(self._sessions.release(destination))
+
+    def _check_active(self, destination: str) -> None:
+        registration = self._registration
+        if registration is not None and not registration.serves(destination):
+            where = registration.active_elsewhere(destination)
+            raise ProtocolError(
+                f"destination {destination!r} is {f'served by {where}' if where else 'not served by anybody yet'}: connect there"
+            )
 
     async def close(self) -> None:
         """Close every connection and give up the subscriptions: their clients go on with the next server."""
@@ -114,12 +174,12 @@ class Server:
         for socket in sockets:
             socket.abort()
         await asyncio.gather(*(socket.task for socket in sockets if socket.task is not None), return_exceptions=True)
-        for shared in self._sessions.values():
-            async with Turn(shared):
-                if shared.session is not None:
-                    with suppress(ShmStoreError):
-                        await self._in_thread(shared.session.close)
-                    shared.session = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._sessions.close()
+        if self._registration is not None:
+            await self._in_thread(self._registration.close)
         self._threads.close()
 
     # ------------------------------------------------------------ connections
@@ -128,13 +188,13 @@ class Server:
         """Take a connection in and return None, or else what it is sent before it is closed."""
         most = self._capacity.connections
         if self._closing or len(self._sockets) >= most:
-            self.metrics.refused_connections += 1
             # Clients look for a reason in the answer to their authentication, not in place of the handshake.
             why = (
                 "the server ends"
                 if self._closing
                 else f"{most} connections are open, which is all that the server takes: close one"
             )
+            self._audit.note(Incident.CONNECTION, socket.address, f"connection from {socket.address} refused: {why}")
             return connection_state.handshake(os.urandom(connection_state.SEED_BYTES)) + connection_state.refused(
                 connection_state.FAILED, why
             )
@@ -148,6 +208,9 @@ class Server:
         if socket in self._sockets:
             self._sockets.discard(socket)
             self.metrics.connections -= 1
+            self._sessions.disconnected(socket)
+            if socket.task is not None:
+                self._keep(socket.task)  # it ends by itself, unless the server does before
 
     async def converse(self, socket: ClientSocket) -> None:
         """Serve one connection until it ends."""
@@ -175,6 +238,9 @@ class Server:
                     return
                 continue
             kind, request = found
+            if connection.state is connection_state.State.NEW and kind == PacketType.CLIENTAUTHENTICATION:
+                who = f"{socket.address}: wrong user name or password for user {connection_state.shown(connection.user)}"
+                self._audit.note(Incident.LOGIN, socket.address, f"login refused from {who}")
             await self._answer(socket, kind, request)
             if isinstance(request, Get) and not socket.pending:
                 await self._read_ahead(socket, request)
@@ -186,25 +252,26 @@ class Server:
         began = time.perf_counter()
         waited = 0.0
         client = None if isinstance(request, Answer) else request.client
-        metrics = (
-            self.metrics.client(client.destination, str(client.client_id))
-            if client in self._sessions
-            else self.metrics.client("", "")
-        )
         if isinstance(request, Answer):
             data, code = request
         else:
             try:
                 data, waited = await self._perform(socket, request)
                 code = 0
-                metrics = self.metrics.client(request.client.destination, str(request.client.client_id))
             except ShmStoreError as error:
                 code = connection_state.FAILED
                 data = connection_state.refused(code, str(error))
+                incident = next((found for kind, found in _INCIDENTS.items() if isinstance(error, kind)), None)
+                if incident is not None:
+                    who = f"client {request.client.client_id} of {request.client.destination!r} at {socket.address}"
+                    self._audit.note(incident, socket.address, f"{who} refused: {connection_state.shown(str(error), 300)}")
             except Exception as error:
                 _log.exception("%s of %s failed", PacketType(kind).name, client)
                 code = connection_state.FAILED
                 data = connection_state.refused(code, f"internal error: {type(error).__name__}: see the server's log")
+        if client is not None and data and not code and self._registration and not self._registration.serves(client.destination):
+            socket.abort()  # what was read here may be another server's to give by now
+            return
         metrics = self._metrics_of(client)
         if code:
             metrics.errors[code] += 1
@@ -224,11 +291,14 @@ class Server:
     async def _perform(self, socket: ClientSocket, request: Request) -> tuple[bytes, float]:
         """Carry out a request; return (answer, seconds it waited because it asked to)."""
         assert not isinstance(request, Answer)
+        self.settings.store_of(request.client.destination)
+        self._check_active(request.client.destination)
         if isinstance(request, Subscribe):
-            return await self._subscribe(request), 0.0
+            return await self._subscribe(socket, request), 0.0
         if isinstance(request, Unsubscribe):
-            return await self._unsubscribe(request.client), 0.0
-        shared = await self._known(request.client)
+            await self._sessions.forget(request.client, socket)
+            return connection_state.granted(), 0.0
+        shared = await self._sessions.known(request.client)
         if shared is None:
             if isinstance(request, Rollback):
                 return b"", 0.0  # Python and PHP clients roll back before they subscribe, Java's and Go's right after auth
@@ -240,115 +310,49 @@ class Server:
         if isinstance(request, Get):
             return await self._get_again(socket, shared, request)
         if request.batch_id != connection_state.NO_BATCH or isinstance(request, Rollback):
-            async with Turn(shared):
+            async with Turn(shared, socket):
                 session = self._session(shared, request.client)
-                with _DropOnLoss(self, shared):
+                async with self._dropping(shared):
                     if isinstance(request, Acknowledge):
                         session.ack(request.batch_id)
+                        await self._save(session)
                     else:
                         session.rollback(request.batch_id)
         return b"", 0.0
 
     def _session(self, shared: SharedSession, client: Client) -> Session:
         """The session, which a call that came before may have ended."""
-        if shared.session is None:
+        if shared.session is None or not self._sessions.current(shared.session):
+            self._check_active(client.destination)
             raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
         return shared.session
 
-    def drop(self, shared: SharedSession) -> None:
-        """Forget a session whose store is gone, so that the next request finds the store's successor."""
-        session, shared.session = shared.session, None
-        if session is not None:
-            self._caches.pop(session.store.name, None)  # what was in its memory alone may come again otherwise
-            with suppress(ShmStoreError):
-                session.close()
-
-    async def _known(self, client: Client) -> SharedSession | None:
-        """The shared session of a client that has subscribed once, in this server's life or before it; None for any other."""
-        shared = self._sessions.get(client)
-        if shared is not None and shared.session is not None:
-            return shared
-        self._allowed(client.destination)
-        if not await self._in_thread(_is_subscribed, client):
-            return None
-        return await self._open(client)
-
-    def _allowed(self, destination: str) -> None:
-        if self.settings.stores and destination not in self.settings.stores:
-            raise StoreNotFound(f"destination {destination!r} is not served here; there are {', '.join(self.settings.stores)}")
-
-    async def _open(self, client: Client) -> SharedSession:
-        shared = self._sessions.setdefault(client, SharedSession())
-        async with Turn(shared):
-            if shared.session is None:
-                try:
-                    self._check_sessions()
-                    shared.session = await self._in_thread(self._make_session, client)
-                except BaseException:
-                    if not shared.waiters:  # a name that leads nowhere leaves nothing
-                        self._sessions.pop(client, None)
-                    raise
-        return shared
-
-    def _check_sessions(self) -> None:
-        count = sum(shared.session is not None for shared in self._sessions.values())
-        if count >= self._capacity.sessions:
-            raise ProtocolError(
-                f"{count} clients are subscribed through this server, which may have {self._capacity.files} files open: raise its limit "
-                "(ulimit -Hn, LimitNOFILE=), or unsubscribe those that do not come back"
-            )
-
-    def _cache(self, store: EventStore) -> EntryCache:
-        """The entry cache of this life of `store`."""
-        cache = self._caches.get(store.name)
-        if cache is None or cache.epoch != store.epoch:
-            cache = self._caches[store.name] = EntryCache(store.epoch, _CACHE_BYTES)
-        return cache
-
-    def _make_session(self, client: Client) -> Session:
-        settings = self.settings
-        store = _attach(client.destination)
+    @asynccontextmanager
+    async def _dropping(self, shared: SharedSession) -> AsyncIterator[None]:
+        """Drop the session where what is done in the block finds its store or subscription missing."""
         try:
-            return Session(
-                store,
-                client,
-                Encoder(Values(settings.values)),
-                self._cache(store),
-                state=self._state,
-                start=settings.start,
-                filter=settings.filter,
-                max_outstanding=settings.max_outstanding,
-                max_reply=settings.max_reply,
-            )
-        except BaseException:
-            store.close()
+            yield
+        except (StoreClosed, SubscriptionLost):
+            await self._sessions.drop(shared)
             raise
 
-    async def _subscribe(self, request: Subscribe) -> bytes:
+    async def _subscribe(self, socket: ClientSocket, request: Subscribe) -> bytes:
         client = request.client
-        self._allowed(client.destination)
         # Compiled in a thread, and remembered: a long filter keeps nobody waiting.
         await self._in_thread(compile_filter, request.filter)
-        shared = await self._open(client)
-        async with Turn(shared):
-            with _DropOnLoss(self, shared):
-                self._session(shared, client).filter(request.filter)
+        shared = await self._sessions.open(client, socket)
+        async with Turn(shared, socket), self._dropping(shared):
+            self._session(shared, client).filter(request.filter)
+        if self._registration is not None:
+            await self._in_thread(self._registration.subscribed, client, request.filter)
         return connection_state.granted()
 
-    async def _unsubscribe(self, client: Client) -> bytes:
-        try:
-            shared = await self._known(client)
-        except SubscriptionLost:
-            await self._in_thread(_remove, client)
-            return connection_state.granted()
-        if shared is not None:
-            async with Turn(shared):
-                if shared.session is not None:
-                    try:
-                        await self._in_thread(shared.session.forget)
-                    finally:
-                        shared.session = None
-        return connection_state.granted()
+    async def _save(self, session: Session) -> None:
+        """Make the client's ack durable where that is due, and known to the cluster: neither keeps anybody else waiting."""
+        if session.unsaved:
+            await self._in_thread(session.save)
+        if self._cursors is not None and session.reported < session.acked:
+            await self._in_thread(self._cursors.report, session)
 
     async def _absorb(self, session: Session, batch: Batch) -> None:
         """Encode a batch, and let others have the loop: a large one (a single event can be) goes to a thread."""
@@ -369,7 +373,7 @@ class Server:
         until = asyncio.get_running_loop().time() + _RETURN_SECONDS
         while True:
             try:
-                found = await self._known(request.client)
+                found = await self._sessions.known(request.client)
                 break
             except StoreError:  # its producer has not seen yet that it was removed, or its home is gone
                 if self._closing or asyncio.get_running_loop().time() >= until:
@@ -386,11 +390,11 @@ class Server:
         loop = asyncio.get_running_loop()
         deadline = None if request.wait is None else loop.time() + request.wait
         waited = 0.0
-        async with Turn(shared) as turn:
+        async with Turn(shared, socket) as turn:
             while True:
                 session = self._session(shared, request.client)
                 limit = session.limit(request.size)
-                with _DropOnLoss(self, shared):
+                async with self._dropping(shared):
                     while (taken := session.take(limit)) is not None:
                         await self._absorb(session, taken)
                     left = _WAIT_EMPTY if deadline is None else deadline - loop.time()
@@ -399,7 +403,7 @@ class Server:
                     began = loop.time()
                     socket.interrupts = session
                     try:
-                        longest = _WAIT_PARTIAL if session.partial else _WAIT_EMPTY
+                        longest = _WAIT_PARTIAL if session.partial else SAVING if session.undurable else _WAIT_EMPTY
                         came = await self._in_thread(session.wait, min(left, longest), limit)
                     finally:
                         socket.interrupts = None
@@ -409,6 +413,9 @@ class Server:
                     return connection_state.no_batch(), waited
             if socket.lost:
                 return b"", waited  # what was taken stays ready for the client's next GET
+            await self._save(session)
+            if self._cursors is not None and not session.has_cursor:
+                await self._in_thread(self._cursors.give, session)
             batch = session.deliver(limit)
         metrics = self._metrics_of(request.client)
         if batch is None:
@@ -436,22 +443,6 @@ class Server:
                 return  # the next request meets it too, and tells the client
 
 
-class _DropOnLoss:
-    """Drops the session where what is done in the block finds its store or subscription missing."""
-
-    __slots__ = ("_server", "_shared")
-
-    def __init__(self, server: Server, shared: SharedSession) -> None:
-        self._server, self._shared = server, shared
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is not None and issubclass(kind, StoreClosed | SubscriptionLost):
-            self._server.drop(self._shared)
-
-
 def _tls(certificate: str, key: str) -> ssl.SSLContext:
     """Raises `OSError` where a file cannot be read, and `ValueError` where it is not what it should be."""
 
@@ -468,22 +459,3 @@ def _tls(certificate: str, key: str) -> ssl.SSLContext:
             f"{certificate} and {key} are not a certificate chain and its key in PEM ({error.reason or error.strerror})"
         ) from error
     return context
-
-
-def _attach(destination: str) -> EventStore:
-    try:
-        return EventStore.attach(destination)
-    except ValueError as error:
-        if isinstance(error, ShmStoreError):
-            raise
-        raise StoreNotFound(f"destination {destination[:100]!r} cannot name a store") from error
-
-
-def _is_subscribed(client: Client) -> bool:
-    with _attach(client.destination) as store:
-        return any(stat.name == subscription_name(client) for stat in store.subscriptions())
-
-
-def _remove(client: Client) -> None:
-    with _attach(client.destination) as store:
-        store.unsubscribe(subscription_name(client))

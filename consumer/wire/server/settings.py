@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shmstore import ProtocolError
+from shmstore import ProtocolError, StoreNotFound
 from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.protocol.authentication import Credentials
 from shmstore.consumer.wire.session.filter import compile_filter
@@ -16,11 +16,14 @@ from shmstore.consumer.wire.session.filter import compile_filter
 class Settings:
     """Options of `shmstore.consumer.wire.serve`. Raises `ValueError` where one is out of bounds or two contradict each other.
 
-    `stores` are the destinations that clients may name; empty means every store of this host. `filter` serves clients
-    that give none. `start` is where a client id never seen before begins: "earliest" or "latest". Sizes are bytes,
-    times seconds. `max_reply` bounds one answer, but for a single entry that is larger. `state` is a directory for
+    `stores` are the destinations that clients may name, each a store's name, or DESTINATION=STORE where clients know it by another one;
+    empty means every store of this host. `filter` serves clients that give none. `gtids`: on or off as Canal's gtidon; auto is on with
+    exact values. `start` is where a client id never seen before begins: "earliest" or "latest". Sizes are bytes,
+    times seconds. `max_reply` bounds one answer, but for a single entry that is larger. `max_new_clients` is how many client ids never seen
+    before one login may begin; `release_after` is when the subscription of a client that asks nothing is given back. `state` is a directory for
     what clients hold un-acked; None is the state directory of shmstore. `ready` is called with (host, port) once
-    the server listens.
+    the server listens. `zookeeper` (HOST:PORT,... and perhaps /ROOT) registers the server there under `advertise`, with a session of
+    `zookeeper_timeout`: see `shmstore.consumer.wire.cluster`.
     """
 
     host: str = "127.0.0.1"
@@ -30,6 +33,7 @@ class Settings:
     password: str = ""
     password_hash: str = ""
     values: str = "canal"
+    gtids: str = "auto"
     start: str = "earliest"
     filter: str = ""
     tls_cert: str | None = None
@@ -38,18 +42,23 @@ class Settings:
     max_reply: int = 64 << 20
     max_connections: int = 1024
     max_outstanding: int = 1024
+    max_new_clients: int = 16
+    release_after: float = 600.0
     idle_timeout: float = 3600.0
     auth_timeout: float = 30.0
     state: str | Path | None = None
     metrics_port: int = 0
+    zookeeper: str = ""
+    zookeeper_timeout: float = 10.0
+    advertise: str = ""
     ready: Callable[[tuple[str, int]], None] | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is opened."""
-        for name in ("max_frame", "max_reply", "max_connections", "max_outstanding"):
+        for name in ("max_frame", "max_reply", "max_connections", "max_outstanding", "max_new_clients"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
-        for name in ("idle_timeout", "auth_timeout"):
+        for name in ("idle_timeout", "auth_timeout", "release_after", "zookeeper_timeout"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give more than 0 seconds")
         for name in ("port", "metrics_port"):
@@ -61,6 +70,8 @@ class Settings:
             raise ValueError(f"start is {self.start!r}: give earliest or latest")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("TLS needs both a certificate and its key: give tls_cert and tls_key, or neither")
+        if self.gtids not in ("auto", "on", "off"):
+            raise ValueError(f"gtids is {self.gtids!r}: give auto, on or off")
         if self.values not in list(Values):
             raise ValueError(f"values is {self.values!r}: give {' or '.join(Values)}")
         try:
@@ -68,6 +79,30 @@ class Settings:
         except ProtocolError as error:
             raise ValueError(str(error)) from error
         _ = self.credentials
+        if self.zookeeper and not self.stores:
+            raise ValueError("a server that registers in ZooKeeper needs the names of its stores: give them")
+        if self.advertise:
+            host, _, port = self.advertise.rpartition(":")
+            if not host or ":" in host or not port.isdigit() or not 0 < int(port) <= 65535:
+                raise ValueError(f"advertise is {self.advertise!r}: give HOST:PORT, as clients reach this server")
+        if len({store for _, store in self.destinations}) < len(self.stores) or len(dict(self.destinations)) < len(self.stores):
+            raise ValueError(f"stores are {', '.join(self.stores)}: give each destination and each store once")
+
+    @property
+    def destinations(self) -> tuple[tuple[str, str], ...]:
+        """Destinations, each with its store; none where every store is served."""
+        pairs = (name.partition("=") for name in self.stores)
+        return tuple((destination, store or destination) for destination, _, store in pairs)
+
+    def store_of(self, destination: str) -> str:
+        """The name of the store behind a destination. Raises `StoreNotFound` where it is not served."""
+        if not self.stores:
+            return destination
+        store = dict(self.destinations).get(destination)
+        if store is None:
+            names = ", ".join(name for name, _ in self.destinations)
+            raise StoreNotFound(f"destination {destination!r} is not served here; there are {names}")
+        return store
 
     @property
     def credentials(self) -> Credentials:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from shmstore.consumer.wire.session.regex import Name, compile_pattern
-from shmstore.errors import ProtocolError
+from shmstore.consumer.wire.session.regex import FilterRefused, Name, compile_pattern
 
 MOST_CHARACTERS: Final = 32768
 _EVERYTHING: Final = frozenset((r".*\..*", ".*", ".+", r".+\..+"))
@@ -34,11 +33,11 @@ def compile_filter(text: str) -> Wanted | None:
     """Return whether a ``schema.table`` is wanted, as a function; None where all are.
 
     Each expression must match the whole name, in any case of letters. An empty filter wants everything. A name is matched
-    once: the function keeps what it found, for all clients of the same filter. It raises `ProtocolError` where a name takes
-    too long. Raises `ProtocolError` where an expression is none, or the filter is longer than `MOST_CHARACTERS`.
+    once: the function keeps what it found, for all clients of the same filter. It raises `FilterRefused` where a name takes
+    too long. Raises `FilterRefused` where an expression is none, or the filter is longer than `MOST_CHARACTERS`.
     """
     if len(text) > MOST_CHARACTERS:
-        raise ProtocolError(f"the filter has {len(text)} characters; allowed are {MOST_CHARACTERS}")
+        raise FilterRefused(f"the filter has {len(text)} characters; allowed are {MOST_CHARACTERS}")
     chosen = [pattern for pattern in patterns(text) if pattern]
     if not chosen or any(pattern in _EVERYTHING for pattern in chosen):
         return None

@@ -27,6 +27,10 @@ _WORD: Final = re.compile(r"\w")
 _CLASS_ITEM: Final = re.compile(r"\\.|[^\\]", re.DOTALL)
 
 
+class FilterRefused(ProtocolError):
+    """An expression that is none, or takes too long."""
+
+
 class Name:
     """A name that is matched, and the steps that are left for it."""
 
@@ -40,10 +44,10 @@ class Name:
         self._masks: dict[Callable[[str], bool], int] = {}
 
     def step(self, count: int = 1) -> None:
-        """Count what is about to be done. Raises `ProtocolError` where it is too much."""
+        """Count what is about to be done. Raises `FilterRefused` where it is too much."""
         self.steps -= count
         if self.steps < 0:
-            raise ProtocolError(
+            raise FilterRefused(
                 f"the filter takes more than {MOST_STEPS} steps for {self.text[:200]!r}: simplify its expressions"
             )
 
@@ -165,8 +169,8 @@ class _Parser:
         self.text = text
         self.at = 0
 
-    def refuse(self, what: str) -> ProtocolError:
-        return ProtocolError(
+    def refuse(self, what: str) -> FilterRefused:
+        return FilterRefused(
             f"filter {self.text[:100]!r} is no regular expression that is understood: {what} at character {self.at + 1}"
         )
 
@@ -287,7 +291,7 @@ class _Parser:
 def compile_pattern(text: str) -> Callable[[Name], bool]:
     """Return whether `text` matches the whole of a name, in any case of letters, as a function.
 
-    That function raises `ProtocolError` where the name has no steps left. Raises `ProtocolError` where `text` is no
+    That function raises `FilterRefused` where the name has no steps left. Raises `FilterRefused` where `text` is no
     expression, or one that is not understood.
     """
     node = _Parser(text).parse()

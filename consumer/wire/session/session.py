@@ -9,6 +9,7 @@ Nothing here waits but `wait`, which the server calls in a thread.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
 from shmstore.consumer.wire.session.filter import Wanted, compile_filter
 from shmstore.consumer.wire.session.outbox import Limit, Ready, Run
-from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, RecordFile
+from shmstore.consumer.wire.session.regex import FilterRefused
+from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, RecordFile, boot_id
 from shmstore.event import EntryType
 from shmstore.memory.layout import DISARMED, header_word
 
@@ -29,6 +31,9 @@ _STEP_BYTES: Final = 256 * 1024
 #: Bytes of a batch (a single event can be so large) from which on it is encoded in a thread, and not shared.
 LARGE: Final = 1 << 20
 _ACK_WANTED: Final = header_word("ack_wanted")
+#: Seconds between two durable acks; each waits for the disk, so that `save` makes them, in a thread, and an ack makes none.
+SAVING: Final = 1.0
+_NEVER: Final = 1e9
 
 
 def subscription_name(client: Client) -> str:
@@ -51,14 +56,20 @@ class Session:
         filter: str,
         max_outstanding: int,
         max_reply: int,
+        first: int | None = None,
     ) -> None:
-        """Take `client`'s subscription in `store`, going on where it stood. The session owns `store` from here on.
+        """Take `client`'s subscription in `store`, going on where it stood, or at the sequence `first`. The session owns `store` from here on.
 
         Raises what `EventStore.subscribe` raises.
         """
         self.client = client
         self.store = store
         self.closed = False
+        #: Of a server in a cluster: the term of its being active in which the session was opened, up to where the client's cursor says
+        #: what is acked, and whether there is a cursor.
+        self.term = 0
+        self.reported = -1
+        self.has_cursor = False
         self._encoder = encoder
         self._cache = cache
         self._max_outstanding = min(max_outstanding, MOST_BATCHES)
@@ -68,30 +79,40 @@ class Session:
         self._ready = Ready()
         name = subscription_name(client)
         self._record_file = RecordFile(state / store.name / f"{name}.batches")
-        self.subscription = self._subscribe(name, start, CheckpointFile(state, store.name, name))
-        self._given = self._recover()
+        #: The record file's number as this session found it: another than the session before it left means that another server wrote it.
+        self.found_number = self._record_file.number
+        self._checkpoint = CheckpointFile(state, store.name, name)
+        self._saved = time.monotonic(), -2
+        self.subscription = self._subscribe(name, start, first)
+        try:
+            self._given = self._recover(moved=first is not None)
+        except BaseException:
+            self.subscription.close()
+            raise
         self._wanted: Wanted | None = None
         self.filter(self._record_file.record.filter)
         cache.readers.add(self)
 
-    def _subscribe(self, name: str, start: str, checkpoint: CheckpointFile) -> Subscription:
-        record = self._record_file.record
-        self._checkpoint = checkpoint
-        if record.epoch == self.store.epoch and record.resume >= 0:
-            try:
-                # Unsubscribed in this life of the store: on from what it had acked, while that is there.
-                return self.store.subscribe(name, start=record.resume + 1, checkpoint=checkpoint)
-            except PositionNotFound:
-                pass
-        return self.store.subscribe(name, start=start, checkpoint=checkpoint)
+    def _subscribe(self, name: str, start: str, first: int | None) -> Subscription:
+        record, known = self._record_file.record, False
+        begin: str | int = start
+        if first is not None:
+            begin, known = first, any(stat.name == name for stat in self.store.subscriptions())
+        elif record.epoch == self.store.epoch and record.resume >= 0:
+            # Unsubscribed in this life of the store: on from what it had acked, while that is there.
+            with suppress(PositionNotFound):
+                begin = self.store.find(record.resume + 1)
+        if known:
+            self.store.seek(name, begin)
+        return self.store.subscribe(name, start=begin, checkpoint=self._checkpoint, checkpoint_interval=_NEVER)
 
-    def _recover(self) -> deque[Given]:
-        """Go back to where the client was: the batches it holds count as given."""
-        record = self._record_file.record
+    def _recover(self, *, moved: bool) -> deque[Given]:
+        """Go back to where the client was: the batches it holds count as given, unless the subscription was moved."""
+        record, boot = self._record_file.record, boot_id()
         ack = self.subscription.ack_cursor.sequence
-        given = deque(record.batches_after(self.store.epoch, ack, self.store.newest))
+        given = deque(() if moved else record.batches_after(self.store.epoch, ack, self.store.newest, boot))
         self._advance(given[-1].last if given else ack)
-        self._record_file.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given)))
+        self._record_file.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given), boot=boot))
         return given
 
     def _advance(self, sequence: int) -> None:
@@ -147,6 +168,7 @@ class Session:
 
     def wait(self, timeout: float | None, limit: Limit) -> Batch:
         """Wait for events and return them, for `absorb`; perhaps none. Blocks: call it in a thread."""
+        self.save()
         missing = 1
         if self._wanted is None and limit.entries < 1 << 62:
             missing = max(1, min(limit.entries - self._ready.count, _STEP_EVENTS, self.store.capacity // 4))
@@ -158,13 +180,15 @@ class Session:
             self.subscription.interrupt()
 
     def absorb(self, batch: Batch) -> None:
-        """Encode `batch` and keep it ready. Raises `StoreCorrupt`, or `ProtocolError` of a filter that takes too long."""
+        """Encode `batch` and keep it ready. Raises `StoreCorrupt`, or `FilterRefused` where the filter takes too long."""
         if not batch:
             return
         try:
             run = self._encoded(batch)
-        except BaseException:
+        except BaseException as error:
             self._back()  # or the next batch would leave these events out
+            if isinstance(error.__cause__, FilterRefused):
+                raise error.__cause__ from None  # the event is whole
             raise
         self._ready.add(run)
         self._pass_dropped()
@@ -261,7 +285,38 @@ class Session:
         """The batches given and not acked, oldest first."""
         return tuple(self._given)
 
+    # ------------------------------------------------------------ what is durable
+
+    @property
+    def acked(self) -> int:
+        """The last sequence that the client is done with."""
+        return self.subscription.ack_cursor.sequence
+
+    @property
+    def undurable(self) -> bool:
+        """True where something is acked and not durable."""
+        return self.acked > self._saved[1]
+
+    @property
+    def unsaved(self) -> bool:
+        """True where that is due: `save` it."""
+        return self.undurable and time.monotonic() - self._saved[0] >= SAVING
+
+    def save(self) -> None:
+        """Make durable what was acked, if that is due. Blocks: call it in a thread."""
+        if self.unsaved:
+            acked = self.acked
+            self._saved = time.monotonic(), min(acked, self.store.sync(acked, 0.0)) if self.store.has_log else acked
+            # What the disk refuses is tried again with the next ack, and at the end.
+            with suppress(StoreError):
+                self.subscription.save_checkpoint()
+
     # ------------------------------------------------------------ end
+
+    @property
+    def record_number(self) -> int:
+        """The number of the record file, for whoever opens the client's next session: see `found_number`."""
+        return self._record_file.number
 
     def close(self) -> None:
         """Give the subscription up; the client goes on from here with the next server. Idempotent."""
@@ -283,6 +338,8 @@ class Session:
         acked = self.subscription.ack_cursor.sequence
         try:
             self.subscription.close()
+            if self.store.has_log:  # behind what is on disk stands nothing that outlives the host
+                acked = min(acked, self.store.sync(acked, 0.0))
             self.store.unsubscribe(subscription_name(self.client))
             # Removed with the subscription: a producer must not start over for a reader that has left.
             self._checkpoint.remove()

@@ -10,9 +10,9 @@ Order, and what a crash in between leaves:
     ack      ack moves, record              a batch acked already: `batches_after` leaves it out
     rollback get moves, record              a batch that is given again: the same
 
-The file is not synced to disk: it outlives a killed server and an orderly reboot. After a crash of the host a store without a log is lost
-as well, so that only the next id counts, which then at worst repeats; in one with a log the batches that are not in the file are given
-again.
+The file is not synced to disk: it outlives a killed server and an orderly reboot. A power cut may take the end of the store's log with it,
+and what comes then has those sequences again: so after a reboot no batch counts as given, and its events are given again, under new ids;
+and the sequence where a client that unsubscribed goes on is one that was on disk.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 
 from shmstore.errors import StoreError
 
-_HEAD: Final = struct.Struct("<4sIQqqqII")  # magic, crc of the rest, number, epoch, next id, resume, batches, filter bytes
+_HEAD: Final = struct.Struct("<4sIQQqqqII")  # magic, crc of the rest, number, boot, epoch, next id, resume, batches, filter bytes
 _BATCH: Final = struct.Struct("<qq")
-_MAGIC: Final = b"SWL1"
+_MAGIC: Final = b"SWL2"
 _RECORD_BYTES: Final = 1 << 18
 MOST_BATCHES: Final = 4096
 
@@ -41,18 +41,27 @@ class Given(NamedTuple):
     last: int
 
 
+def boot_id() -> int:
+    """What is different after each start of the host."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return int(file.read().replace("-", ""), 16) >> 64
+
+
 class Record(NamedTuple):
-    """A client's state. Sequences count inside `epoch`; `resume` is the sequence acked when the client unsubscribed, or -1."""
+    """A client's state. Sequences count inside `epoch`; `resume` is the sequence acked when the client unsubscribed, or -1; `boot` is the
+    `boot_id` under which the batches were given."""
 
     epoch: int = 0
     next_id: int = 1
     resume: int = -1
     batches: tuple[Given, ...] = ()
     filter: str = ""
+    boot: int = 0
 
-    def batches_after(self, epoch: int, ack: int, newest: int) -> tuple[Given, ...]:
+    def batches_after(self, epoch: int, ack: int, newest: int, boot: int) -> tuple[Given, ...]:
         """The batches that are still out in a store of `epoch` whose subscription has acked `ack`."""
-        return tuple(batch for batch in self.batches if ack < batch.last <= newest) if epoch == self.epoch else ()
+        of_here = epoch == self.epoch and boot == self.boot
+        return tuple(batch for batch in self.batches if ack < batch.last <= newest) if of_here else ()
 
 
 class RecordFile:
@@ -65,7 +74,8 @@ class RecordFile:
         except OSError as error:
             raise self._refused(error) from error
         with self._file() as fd:
-            self._number, self.record = self._load(fd)
+            #: Rises with each write, whoever writes.
+            self.number, self.record = self._load(fd)
 
     @contextmanager
     def _file(self) -> Iterator[int]:
@@ -89,21 +99,21 @@ class RecordFile:
             data = os.pread(fd, _RECORD_BYTES, half * _RECORD_BYTES)
             if len(data) < _HEAD.size:
                 continue
-            magic, crc, number, epoch, next_id, resume, count, filter_bytes = _HEAD.unpack_from(data)
+            magic, crc, number, boot, epoch, next_id, resume, count, filter_bytes = _HEAD.unpack_from(data)
             end = _HEAD.size + count * _BATCH.size + filter_bytes
             if magic != _MAGIC or end > len(data) or zlib.crc32(data[8:end]) != crc:
                 continue
             batches = tuple(Given(*_BATCH.unpack_from(data, _HEAD.size + i * _BATCH.size)) for i in range(count))
-            found.append(
-                (number, Record(epoch, next_id, resume, batches, data[end - filter_bytes : end].decode("utf-8", "replace")))
-            )
+            filter = data[end - filter_bytes : end].decode("utf-8", "replace")
+            found.append((number, Record(epoch, next_id, resume, batches, filter, boot)))
         return max(found, key=lambda candidate: candidate[0])
 
     def write(self, record: Record) -> None:
         """Keep `record` in place of the one before. Raises `StoreError` where the disk refuses."""
-        number = self._number + 1
+        number = self.number + 1
         text = record.filter.encode("utf-8", "replace")
-        rest = _HEAD.pack(_MAGIC, 0, number, record.epoch, record.next_id, record.resume, len(record.batches), len(text))[8:]
+        counts = len(record.batches), len(text)
+        rest = _HEAD.pack(_MAGIC, 0, number, record.boot, record.epoch, record.next_id, record.resume, *counts)[8:]
         rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
         # The other half than last time: the last record stays whole until this one is.
         data = _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
@@ -111,4 +121,4 @@ class RecordFile:
             written = os.pwrite(fd, data, (number & 1) * _RECORD_BYTES)
         if written < len(data):
             raise StoreError(f"{self.path} cannot be written: the disk is full")
-        self._number, self.record = number, record
+        self.number, self.record = number, record

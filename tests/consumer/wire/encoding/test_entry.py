@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from shmstore.consumer.formats.canal_values import Values, mysql_type, renderings
+from shmstore.column_type import column_type, logged_type
+from shmstore.consumer.formats.canal_values import Values, renderings
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol import messages as m
-from shmstore.encoding.codec import encode, encode_schema, encode_stored
+from shmstore.encoding.codec import bare_schema, encode, encode_schema, encode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 
@@ -36,6 +37,9 @@ COLUMNS = (
     Column("tiny", "tinyint", unsigned=True),
     Column("note", "text", charset="utf8mb4"),
     Column("point", "geometry"),
+    Column("fixed", "binary", size=6),
+    Column("json", "longtext", charset="utf8mb4", definition="JSON"),
+    Column("flag", "tinyint", unsigned=True, definition="tinyint(1) unsigned zerofill"),
 )
 
 
@@ -45,7 +49,8 @@ def table_id(schema: bytes) -> int:
 
 
 def reference(event: Event, values: Values) -> bytes:
-    """The entry as the protobuf package builds it, field by field as the facts say."""
+    """The entry as the protobuf package builds it, field by field; with GTIDs."""
+    canal = values is Values.CANAL
     position, table = event.position, event.table
     header = m.Header(
         version=1, logfileName=position.file, logfileOffset=position.offset - event.length, serverId=event.server_id
@@ -74,14 +79,14 @@ def reference(event: Event, values: Values) -> bytes:
         stored = m.RowChange(eventType=kind)
         if event.entry is EntryType.DDL or event.sql:
             if "xa" not in event.props:
-                if event.type not in (EventType.QUERY, EventType.INSERT):
-                    stored.isDdl = True
+                if event.type is not EventType.QUERY and (event.type is not EventType.INSERT or canal):
+                    stored.isDdl = event.type is not EventType.INSERT
                 stored.sql = event.sql
-                stored.ddlSchemaName = event.props.get("default_database", event.database)
+                stored.ddlSchemaName = event.props.get("default_database", "" if canal else event.database)
                 entry.header.schemaName, entry.header.tableName = event.database, event.props["table"]
         elif table is not None:
             stored.isDdl = False
-            stored.tableId = table_id(encode_schema(table))
+            stored.tableId = table_id(bare_schema(encode_schema(table)))
             entry.header.schemaName, entry.header.tableName = table.database, table.table
             if event.rows:
                 entry.header.props.add(key="rowsCount", value=str(len(event.rows)))
@@ -92,23 +97,27 @@ def reference(event: Event, values: Values) -> bytes:
     xa = {EventType.NONE: "XA END", EventType.XACOMMIT: "XA COMMIT", EventType.XAROLLBACK: "XA ROLLBACK"}.get(event.type, "")
     if "xa" in event.props:
         stored.props.add(key="XA_TYPE", value=xa)
-        stored.props.add(key="XA_XID", value=event.props["xa_xid"])
+        stored.props.add(key="XA_XID", value=" " * canal + event.props["xa_xid"])
+        if canal and event.entry is EntryType.DDL:
+            stored.sql = event.sql
     entry.storeValue = stored.SerializeToString()
     return m.Messages(messages=[entry.SerializeToString()]).SerializeToString()
 
 
 def _row(table: TableSchema, row: Row, values: Values) -> Any:
     data, before = m.RowData(), {}
+    canal = values is Values.CANAL
+    key = () if canal and table.unique_key else table.primary_key
     for side, image in ((data.beforeColumns, row.before), (data.afterColumns, row.after)):
         for i, value in enumerate(image or ()):
             if value is ABSENT:
                 continue
             column, shown = table.columns[i], renderings(table, values)[i]
             text = None if value is None else shown.text(value)
-            added = side.add(index=i, sqlType=shown.type_of(value), name=column.name, isKey=i in table.primary_key)
+            added = side.add(index=i, sqlType=shown.type_of(value), name=column.name, isKey=i in key)
             added.isNull = value is None
             added.value = text or ""
-            added.mysqlType = mysql_type(column)
+            added.mysqlType = column_type(column) if canal else logged_type(column)
             if side is data.beforeColumns:
                 before[i] = value
             else:
@@ -138,7 +147,9 @@ def random_value(rng: random.Random, column: Column) -> Any:
         "bit": lambda: rng.getrandbits(64),
         "blob": lambda: rng.randbytes(rng.choice([0, 1, 200])),
         "geometry": lambda: rng.randbytes(25),
-        "json": lambda: '{"ä": [1, null]}',
+        "json": lambda: rng.choice(['{"ä": [1, null]}', '{"a\\b": 1.0, "é": [10000000000.0, "x\\\\b"]}']),
+        "binary": lambda: rng.choice([b"", b"ab\0\0", b"\xff\0a\0\0\0"]),
+        "longtext": lambda: rng.choice(["{}", '{"ä": 1e10}', "日本"]),
         "year": lambda: rng.choice([0, 1901, 2155]),
         "tinyint": lambda: rng.randrange(256),
     }
@@ -148,7 +159,11 @@ def random_value(rng: random.Random, column: Column) -> Any:
 def random_event(rng: random.Random) -> Event:
     columns = tuple(rng.sample(COLUMNS, rng.randint(1, len(COLUMNS))))
     table = TableSchema(
-        "shöp", rng.choice(["orders", "t" * 200]), columns, tuple(rng.sample(range(len(columns)), min(2, len(columns))))
+        "shöp",
+        rng.choice(["orders", "t" * 200]),
+        columns,
+        tuple(rng.sample(range(len(columns)), min(2, len(columns)))),
+        rng.random() < 0.3,
     )
     kind = rng.choice([EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ])
     absent = [
@@ -186,7 +201,7 @@ def random_event(rng: random.Random) -> Event:
 def test_rows_as_protobuf_builds_them(values: Values, seed: int) -> None:
     """Any rows event gives byte for byte what the protobuf package builds of the same fields."""
     rng = random.Random(seed)
-    encoder = Encoder(values)
+    encoder = Encoder(values, gtids=True)
     for _ in range(400):
         event = random_event(rng)
         encoded = encoder.encode(encode(event))
@@ -244,11 +259,15 @@ def test_rows_as_protobuf_builds_them(values: Values, seed: int) -> None:
         ),
     ],
 )
-def test_other_entries_as_protobuf_builds_them(event: Event) -> None:
+@pytest.mark.parametrize("values", list(Values))
+def test_other_entries_as_protobuf_builds_them(values: Values, event: Event) -> None:
     """Begin, end, DDL and a change logged as a statement give byte for byte what the protobuf package builds; an end without XID has transactionId 0."""
-    encoded = Encoder(Values.CANAL).encode(encode(event))
-    assert encoded is not None
-    assert encoded == reference(event, Values.CANAL)
+    encoded = Encoder(values, gtids=True).encode(encode(event))
+    if values is Values.CANAL and event.type is EventType.QUERY:
+        assert encoded is None  # Canal sends nothing about accounts and the like
+    else:
+        assert encoded is not None
+        assert encoded == reference(event, values)
 
 
 def test_explicit_fields() -> None:
@@ -321,7 +340,64 @@ def test_damaged_payload(damage: str) -> None:
     elif damage == "entry":
         schema = b"\xc1"
     payload = b"\xc1" if damage == "bytes" else encode_stored(header, schema, [None, None, None, [row]])
-    encoder = Encoder(Values.CANAL)
+    encoder = Encoder(Values.CANAL, gtids=True)
     for _ in range(2):  # nothing of it is remembered
         with pytest.raises(StoreCorrupt):
             encoder.encode(payload)
+
+
+def canal_entries(event: Event, **options: Any) -> list[Any]:
+    """The entries of an event with Canal's values, parsed."""
+    encoded = Encoder(Values.CANAL, **options).encode(encode(event))
+    return [m.Entry.FromString(data) for data in m.Messages.FromString(encoded or b"").messages]
+
+
+def test_gtids_are_sent_where_they_are_asked_for() -> None:
+    """As Canal without gtidon, entries have no GTID; exact values have them, unless that is turned off."""
+    event = Event(EntryType.END, EventType.NONE, Position("b.1", 9, "0-1-7"), 0, transaction="0-1-7", props={"xid": "5"})
+    for values, gtids, there in (
+        (Values.CANAL, None, False),
+        (Values.CANAL, True, True),
+        (Values.EXACT, None, True),
+        (Values.EXACT, False, False),
+    ):
+        encoded = Encoder(values, gtids=gtids).encode(encode(event))
+        header = m.Entry.FromString(m.Messages.FromString(encoded).messages[0]).header
+        assert (header.gtid, [pair.key for pair in header.props]) == (("0-1-7", ["curtGtid"]) if there else ("", []))
+
+
+def test_a_begin_that_the_server_did_not_log_is_not_sent() -> None:
+    """MariaDB logs no BEGIN, so Canal sends none; MySQL's has its thread, and that of a snapshot is ours."""
+    here = Position("b.1", 9)
+    assert canal_entries(Event(EntryType.BEGIN, EventType.NONE, here, 0)) == []
+    assert len(canal_entries(Event(EntryType.BEGIN, EventType.NONE, here, 0, props={"thread_id": "3"}))) == 1
+    assert len(canal_entries(Event(EntryType.BEGIN, EventType.READ, here, 0))) == 1
+
+
+def test_a_prepared_transaction_ends_with_its_xa_end() -> None:
+    """The end of a prepared transaction has the place of XA END, and the XID as the statement has it, space included."""
+    props = {"xa": "prepare", "xa_xid": "X'61',X'',1", "xa_end": "900:85"}
+    (entry,) = canal_entries(Event(EntryType.END, EventType.NONE, Position("b.1", 980), 0, length=80, props=props))
+    assert (entry.header.logfileOffset, entry.header.eventLength) == (815, 85)
+    end = m.TransactionEnd.FromString(entry.storeValue)
+    assert [(pair.key, pair.value) for pair in end.props] == [("XA_TYPE", "XA END"), ("XA_XID", " X'61',X'',1")]
+    begin = Event(EntryType.BEGIN, EventType.NONE, Position("b.1", 9), 0, props={"thread_id": "3", "xa": "start", "xa_xid": "x"})
+    stored = m.TransactionBegin.FromString(canal_entries(begin)[0].storeValue)
+    assert [(pair.key, pair.value) for pair in stored.props] == [("XA_TYPE", "XA START"), ("XA_XID", " x")]
+
+
+def test_the_statement_comes_before_its_rows() -> None:
+    """With its own place and the table that MySQL's event names; a filter that refuses the rows refuses it too."""
+    table = TableSchema("s", "t", (Column("id", "int"),))
+    props = {"rows_query": "INSERT INTO t VALUES (5)", "rows_query_at": "100:60", "rows_query_table": "t"}
+    event = Event(
+        EntryType.ROWS, EventType.INSERT, Position("b.1", 300), 0, length=40, table=table, rows=(Row(None, (5,)),), props=props
+    )
+    query, rows = canal_entries(event)
+    assert (query.header.logfileOffset, query.header.eventLength, query.header.eventType) == (100, 60, EventType.QUERY)
+    assert (query.header.schemaName, query.header.tableName) == ("", "t")
+    change = m.RowChange.FromString(query.storeValue)
+    assert (change.sql, change.eventType, change.HasField("isDdl")) == ("INSERT INTO t VALUES (5)", EventType.QUERY, False)
+    assert (rows.header.logfileOffset, rows.header.eventType) == (260, EventType.INSERT)
+    assert Encoder(Values.CANAL).encode(encode(event), lambda name: False) is None
+    assert len(m.Messages.FromString(Encoder(Values.EXACT).encode(encode(event))).messages) == 1

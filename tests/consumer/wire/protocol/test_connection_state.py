@@ -260,3 +260,11 @@ def test_nonsense_keeps_the_connection(seed: int) -> None:
     made.receive(b"\xff\xff\xff\xff")
     with pytest.raises(ProtocolError):
         made.next()
+
+
+def test_an_error_is_one_short_line() -> None:
+    """Whatever an error says, what is sent of it is one line, and not long."""
+    packet = m.Packet.FromString(p.refused(400, "\n\x1b[31m" + "x" * 100_000)[4:])
+    text = m.Ack.FromString(packet.body).error_message
+    assert text.startswith("??[31mxxx")
+    assert len(text) < 1100

@@ -23,6 +23,7 @@ from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server.process import run
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
+from tests.servers.ports import free_port
 
 Connect = Callable[..., RawClient]
 NewStore = Callable[..., EventStore]
@@ -211,7 +212,7 @@ def test_frames_and_connections(new_server: NewServer, store: EventStore) -> Non
         more.read()
     for client in kept:
         assert client.subscribe().error_code == 0
-    assert server.server.metrics.refused_connections == 1
+    assert server.server.metrics.as_dict()["refused_connections"] == 1
 
 
 def test_tls(new_server: NewServer, store: EventStore, tmp_path: Path) -> None:
@@ -265,8 +266,7 @@ def test_metrics(new_server: NewServer, store: EventStore) -> None:
 
 def test_metrics_port(store: EventStore, tmp_path: Path) -> None:
     """The metrics port answers with Prometheus' text."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     code = SERVE.replace("port=0", f"port=0, metrics_port={port}")
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[4]

@@ -219,7 +219,9 @@ def test_client_gone_while_it_waits(connect: Connect, store: EventStore, server:
     client.close()
     wait_for(lambda: server.server.metrics.connections == 0, "the server saw the client go")
     wait_for(
-        lambda: not any(shared.lock.locked() for shared in server.server._sessions.values()), "the wait ended with the client", 10
+        lambda: not any(shared.lock.locked() for shared in server.server._sessions._shared.values()),
+        "the wait ended with the client",
+        10,
     )
     again = connect(subscribe=False)
     answer = again.get()

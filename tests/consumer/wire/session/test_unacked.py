@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from shmstore.consumer.wire.session.unacked import Given, Record, RecordFile
+from shmstore.consumer.wire.session.unacked import Given, Record, RecordFile, boot_id
 
-ONE = Record(-77, 3, -1, (Given(1, 10), Given(2, 25)), "shöp\\..*")
+ONE = Record(-77, 3, -1, (Given(1, 10), Given(2, 25)), "shöp\\..*", 7)
 TWO = ONE._replace(next_id=4, batches=(Given(2, 25), Given(3, 30)))
 
 
@@ -40,8 +40,14 @@ def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
 
 
 def test_only_what_is_still_out() -> None:
-    """Acked batches, batches of another life of the store, and batches beyond its newest event do not come back."""
-    assert ONE.batches_after(-77, 9, 100) == ONE.batches
-    assert ONE.batches_after(-77, 10, 100) == (Given(2, 25),)
-    assert ONE.batches_after(-77, 10, 24) == ()
-    assert ONE.batches_after(5, -1, 100) == ()
+    """Acked batches, and batches of another life of the store, of another boot of the host, or beyond the newest event do not come back."""
+    assert ONE.batches_after(-77, 9, 100, 7) == ONE.batches
+    assert ONE.batches_after(-77, 10, 100, 7) == (Given(2, 25),)
+    assert ONE.batches_after(-77, 10, 24, 7) == ()
+    assert ONE.batches_after(5, -1, 100, 7) == ()
+    assert ONE.batches_after(-77, 9, 100, 8) == ()
+
+
+def test_boot_id() -> None:
+    """It is the kernel's, and fits the record."""
+    assert 0 < boot_id() == boot_id() < 1 << 64

@@ -1,0 +1,82 @@
+"""Canal's own server (`CanalServer.java`), in a JVM of its own, from its jars on Maven Central: what `shmstore serve` is compared with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.maven import jars
+from tests.servers.packages import ServerUnavailable
+from tests.servers.ports import free_port
+from tests.servers.server import Server
+
+__all__ = ["DESTINATION", "VERSION", "CanalServer", "canal_server"]
+
+VERSION = "1.1.7"  # the newest whose server is there
+DESTINATION = "canal"
+_SOURCE = Path(__file__).with_name("CanalServer.java")
+_QUIET = (
+    '<configuration><appender name="E" class="ch.qos.logback.core.ConsoleAppender"><target>System.err</target><encoder>'
+    '<pattern>%level %logger{0} %msg%n%ex{8}</pattern></encoder></appender><root level="WARN"><appender-ref ref="E"/></root>'
+    "</configuration>"
+)
+
+
+class CanalServer:
+    """A running one: `port` serves the destination `DESTINATION`, `pid` is the JVM's, `log` what it wrote of errors."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, folder: Path) -> None:
+        self.pid, self.port = process.pid, port
+        self._folder = folder
+
+    def log(self) -> str:
+        """The errors that it logged."""
+        return (self._folder / "log").read_text(errors="replace")
+
+
+@contextmanager
+def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: str = "UTC") -> Iterator[CanalServer]:
+    """Canal's server for the changes of `server` from a place in its binlog on; `time_ms`: not after what comes there.
+
+    `zone`: the JVM's time zone, in which it prints TIMESTAMPs. Raises `ServerUnavailable` where it cannot be had.
+    """
+    folder = jars(f"canal-{VERSION}", f"com.alibaba.otter:canal.server:{VERSION}", f"com.alibaba.otter:canal.client:{VERSION}")
+    if shutil.which("javac") is None:
+        raise ServerUnavailable("Canal's server needs javac, which is not on the PATH: install it (openjdk-17-jdk-headless)")
+    with server.connect() as connection, connection.cursor() as cursor:  # its driver takes no empty password
+        cursor.execute("SET SESSION sql_log_bin = 0")
+        cursor.execute("CREATE USER IF NOT EXISTS canal@'127.0.0.1' IDENTIFIED BY 'canal'")
+        cursor.execute("GRANT ALL ON *.* TO canal@'127.0.0.1'")
+    with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
+        subprocess.run(["javac", "-nowarn", "-cp", f"{folder}/*", "-d", work, _SOURCE], check=True, capture_output=True)
+        (Path(work) / "logback.xml").write_text(_QUIET)
+        port = free_port()
+        command = ["java", "-Xmx2g", f"-Duser.timezone={zone}", "-cp", f"{work}:{folder}/*", "CanalServer"]
+        with (Path(work) / "log").open("w") as log:
+            process = subprocess.Popen(
+                [*command, str(server.port), str(port), file, str(offset), str(time_ms)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        running = CanalServer(process, port, Path(work))
+        assert process.stdin
+        assert process.stdout
+        try:
+            while (line := process.stdout.readline()) != "ready\n":
+                if not line:
+                    raise ServerUnavailable(f"Canal's server did not start: {running.log()[-1000:]}")
+            yield running
+        finally:
+            process.stdin.close()  # it ends by that, also when the test is killed
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()

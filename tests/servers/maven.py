@@ -1,0 +1,43 @@
+"""Java programs from Maven Central: their jars are fetched by `mvn`, once, into the cache folder (`SHMSTORE_CACHE`)."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.servers.packages import ServerUnavailable, cache_folder, locked
+
+_POM = (
+    '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+    "<groupId>shmstore</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>"
+)
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+@functools.cache
+def jars(name: str, *artifacts: str) -> Path:
+    """The folder `name` of the jars that the artifacts (``GROUP:ARTIFACT:VERSION``) need, fetched the first time.
+
+    Raises `ServerUnavailable` where they cannot be had.
+    """
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise ServerUnavailable(
+                f"{name} needs {program}, which is not on the PATH: install it (openjdk-17-jdk-headless, maven)"
+            )
+    folder = cache_folder() / name
+    with locked(folder.with_suffix(".lock")):
+        if folder.exists():
+            return folder
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder.parent) as work:
+            Path(work, "pom.xml").write_text(_POM.format("".join([_DEPENDENCY.format(*one.split(":")) for one in artifacts])))
+            command = ["mvn", "-q", "-B", _COPY, "-DincludeScope=runtime", "-DoutputDirectory=jars"]
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ServerUnavailable(f"mvn could not fetch the jars of {name}: {(done.stdout + done.stderr)[-500:]}")
+            Path(work, "jars").rename(folder)
+    return folder
