@@ -39,8 +39,8 @@ LAYERS = {
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
     "shmstore.consumer": ("consumer", "formats", "tail metrics", "spark wire"),
-    "shmstore.consumer.spark": ("ddl options", "decode", "source", "replicate"),
-    "shmstore.consumer.wire": ("protocol", "encoding", "session", "server"),
+    "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
+    "shmstore.consumer.wire": ("protocol", "encoding", "session", "cluster", "server"),
 }
 
 # What producer and consumer may import from shmstore: its public names, and these modules whole.
@@ -49,6 +49,7 @@ PUBLIC_MODULES = tuple(
     for name in [
         "arguments",
         "atomic_file",
+        "column_type",
         "encoding.arrow",
         "encoding.arrow_rows",
         "encoding.codec",
@@ -57,6 +58,7 @@ PUBLIC_MODULES = tuple(
         "event",
         "gtids",
         "memory.layout",
+        "snapshots",
         "sql_tokens",
         "start_position",
         "table_patterns",
@@ -79,6 +81,7 @@ OWNERS = {
     "pandas": ("consumer/spark/",),
     "deltalake": ("consumer/spark/replicate/",),
     "google": ("consumer/wire/protocol/",),
+    "kazoo": ("consumer/wire/cluster/",),
 }
 
 # Pure parts: arithmetic on buffers and bytes. No lock, clock, socket or log.

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,14 @@ def test_extras() -> None:
     assert set(metadata.metadata("shmstore").get_all("Provides-Extra") or []) == set(extras)
 
 
+@pytest.mark.parametrize("version", ["4.0.0", "4.0.2", "4.1.4", "4.2.1", "4.3.0"])
+def test_a_pyspark_that_is_there_stays(version: str) -> None:
+    """Installing with the extra `spark` replaces no pyspark that the source runs on, nor the py4j that it wants."""
+    wanted = [Requirement(text) for text in PROJECT["optional-dependencies"]["spark"]]
+    assert [one.specifier.contains(version) for one in wanted if one.name == "pyspark"] == [True]
+    assert [one.specifier.contains("0.10.9.7") for one in wanted if one.name == "py4j"] == [True]
+
+
 # import name -> distribution, where they differ
 DISTRIBUTIONS = {
     "google": "protobuf",
@@ -67,7 +76,12 @@ DISTRIBUTIONS = {
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("shmstore", ("arrow",)), ("producer", ("mysql",)), ("consumer/spark", ("spark", "delta")), ("consumer/wire", ("server",))],
+    [
+        ("shmstore", ("arrow",)),
+        ("producer", ("mysql",)),
+        ("consumer/spark", ("spark", "delta")),
+        ("consumer/wire", ("server", "zookeeper")),
+    ],
 )
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     """What a package imports is among the dependencies, or in the extras that are for it."""

@@ -2,7 +2,11 @@
 
 from typing import NoReturn
 
+from shmstore.consumer.spark import spark_version
+
+_missing: ImportError | None = None
 try:
+    spark_version.check()
     from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
     from shmstore.consumer.spark.replicate.replicate import Replication, replicate, session_settings
     from shmstore.consumer.spark.source.foreach import each_batch
@@ -12,10 +16,15 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow", "pandas"):
         raise
     _missing = error
+except spark_version.SparkTooOld as error:
+    _missing = error
+
+if _missing is not None:
 
     def __getattr__(name: str) -> NoReturn:
         """Without pyspark the command line still explains itself, and the error of whoever asks for a name says what is missing."""
         if name in __all__:
+            assert _missing is not None
             raise _missing
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

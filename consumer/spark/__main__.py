@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shmstore import EventStore, ShmStoreError
 from shmstore.arguments import Parser
 from shmstore.consumer.spark.options import FORMATS, HELP
+from shmstore.consumer.spark.spark_version import SparkTooOld, check, installed, too_old
 from shmstore.errors import install
 
 if TYPE_CHECKING:
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = Parser(prog="shmstore spark", description="Spark programs over a store.")
+    found = installed()
+    needs = f"\n\n{too_old(found)}" if found is not None and too_old(found) else ""
+    parser = Parser(prog="shmstore spark", description=f"Spark programs over a store. They need pyspark 4.0 or later.{needs}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add = commands.add_parser(
         "replicate",
         help="keep a copy of every table",
         description="Keep a copy of every table, until SIGTERM or Ctrl-C.\n\nexample:\n"
-        "  shmstore spark replicate orders --tables 'shop.*' --target '/lake/{database}/{table}'",
+        f"  shmstore spark replicate orders --tables 'shop.*' --target '/lake/{{database}}/{{table}}'{needs}",
     )
     add.add_argument("store", metavar="STORE", help="name of the store")
     what = add.add_argument_group("What to copy, and where")
@@ -41,7 +45,14 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument(
         "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table that has no primary key"
     )
+    what.add_argument("--snapshot", action="store_true", help="ask the producer for the rows of the tables that have no copy yet")
     what.add_argument("--history", action="store_true", help="keep every version of a row (SCD type 2)")
+    what.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="delta-rs storage option, for an object store"
+    )
+    what.add_argument(
+        "--optimize", type=int, default=0, metavar="N", help="put a Delta table's small files together after each N commits"
+    )
     query = add.add_argument_group("The query")
     query.add_argument(
         "--subscription", default="replicate", metavar="NAME", help="subscription to read as (default: %(default)s)"
@@ -93,12 +104,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.url is not None and given.checkpoint is None:
         parser.error("--format jdbc needs --checkpoint: a folder for the query's checkpoint")
     try:
+        check()
         from pyspark.errors import PySparkException, StreamingQueryException
         from pyspark.sql import SparkSession
 
         from shmstore.consumer.spark.replicate.replicate import replicate, session_settings
     except ModuleNotFoundError as error:
         print(f"shmstore: {error.name} is not installed: {install('spark')}", file=sys.stderr)
+        return 2
+    except SparkTooOld as error:
+        print(f"shmstore: {error}", file=sys.stderr)
         return 2
     try:
         properties = _pairs(given.property, parser) | _account(given)
@@ -110,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     builder: Any = SparkSession.builder.config(map=settings).appName(f"shmstore replicate {given.store}")
     spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
     spark.sparkContext.setLogLevel("ERROR")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("shmstore").setLevel(logging.INFO)
     query = None
     try:
         signal.signal(signal.SIGTERM, lambda *_: _interrupt())
@@ -127,6 +144,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             options=options,
             url=given.url,
             properties=properties,
+            snapshot=given.snapshot,
+            storage=_pairs(given.storage, parser),
+            optimize=given.optimize,
         )
         query.awaitTermination()
     except KeyboardInterrupt:

@@ -1,79 +1,72 @@
-"""What a DDL statement does to tables, as far as a replica must know: enough SQL to read it, no more.
+"""What a DDL statement does to tables, as far as a copy of their rows must know: enough SQL to read it, no more.
 
-A statement that does nothing to a table's rows or columns (an index, a grant, a view) has no actions. What cannot be
-read for certain becomes an action `unclear`, so that a replica stops instead of guessing.
+A copy follows by itself where the rows go (TRUNCATE, DROP), where nothing of them changes (an index, a comment), and where columns
+come, go, get another name or become wider while every value stays what it is: `Change`. What anything else does to the rows
+that are there, the server knows, with its character sets, time zones and modes. It is not imitated: the action is `reread`, and so
+it is wherever a statement is not read for certain.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import Column
-from shmstore.sql_tokens import SqlMode, Token, Tokens, statement
+from shmstore.sql_tokens import SqlMode, Tokens, statement
 
-_NOT_A_COLUMN = frozenset(
-    [
-        "INDEX",
-        "KEY",
-        "UNIQUE",
-        "FULLTEXT",
-        "SPATIAL",
-        "CONSTRAINT",
-        "PRIMARY",
-        "FOREIGN",
-        "CHECK",
-        "PARTITION",
-    ]
+_INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_SYNONYMS = {"integer": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint", "int4": "int", "int8": "bigint"}
+_SYNONYMS |= {"bool": "tinyint", "boolean": "tinyint", "numeric": "decimal", "dec": "decimal", "fixed": "decimal"}
+_SYNONYMS |= {"real": "double", "float4": "float", "float8": "double"}
+_TEXTS = ("tinytext", "text", "mediumtext", "longtext")
+_BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
+_TYPES = {*_INTEGERS, *_TEXTS, *_BLOBS, "decimal", "float", "double", "bit", "year", "date", "datetime", "timestamp", "time"}
+_TYPES |= {"char", "varchar", "binary", "varbinary", "json", "enum", "set", "uuid", "inet4", "inet6"}
+_WIDTHS = {"utf8mb4": 4, "utf8mb3": 3, "latin1": 1, "ascii": 1}  # bytes of a character, at most
+_LIMITS = (255, (1 << 16) - 1, (1 << 24) - 1, (1 << 32) - 1)  # bytes of the four sizes of TEXT and BLOB
+
+# The first words of clauses that leave rows and columns as they are. An option's value is looked at, too: `_HARMFUL`.
+_INDEXES = frozenset(["INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"])
+_OPTION = re.compile(
+    "ALGORITHM|AUTO_INCREMENT|AVG_ROW_LENGTH|CHARACTER|CHARSET|CHECKSUM|COLLATE|COMMENT|COMPRESSION|DEFAULT|DELAY_KEY_WRITE|DISABLE|ENABLE"
+    "|ENCRYPTED|ENCRYPTION|ENGINE|FORCE|KEY_BLOCK_SIZE|LOCK|(MAX|MIN)_ROWS|NOWAIT|ORDER|PACK_KEYS|PAGE_(CHECKSUM|COMPRESSED)|ROW_FORMAT"
+    "|STATS_(AUTO_RECALC|PERSISTENT|SAMPLE_PAGES)|TRANSACTIONAL|WAIT"
 )
-_SYNONYMS = {
-    "integer": "int",
-    "int1": "tinyint",
-    "int2": "smallint",
-    "int3": "mediumint",
-    "int4": "int",
-    "int8": "bigint",
-    "serial": "bigint",
-    "bool": "tinyint",
-    "boolean": "tinyint",
-    "numeric": "decimal",
-    "dec": "decimal",
-    "fixed": "decimal",
-    "real": "double",
-    "float4": "float",
-    "float8": "double",
-}
-_NUMBERS = frozenset(["tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "decimal", "float", "double"])
-# Words that may name a column too: these come next where they do not.
-_EITHER = {"PERIOD": ("FOR", "IF"), "SYSTEM": ("VERSIONING",), "VECTOR": ("INDEX", "KEY", "(")}
+_HARMFUL = re.compile(
+    "COALESCE|CONVERT|DISCARD|EXCHANGE|IMPORT|PARTITION|PERIOD|REMOVE|REORGANIZE|SYSTEM|TABLESPACE|TRUNCATE|UNION|VERSIONING"
+)
+_ENGINES = frozenset(["INNODB", "ROCKSDB", "ARIA", "MYISAM"])
 
 
-class Clause(NamedTuple):
-    """One column change of an ALTER: `kind` is add, drop, rename (to `to`) or modify.
+class Reread(ValueError):
+    """The statement may change values, or is not understood."""
 
-    An added `column` gives the rows that are there already the literal `default` (None: NULL); `clear` is false where the
-    statement gives them something that only the server can compute.
+
+class Change(NamedTuple):
+    """A column's change: `name` becomes `to`. Without `name` it is added, without `to` dropped.
+
+    An added or redefined column has its new `column`. Rows that are there get the literal `default` in an added one, None for NULL.
+    With neither name the primary key changed.
     """
 
-    kind: str
     name: str
-    to: str = ""
+    to: str
     column: Column | None = None
-    default: str | None = None
-    clear: bool = True
+    default: int | str | None = None
 
 
 class Action(NamedTuple):
-    """One change to one table: `kind` is truncate, drop, create, rename, alter or unclear.
+    """What happens to one table: `kind` is truncate, drop, create, alter (with its `changes`, all at once) or reread.
 
-    `to` is the new name of a rename, `clauses` are the column changes of an alter. A dropped database is a drop of ``*``.
+    A dropped database is a drop of ``*``. A statement that names no table that can be read is a reread of none.
     """
 
     kind: str
     database: str
     table: str
-    to: tuple[str, str] | None = None
-    clauses: tuple[Clause, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 @lru_cache(maxsize=1024)
@@ -83,143 +76,266 @@ def actions(sql: str, database: str, mode: str = "") -> tuple[Action, ...]:
     `mode` is the property ``sql_mode`` of its event: with ANSI_QUOTES a name stands in double quotes, with NO_BACKSLASH_ESCAPES a
     backslash ends no string later.
     """
-    tokens = statement(sql, SqlMode.named(mode))
     try:
-        return _read(tokens, database)
+        return tuple(_read(statement(sql, SqlMode.named(mode)), database))
     except ValueError:  # it ends early, or something else stands where a name belongs
-        return (Action("unclear", "", ""),)
+        return (Action("reread", "", ""),)
 
 
-def _read(tokens: Tokens, database: str) -> tuple[Action, ...]:
+def _read(tokens: Tokens, database: str) -> Iterable[Action]:
     verb = tokens.accept_one("TRUNCATE", "DROP", "RENAME", "CREATE", "ALTER")
     if verb == "TRUNCATE":
         tokens.accept("TABLE")
-        return (Action("truncate", *tokens.table_name(database)),)
+        return [Action("truncate", *tokens.table_name(database))]
     if verb == "DROP" and tokens.accept_one("DATABASE", "SCHEMA"):
         tokens.if_exists()
-        return (Action("drop", tokens.name(), "*"),)
+        return [Action("drop", tokens.name(), "*")]
     if verb == "DROP" and tokens.accept("TABLE"):  # DROP TEMPORARY TABLE does nothing to a replica
         tokens.if_exists()
-        return tuple([Action("drop", *Tokens(part).table_name(database)) for part in tokens.parts()])
+        return [Action("drop", *Tokens(part).table_name(database)) for part in tokens.parts()]
     if verb == "RENAME" and tokens.accept_one("TABLE", "TABLES"):
         tokens.if_exists()
-        return tuple([_renamed(Tokens(part), database) for part in tokens.parts()])
+        return _moved([_renaming(Tokens(part), database) for part in tokens.parts()])
     if verb == "CREATE":
         replaces = tokens.accept("OR", "REPLACE")
-        if not tokens.accept("TABLE"):
-            return ()
-        tokens.if_exists()
-        # CREATE OR REPLACE TABLE begins with an empty one.
-        return (Action("drop" if replaces else "create", *tokens.table_name(database)),)
-    if verb == "ALTER":
-        while tokens.accept_one("ONLINE", "OFFLINE", "IGNORE"):
-            pass
         if tokens.accept("TABLE"):
             tokens.if_exists()
-            return _alter(tokens, database)
-    return ()
+            return [Action("drop" if replaces else "create", *tokens.table_name(database))]
+    if verb == "ALTER":
+        ignores = False
+        while word := tokens.accept_one("ONLINE", "OFFLINE", "IGNORE"):
+            ignores |= word == "IGNORE"  # rows that do not fit a new key are dropped
+        if tokens.accept("TABLE"):
+            tokens.if_exists()
+            return _alter(tokens, database, ignores)
+    return []
 
 
-def _renamed(tokens: Tokens, database: str) -> Action:
+def _renaming(tokens: Tokens, database: str) -> tuple[tuple[str, str], tuple[str, str]]:
     old = tokens.table_name(database)
     tokens.wait()
     if not tokens.accept("TO"):
         raise ValueError("RENAME TABLE without TO")
-    return Action("rename", *old, tokens.table_name(database))
+    return old, tokens.table_name(database)
 
 
-def _alter(tokens: Tokens, database: str) -> tuple[Action, ...]:
-    table = tokens.table_name(database)
+def _moved(renamings: Iterable[tuple[tuple[str, str], tuple[str, str]]]) -> list[Action]:
+    """One after the other: a name whose table is another one in the end is read again, one that has none is empty."""
+    origin: dict[tuple[str, str], tuple[str, str] | None] = {}
+    for old, new in renamings:
+        if old == new:
+            continue
+        origin[new], origin[old] = origin.get(old, old), None
+    return [Action("drop" if was is None else "reread", *name) for name, was in origin.items() if was != name]
+
+
+def _alter(tokens: Tokens, database: str, ignores: bool) -> list[Action]:
+    table, moves, others = tokens.table_name(database), [], []
     tokens.wait()
-    found: list[Action] = []
-    clauses: list[Clause] = []
+    changes: list[Change] = []
+    kind = "reread" if ignores else "alter"
     for clause in map(Tokens, tokens.parts()):
-        word, following = clause.peek(), clause.peek(1)
-        if word == "RENAME" and following not in ("COLUMN", "INDEX", "KEY"):
+        words = [token.upper for token in clause.rest()]
+        if words[:1] == ["RENAME"] and words[1:2] not in (["COLUMN"], ["INDEX"], ["KEY"]):
             clause.take()
             clause.accept_one("TO", "AS", "=")
-            found.append(Action("rename", *table, clause.table_name(database)))
-        elif following in ("PARTITION", "TABLESPACE") and word in ("TRUNCATE", "DROP", "EXCHANGE", "IMPORT", "DISCARD"):
-            found.append(Action("unclear", *table))
-        else:
-            clauses.extend(_clauses(clause))
-    return (Action("alter", *table, None, tuple(clauses)), *found)
+            moves = [(table, clause.table_name(database))]
+            continue
+        if not words:
+            continue
+        if (
+            "PARTITION" in words and "TABLE" in words
+        ):  # EXCHANGE PARTITION p WITH TABLE t, CONVERT PARTITION p TO TABLE t, CONVERT TABLE t
+            while clause.take().upper != "TABLE":
+                pass
+            others.append(Action("reread", *clause.table_name(database)))
+            kind = "reread"
+            continue
+        try:
+            changes += _changes(clause, words)
+        except ValueError:
+            kind = "reread"
+    names = [name.lower() for change in changes for name in {change.name, change.to} if name]
+    if len(set(names)) < len(names):
+        kind = "reread"  # columns swap, or one takes another's name
+    if moves and moves[0][1] != table:
+        return [*_moved(moves), *others]
+    return [Action(kind, *table, tuple(changes) if kind == "alter" else ()), *others]
 
 
-def _clauses(tokens: Tokens) -> list[Clause]:
-    """The column changes in one clause of ALTER TABLE; none for an index, a key, an option."""
-    verb = tokens.accept_one("ADD", "DROP", "CHANGE", "MODIFY", "RENAME")
-    if not verb or (not tokens.accept("COLUMN") and _is_no_column(tokens)):
+def _changes(tokens: Tokens, words: list[str]) -> list[Change]:
+    """The column changes in one clause of ALTER TABLE. Raises ValueError where rows may change."""
+    verb = words[0] if words else ""
+    if _OPTION.fullmatch(verb):
+        _check_options(words)
         return []
+    tokens.take()
+    if verb == "ALTER":  # a default, an index, a check
+        return []
+    if verb == "RENAME" and tokens.accept_one("INDEX", "KEY"):
+        return []
+    column = tokens.accept("COLUMN")
+    if verb in ("ADD", "DROP") and not column and (tokens.peek() in _INDEXES or words[1:3] == ["VECTOR", "INDEX"]):
+        if "PRIMARY" in words or any(token.text.upper() == "PRIMARY" for token in tokens.rest()[:3]):
+            return [Change("", "", None)]
+        return []
+    if verb in ("ADD", "DROP") and not column and tokens.accept("PRIMARY", "KEY"):
+        return [Change("", "", None)]
+    if verb == "ADD" and not column and tokens.peek() == "PARTITION":
+        return []
+    if not column and (_HARMFUL.fullmatch(tokens.peek()) or tokens.peek() in ("VECTOR", "TABLE")) and tokens.peek(1):
+        raise Reread
     tokens.if_exists()
     if verb == "ADD" and tokens.peek() == "(":
-        return [_definition("add", part) for part in map(Tokens, tokens.parenthesized()) if not _is_no_column(part)]
-    if verb == "ADD" or verb == "MODIFY":
-        return [_definition(verb.lower(), tokens)] if verb == "MODIFY" or not _is_no_column(tokens) else []
+        return [change for part in map(Tokens, tokens.parenthesized()) for change in _in_brackets(part)]
+    if verb == "ADD":
+        return [_added(tokens)]
     name = tokens.name()
     if verb == "DROP":
-        return [Clause("drop", name)]
-    if verb == "RENAME":
-        tokens.accept("TO")
-        return [Clause("rename", name, tokens.name())]
-    clause = _definition("modify", tokens)
-    return [Clause("rename", name, clause.name), clause] if name != clause.name else [clause]
+        return [Change(name, "")]
+    if verb == "RENAME" and tokens.accept("TO"):
+        return [Change(name, tokens.name())]
+    if verb in ("MODIFY", "CHANGE"):
+        to = name if verb == "MODIFY" else tokens.name()
+        return [Change(name, to, _definition(to, tokens, added=False)[0])]
+    raise Reread
 
 
-def _is_no_column(tokens: Tokens) -> bool:
-    """Whether a key, a check or a partition comes next."""
-    word = tokens.peek()
-    return word in _NOT_A_COLUMN or tokens.peek(1) in _EITHER.get(word, ())
+def _in_brackets(tokens: Tokens) -> list[Change]:
+    if tokens.peek() in _INDEXES and "PRIMARY" not in [token.upper for token in tokens.rest()]:
+        return []
+    if tokens.peek() in _INDEXES | {"PRIMARY"} or _HARMFUL.fullmatch(tokens.peek()):
+        raise Reread
+    return [_added(tokens)]
 
 
-def _definition(kind: str, tokens: Tokens) -> Clause:
-    name, type_ = tokens.name(), tokens.name().lower()
-    arguments = [token for part in tokens.parenthesized() for token in part] if tokens.peek() == "(" else []
-    words = _outside(tokens.rest())
-    unsigned = "UNSIGNED" in words or "ZEROFILL" in words or type_ == "serial"
+def _check_options(words: list[str]) -> None:
+    """Table options follow one another without commas. Raises `Reread`."""
+    if any(map(_HARMFUL.fullmatch, words)):
+        raise Reread
+    for i, word in enumerate(words):
+        if word == "ENGINE" and not _ENGINES & set(words[i + 1 : i + 3]):
+            raise Reread
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _added(tokens: Tokens) -> Change:
+    name = tokens.name()
+    column, default, has_default = _definition(name, tokens, added=True)
+    if column.type == "timestamp" or (has_default and column.type not in (*_INTEGERS, "varchar")):
+        raise Reread
+    if has_default and column.type in _INTEGERS:
+        return Change("", name, column, int(default or 0))
+    if not column.nullable and not has_default:
+        if column.type not in _INTEGERS:
+            raise Reread
+        return Change("", name, column, 0)
+    return Change("", name, column, default if has_default else None)
+
+
+def _definition(name: str, tokens: Tokens, *, added: bool) -> tuple[Column, str | None, bool]:
+    """A column as it is written, what rows get in it as text, and whether a default is written. Raises ValueError for what is not in the list.
+
+    The size of text is in characters, of which the column's character set makes bytes.
+    """
+    type_ = tokens.name().lower()
     type_ = _SYNONYMS.get(type_, type_)
-    numbers = [int(argument.text) for argument in arguments if argument.text.isdigit()]
-    size, scale = (10, 0) if type_ == "decimal" else (1 if type_ == "bit" else 0, 0)
+    if type_ not in _TYPES:
+        raise Reread
+    arguments = [token for part in tokens.parenthesized() for token in part] if tokens.peek() == "(" else []
+    numbers = [int(argument.text) for argument in arguments if argument.text.isdigit() and argument.kind == "number"]
+    members = tuple([argument.text for argument in arguments if argument.kind == "string"])
+    if len(numbers) + len(members) != len(arguments) or bool(members) != (type_ in ("enum", "set")):
+        raise Reread
+    size, scale = (10, 0) if type_ == "decimal" else (1 if type_ in ("bit", "char", "binary") else 0, 0)
     if type_ in ("datetime", "timestamp", "time"):
         scale = numbers[0] if numbers else 0
-    elif numbers:
+    elif numbers and type_ not in (*_INTEGERS, *_TEXTS, *_BLOBS):
         size, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
-    column = Column(name, type_, unsigned, "NOT" not in words, size, scale)
-    return Clause(kind, name, "", column, *_default(tokens, column, arguments))
-
-
-def _outside(tokens: list[Token]) -> list[str]:
-    """The words that stand in no brackets: not those of an expression."""
-    words, depth = [], 0
-    for token in tokens:
-        depth += {"(": 1, ")": -1}.get(token.upper, 0)
-        if depth == 0:
-            words.append(token.upper)
-    return words
-
-
-def _default(tokens: Tokens, column: Column, members: list[Token]) -> tuple[str | None, bool]:
-    """What rows that were there before get: (literal text or None for NULL, whether it could be read)."""
+    elif numbers and type_ in (*_TEXTS, *_BLOBS):
+        raise Reread  # the server chooses the size
+    column, default, has_default = Column(name, type_, False, True, size, scale, "", members), None, False
     while tokens.left:
-        word = tokens.take().upper
-        if word in ("GENERATED", "AS", "AUTO_INCREMENT"):
-            return None, False
-        if word == "DEFAULT":
-            sign = tokens.accept_one("-", "+").replace("+", "")
-            value = tokens.take()
-            if value.upper == "NULL":
-                return None, True
-            if value.upper in ("TRUE", "FALSE"):
-                return str(int(value.upper == "TRUE")), True
-            clear = value.kind in ("string", "number") and column.type not in ("timestamp", "bit")
-            clear = clear and not any(
-                token.kind in ("string", "other") for token in tokens.rest()[:1]
-            )  # 'a' 'b' is one string, 1 + 1 is computed
-            return (sign + value.text, True) if clear else (None, False)
-    if column.nullable:
-        return None, True
-    if column.type == "enum":
-        return (members[0].text, True) if members and members[0].kind == "string" else (None, False)
-    if column.type in ("date", "datetime", "timestamp"):
+        if tokens.accept("UNSIGNED") and type_ in _INTEGERS:
+            column = column._replace(unsigned=True)
+        elif tokens.accept("NOT", "NULL"):
+            column = column._replace(nullable=False)
+        elif tokens.accept("COMMENT"):
+            tokens.take()
+        elif tokens.accept("AFTER"):
+            tokens.name()
+        elif tokens.accept("DEFAULT"):
+            if added:
+                default, has_default = _literal(tokens, column)
+            else:
+                _skip_default(tokens)
+        elif not tokens.accept_one("NULL", "FIRST", "INVISIBLE", "VISIBLE"):
+            raise Reread
+    return column, default, has_default
+
+
+def _literal(tokens: Tokens, column: Column) -> tuple[str | None, bool]:
+    """The default of a column that is added, where it is beyond doubt what rows get: NULL, a whole number, plain text."""
+    if tokens.accept("NULL"):
         return None, False
-    return ("0" if column.type in _NUMBERS else "00:00:00" if column.type == "time" else ""), True
+    sign = tokens.accept_one("-", "+").replace("+", "")
+    token = tokens.take()
+    if column.type in _INTEGERS and token.kind == "number" and token.text.isdigit():
+        return sign + token.text, True
+    plain = token.text.isascii() and token.text.isalnum() if token.text else True
+    if column.type == "varchar" and token.kind == "string" and plain and not sign and len(token.text) <= column.size:
+        return token.text, True
+    raise Reread
+
+
+def _skip_default(tokens: Tokens) -> None:
+    """Pass over the default of a column that is there: it is for rows to come."""
+    if tokens.peek() == "(":
+        tokens.skip_parentheses()
+        return
+    tokens.accept_one("-", "+")
+    if tokens.take().kind == "word" and tokens.peek() == "(":
+        tokens.skip_parentheses()
+
+
+def keeps_values(old: Column, new: Column, *, strict: bool) -> bool:
+    """Whether every value of a column `old`, as the binlog describes it, is the same in `new`, as a statement without a character set does.
+
+    `strict`: in the statement's session a value that does not fit is an error. In the table's own character set, which the statement means,
+    text that cannot be written is not the same.
+    """
+    if old.nullable and not new.nullable and not strict:
+        return False
+    if old.type in _INTEGERS and new.type in _INTEGERS:
+        wider = _INTEGERS[new.type] - _INTEGERS[old.type]
+        return wider > 0 or (wider == 0 and old.unsigned == new.unsigned) if old.unsigned or not new.unsigned else False
+    if old.charset:
+        return strict and _keeps_text(old, new)
+    if old.type in ("varbinary", *_BLOBS) and new.type in ("varbinary", *_BLOBS):
+        return _bytes(new, 1) >= _bytes(old, 1)
+    if old.type != new.type:
+        return False
+    if old.type == "decimal":
+        return old.scale == new.scale and old.size <= new.size and not old.unsigned
+    return old.type in ("date", "json", "uuid", "inet4", "inet6") or (
+        old.type in ("datetime", "timestamp", "time") and old.scale == new.scale
+    )
+
+
+def _keeps_text(old: Column, new: Column) -> bool:
+    if old.type == new.type == "enum":
+        return old.members == new.members[: len(old.members)]
+    wide = ("varchar", *_TEXTS)
+    if old.charset not in _WIDTHS or not ((old.type in wide and new.type in wide) or old.type == new.type == "char"):
+        return False
+    return _bytes(new, _WIDTHS[old.charset]) >= _bytes(old, 1)
+
+
+def _bytes(column: Column, width: int) -> int:
+    """The most bytes of a value."""
+    for names in (_TEXTS, _BLOBS):
+        if column.type in names:
+            return _LIMITS[names.index(column.type)]
+    return column.size * width

@@ -30,7 +30,7 @@ HELP = {
     "tables": f"{TABLE_FORMS} (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
-    "endingOffsets": "latest | JSON offset; batch reads only (latest)",
+    "endingOffsets": "latest | JSON offset: the end of a batch read (latest), and of a stream where it is given, which then waits there",
     "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring holds in a store without a log)",
     "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (64m where maxRowsPerTrigger is not given; without a log half the ring)",
     "failOnDataLoss": "true | false: stop when events between two offsets are missing (true)",
@@ -108,7 +108,7 @@ class Options:
     tables: Patterns
     payload: str
     start: Start
-    end: Start
+    end: Start | None
     max_rows: int | None
     max_bytes: int | None
     fail_on_data_loss: bool
@@ -141,8 +141,8 @@ class Options:
                 f"payload=typed needs exactly one table, as tables=shop.orders; got {given.get('tables', '*')!r}. Use payload=json"
             )
         markers, ddl = _flag(given, "includetransactionmarkers", False), _flag(given, "includeddl", False)
-        end = Start.parse(given.get("endingoffsets", "latest"))
-        if end.kind not in ("latest", "offset"):
+        end = Start.parse(given["endingoffsets"]) if "endingoffsets" in given else None
+        if end is not None and end.kind not in ("latest", "offset"):
             raise OptionError("endingOffsets is latest or the JSON of an offset")
         return cls(
             store=store,

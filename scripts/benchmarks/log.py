@@ -208,7 +208,7 @@ def _apart_appender(store: EventStore, folder: Path) -> Callable[[], None]:
 
     def append() -> None:
         with EventStore.attach(store.name, state=folder) as attached:
-            keeper = Keeper(attached.segment, attached._table)
+            keeper = Keeper(attached.segment, attached._table, attached._putting)
             keeper.check()
             keeper.start()
             ready.set()

@@ -8,7 +8,8 @@ Three processes: one that puts stored events (already encoded, as the producer l
 
 ``not parsing`` is a client that reads packets and acks them, as Canal's own figures were taken; ``parsing`` also takes
 every entry and column apart with the protobuf package (upb). ``64 clients`` is 64 connections of 62 client ids, not parsing,
-all rows of all of them counted. ``own reader`` is a plain `Subscription` of the same store that decodes nothing.
+all rows of all of them counted. ``own reader`` is a plain `Subscription` of the same store that decodes nothing. ``binlog`` is the
+whole way from a server's binlog to the client, of `shmstore serve` and of Canal's own server (`canal`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from scripts.benchmarks import measure
+from scripts.benchmarks import canal, measure
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, TableSchema
 from shmstore.encoding.codec import encode_batch
 
@@ -57,11 +59,14 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
         taken.append(measure.of("serve", case, subject, "throughput", unit, rates))
         measure.say(f"serve {case} {subject}: {measure.number(taken[-1].median)} {unit}")
 
+    taken += canal.measure_all(max(1, runs // 2), scale, lambda port, name: _Client(port, name, 1001), _count, _serving)
     for case, table, rows, count in (
         ("bulk", _WIDE, 500, 600_000),
         ("bulk/4 cols", _NARROW, 500, 600_000),
         ("single", _WIDE, 1, 150_000),
     ):
+        if not measure.wanted(case):
+            continue
         total = int(count * scale)
         for subject, kind in (("shmstore", "plain"), ("shmstore parsing", "parsing"), ("own reader", "own")):
             if kind == "parsing":
@@ -69,6 +74,8 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
             add(case, subject, "rows/s", [_one_case(table, rows, total, kind, 1) for _ in range(runs)])
             if kind == "parsing":
                 total *= 4
+    if not measure.wanted("64 clients"):
+        return taken
     add(
         "64 clients",
         "shmstore",
@@ -159,6 +166,32 @@ def _start_server(state: str) -> tuple[Any, int]:
     return process, ready.get()
 
 
+@contextmanager
+def _serving(store: str, port: int, start: str) -> Iterator[tuple[int, Callable[[], int], list[int]]]:
+    """(port, what starts the producer and returns its pid, pids of the servers) of `store`, to be filled from a server at `port`."""
+
+    def run() -> None:
+        from shmstore import producer
+
+        settings = producer.Settings(store=store, host="127.0.0.1", port=port, user="root", start=start, state=state)
+        producer.run(settings, lambda: os.getppid() != parent)
+
+    parent, started = os.getpid(), []
+    with tempfile.TemporaryDirectory() as state:
+        server, served = _start_server(state)
+
+        def produce() -> int:
+            started.append(_spawn(run))
+            return int(started[0].pid)
+
+        try:
+            yield served, produce, [server.pid]
+        finally:
+            for process in (*started, server):
+                process.terminate()
+                process.join(30)
+
+
 def _produce(name: str, blob: bytes, slots: Any, repeats: int) -> None:
     """Put the transactions over and over, in portions that fit the ring."""
     import numpy as np
@@ -206,7 +239,7 @@ class _Client:
         self._read()
         self._send(m.PacketType.SUBSCRIPTION, m.Sub(**self.name))
         self._read()
-        self._get = self._packet(m.PacketType.GET, m.Get(**self.name, fetch_size=_FETCH_KIB, timeout=100))
+        self._get = self._packet(m.PacketType.GET, m.Get(**self.name, fetch_size=_FETCH_KIB, timeout=100, unit=2))
 
     def _packet(self, kind: int, message: Any) -> bytes:
         packet = self.m.Packet(type=kind, body=message.SerializeToString()).SerializeToString()

@@ -140,7 +140,7 @@ def _register_peers(spark: Any) -> None:
         def initialOffset(self) -> dict[str, Any]:
             return {"n": 0}
 
-        def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        def latestOffset(self, *_: Any) -> dict[str, Any]:  # (start, limit), which Spark before 4.2 does not give
             return {"n": len([name for name in os.listdir(self.folder) if name.startswith("go.")])}
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

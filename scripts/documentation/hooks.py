@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
@@ -89,6 +90,7 @@ def metrics() -> str:
     from shmstore.consumer.metrics import prometheus
     from shmstore.event import Position
     from shmstore.ring.cursors import Cursor
+    from shmstore.snapshots import keep_aside
     from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 
     def made(kind: Any, **values: Any) -> Any:
@@ -99,10 +101,11 @@ def metrics() -> str:
     stream = made(StreamStat, heard_ms=1, purge_ms=1)
     position = Position("binlog.000001", 4)
     texts = {"name": "s", "source": "s", "batch_mode": "MEMSIZE", "lag": "block"}
-    stat = made(
-        StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=made(LogStat)
-    )
-    text = prometheus([stat])
+    with tempfile.TemporaryDirectory() as folder:
+        keep_aside("s", "s", [], state=folder)
+        log = made(LogStat, home=f"{folder}/s")
+        stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=log)
+        text = prometheus([stat])
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     found = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
     return table(["metric", "kind", "what it is"], ((f"`{name}`", kinds[name], about) for name, about in found))

@@ -19,6 +19,7 @@ from scripts.documentation import hooks, samples
 from shmstore import errors
 from shmstore.cli.main import COMMANDS, FILLS
 from shmstore.cli.parser import FORMATS, parser
+from shmstore.consumer.wire.server.metrics import Metrics
 from shmstore.producer import errors as producer_errors
 from shmstore.producer import load_all
 from shmstore.producer.settings import GROUPS, Settings
@@ -208,8 +209,11 @@ def test_each_option_of_spark_is_there() -> None:
 
 
 def test_alerts_name_metrics_that_exist() -> None:
-    """Each metric that the pages name is one that `shmstore metrics` prints."""
+    """Each metric that the pages name is one that `shmstore metrics` prints, or `serve`."""
     known = set(re.findall(r"`(shmstore_\w+)`", hooks.metrics()))
+    served = Metrics()
+    served.active = {"orders": True}
+    known |= set(re.findall(r"# TYPE (\w+)", served.exposition()))
     assert len(known) > 30
     for page in PAGES:
         for name in re.findall(r"\b(shmstore_(?!test)\w+)\b", prose(page)):

@@ -123,7 +123,9 @@ class Decoder:
             return True
         if table == "*":
             return self.options.tables.match_some_of(database)
-        return self.options.wants(database, table)
+        return self.options.wants(database, table) or self.options.wants(
+            database.lower(), table.lower()
+        )  # as some servers store names
 
     # ---------------------------------------------------------------- columns
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType, VariantType
 
+from shmstore.consumer.spark.spark_version import version
 from shmstore.encoding.arrow import arrow_type
 from shmstore.event import Column, TableSchema
 
@@ -89,4 +90,6 @@ def schema_of(payload: str, table: TableSchema | None) -> StructType:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark demands of RecordBatches for `schema`: it must match to the letter."""
-    return to_arrow_schema(schema, timezone="UTC")
+    if version() >= (4, 2):
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # in UTC, too

@@ -2,28 +2,32 @@
 
 Events come in their order, so "the last change of a key" is the last one seen: one dict a table, no sorting, and only rows
 that survive are turned into columns. A change of the primary key deletes the old key and writes the new one. A DDL in the
-middle ends a step: what came before it is applied before it.
+middle ends a step: what came before it is applied before it. The steps follow from the events alone, not from what the copy holds or is
+waiting for, so that a batch that is run again has the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from shmstore.consumer.formats.values import time_text
-from shmstore.consumer.spark.ddl import Action, Clause, actions
+from shmstore.consumer.spark.ddl import Action, Change, actions, keeps_values
 from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
 from shmstore.consumer.spark.options import Options
-from shmstore.encoding.arrow import PartialImage, column_array
+from shmstore.encoding.arrow import PartialImage, ZeroDate, column_array
 from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.encoding.row_order import seq_prefix, seq_suffix
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
 _MOMENT = pa.timestamp("us", "UTC")
+NOTHING_KNOWN: Final[Mapping[tuple[str, str], dict[str, Column]]] = MappingProxyType({})
 HISTORY_FIELDS = [
     pa.field(VALID_FROM, _MOMENT),
     pa.field(VALID_TO, _MOMENT),
@@ -33,7 +37,20 @@ HISTORY_FIELDS = [
 
 
 class CannotFollow(ValueError):
-    """A table changed in a way that its copy cannot follow; the message says how to make a new copy."""
+    """The stream holds something after which no copy can go on, or the target does not fit; the message says what to do."""
+
+
+class CopyDiffers(ValueError):
+    """A copy cannot take rows or a change: what it holds is not what its table held. Its rows have to be read again."""
+
+
+class CopyRefuses(CopyDiffers):
+    """A copy of this kind cannot hold such rows, and reading them again is no use."""
+
+
+def keeps_history(names: Iterable[str]) -> bool:
+    """Whether a copy with columns of these names keeps every version of a row."""
+    return {field.name for field in HISTORY_FIELDS} <= set(names)
 
 
 class Merge(NamedTuple):
@@ -61,12 +78,49 @@ class Empty(NamedTuple):
 
 
 class Alter(NamedTuple):
-    """The table's columns changed."""
+    """The table's columns changed, all at once, and no value with them."""
 
-    clauses: tuple[Clause, ...]
+    changes: tuple[Change, ...]
 
 
-Step = Merge | Versions | Empty | Alter
+class Reread(NamedTuple):
+    """Only the server knows what the table's rows are now. With `help`, somebody has to do something before they can be read.
+
+    `schema` and `keys` are those of the rows that could not be taken, where they are known.
+    """
+
+    reason: str
+    help: bool = False
+    schema: TableSchema | None = None
+    keys: tuple[str, ...] = ()
+
+
+class First(NamedTuple):
+    """A snapshot of the table begins: its rows come, between the stream's changes, until `Last`. After a `gap` changes are missing."""
+
+    snapshot: int
+    schema: TableSchema
+    keys: tuple[str, ...]
+    gap: bool = False
+
+
+class Last(NamedTuple):
+    """All rows of the table have come."""
+
+    snapshot: int
+    schema: TableSchema
+    keys: tuple[str, ...]
+
+
+class Replace(NamedTuple):
+    """The rows of the copy in `path` take the place of those in this one; where there is no copy there, no rows of `schema`."""
+
+    path: str
+    schema: TableSchema
+    keys: tuple[str, ...]
+
+
+Step = Merge | Versions | Empty | Alter | Reread | First | Last | Replace
 
 
 def target_fields(table: TableSchema) -> list[pa.Field]:
@@ -105,13 +159,26 @@ class TableChanges:
     seq_head: str = ""
     steps: list[Step] = field(default_factory=list)
     rows: int = 0
+    known: dict[str, Column] = field(default_factory=dict)  # columns by name in lower case, as the last rows had them
     _schema: TableSchema | None = None
     _key_columns: tuple[int, ...] = ()
     _last: dict[Any, Any] = field(default_factory=dict)
     _log: list[tuple[Any, Any, int, str]] = field(default_factory=list)
 
     def add(self, schema: TableSchema, header: Header, body: list[Any]) -> None:
-        """Take one rows event. Raises `PartialImage`, `CannotFollow`."""
+        """Take one rows event. Raises `PartialImage`, `CopyDiffers`."""
+        part = header.props.get("snapshot_part") if header.type == EventType.READ else None
+        if part == "first":
+            self._flush()
+            self._begin(schema)
+            gap = header.props.get("snapshot_reason") == "purged"
+            self.steps.append(First(int(header.props["snapshot"], 16), schema, self._names(), gap))
+        self._take(schema, header, body)
+        if part == "last":
+            self._flush()
+            self.steps.append(Last(int(header.props["snapshot"], 16), schema, self._names()))
+
+    def _take(self, schema: TableSchema, header: Header, body: list[Any]) -> None:
         if self._schema is None or (schema is not self._schema and schema[2:] != self._schema[2:]):
             self._flush()
             self._begin(schema)
@@ -120,6 +187,8 @@ class TableChanges:
             raise PartialImage(
                 f"a row image of {'.'.join(self.name)} at {header.file}:{header.offset} lacks columns: set binlog_row_image=FULL on the server"
             )
+        if before is None and after is None:
+            return  # a snapshot's event without rows
         self.rows += len(after if after is not None else before)
         if self.history:
             self._add_history(header, before, after)
@@ -152,19 +221,28 @@ class TableChanges:
                 self._log.append((key(new), new, header.time_ms, seq))
 
     def _begin(self, schema: TableSchema) -> None:
-        self._schema = schema
+        self._schema = None
         names = self.keys or tuple(schema.columns[i].name for i in schema.primary_key)
         if not names:
-            raise CannotFollow(
+            raise CopyDiffers(
                 f"table {'.'.join(self.name)} has no primary key, so its rows cannot be identified: "
                 f"give keys={{'{'.'.join(self.name)}': ['column', ...]}}, or leave the table out"
             )
         missing = set(names) - set(schema.names)
         if missing:
-            raise CannotFollow(
+            raise CopyDiffers(
                 f"table {'.'.join(self.name)} has no column {', '.join(sorted(missing))} to use as a key: it has {', '.join(schema.names)}"
             )
+        if self.history and (ours := {field.name for field in HISTORY_FIELDS} & {name.lower() for name in schema.names}):
+            raise CopyDiffers(
+                f"table {'.'.join(self.name)} has a column {min(ours)}, which a history needs for itself: leave the table out"
+            )
+        self._schema, self.known = schema, {column.name.lower(): column for column in schema.columns}
         self._key_columns = tuple(schema.names.index(name) for name in names)
+
+    def _names(self) -> tuple[str, ...]:
+        assert self._schema is not None
+        return tuple(self._schema.columns[i].name for i in self._key_columns)
 
     def _key(self) -> Callable[[Any], Any]:
         columns = self._key_columns
@@ -174,43 +252,79 @@ class TableChanges:
         return lambda row: tuple([row[i] for i in columns])
 
     def act(self, action: Action, header: Header) -> None:
-        """Take one DDL. Raises `CannotFollow`."""
+        """Take one DDL. Raises `CopyDiffers`."""
         self._flush()
-        where = f"{header.file}:{header.offset} ({header.sql})"
         if action.kind in ("truncate", "drop"):
             self.steps.append(Empty(header.time_ms))
-        elif action.kind == "alter" and action.clauses:
-            unclear = [clause.name for clause in action.clauses if not clause.clear]
-            if unclear:
-                raise CannotFollow(
-                    f"the DDL at {where} gives column {', '.join(unclear)} of {'.'.join(self.name)} values that only the server knows: "
-                    "take a new snapshot of the table into a new target"
-                )
-            self.steps.append(Alter(action.clauses))
-            self._schema = None
-        elif action.kind in ("rename", "unclear"):
-            raise CannotFollow(
-                f"the DDL at {where} moves rows of {'.'.join(self.name)} to or from other tables: take a new snapshot of the table into a new target"
-            )
+        elif action.kind == "alter" and self._keeps_values(action, header):
+            changes = tuple([change for change in action.changes if change.name or change.to])
+            if changes:
+                self.steps.append(Alter(changes))
+                self._schema = None
+            for change in changes:
+                old = self.known.pop(change.name.lower(), None)
+                if old is not None and change.to and change.column is None:
+                    self.known[change.to.lower()] = old
+        elif action.kind in ("alter", "reread"):
+            self.steps.append(Reread(f"the DDL at {header.file}:{header.offset} may have changed its values ({header.sql})"))
+            self._schema, self.known = None, {}
+
+    def _keeps_values(self, action: Action, header: Header) -> bool:
+        """Whether no value of the rows that are there changed: what was said of a column's type is known from the rows alone."""
+        strict = header.props.get("sql_strict") != "off"
+        for change in action.changes:
+            if not change.name and not change.to and not strict:
+                return False  # NULLs in the columns of a new key became something else
+            if change.name and change.column is not None:
+                old = self.known.get(change.name.lower())
+                if old is None or not keeps_values(old, change.column, strict=strict):
+                    return False
+        return True
+
+    def fail(self, reason: str) -> None:
+        """Its rows cannot be taken from here on, until somebody does something."""
+        with suppress(CopyDiffers):
+            self._flush()
+        step = Reread(reason, True, self._schema, self._names() if self._schema is not None else ())
+        self._last, self._log, self._schema = {}, [], None
+        if not any(isinstance(known, Reread) and known.reason == reason for known in self.steps[-1:]):
+            self.steps.append(step)
 
     def finish(self) -> list[Step]:
         """Return the steps."""
-        self._flush()
+        try:
+            self._flush()
+        except CopyDiffers as error:
+            self.fail(str(error))
         return self.steps
 
     def _flush(self) -> None:
         schema = self._schema
         if schema is None or not (self._last or self._log):
             return
-        names = tuple(schema.columns[i].name for i in self._key_columns)
+        names = self._names()
         if self.history:
             self.steps.append(self._versions(schema, names))
             self._log = []
             return
         upserts = [row for row in self._last.values() if row is not None]
+        if self.zero_dates == "null":
+            self._check_keys(schema)
         deletes = [key for key, row in self._last.items() if row is None]
         self.steps.append(Merge(names, columns_of(schema, upserts, self.zero_dates), self._key_table(schema, deletes), schema))
         self._last = {}
+
+    def _check_keys(self, schema: TableSchema) -> None:
+        """Raise `CopyDiffers` where a key would become NULL, and so be no key."""
+        for at, i in enumerate(self._key_columns):
+            if schema.columns[i].type in ("date", "datetime", "timestamp"):
+                keys = list(self._last) if len(self._key_columns) == 1 else [key[at] for key in self._last]
+                try:
+                    column_array(schema.columns[i], target_field(schema.columns[i]).type, keys, "fail")
+                except ZeroDate as error:
+                    raise CopyDiffers(
+                        f"a key of {'.'.join(self.name)} is no date, and as NULL it would be no key: {error}"
+                    ) from error
 
     def _key_table(self, schema: TableSchema, keys: list[Any]) -> pa.Table:
         rows = [(key,) for key in keys] if len(self._key_columns) == 1 else keys
@@ -248,11 +362,13 @@ def collect(
     history: bool,
     copies: Callable[[str], Iterable[str]],
     source: str | None = None,
+    known: Mapping[tuple[str, str], dict[str, Column]] = NOTHING_KNOWN,
 ) -> dict[tuple[str, str], TableChanges]:
     """Return the changes of each table of `options` in `payloads`, encoded events in their order.
 
     `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database that have a copy.
-    `source` is the one that the events are from, in a store of several.
+    `source` is the one that the events are from, in a store of several. `known` are the columns that earlier rows had, by table.
+    Raises `CannotFollow`.
     """
     found: dict[tuple[str, str], TableChanges] = {}
     head = "" if source is None else f"{source}/"
@@ -260,7 +376,8 @@ def collect(
     def changes(database: str, table: str) -> TableChanges:
         name = (database, table)
         if name not in found:
-            found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history, head)
+            columns = dict(known.get(name, {}))
+            found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history, head, known=columns)
         return found[name]
 
     wanted: dict[bytes, TableSchema | None] = {}
@@ -272,7 +389,11 @@ def collect(
                 wanted[blob] = schema if options.wants(schema.database, schema.table) else None
             table = wanted[blob]
             if table is not None:
-                changes(table.database, table.table).add(table, header, body)
+                change = changes(table.database, table.table)
+                try:
+                    change.add(table, header, body)
+                except (CopyDiffers, PartialImage) as error:
+                    change.fail(str(error))
         elif header.type == EventType.XAROLLBACK:
             raise CannotFollow(
                 f"the XA transaction rolled back at {header.file}:{header.offset} had been written at its XA PREPARE, and its rows are in the copies: "
@@ -284,30 +405,24 @@ def collect(
                 "and take a new snapshot"
             )
         elif header.entry == EntryType.DDL:
-            for action in actions(
-                header.sql, header.props.get("default_database", header.database), header.props.get("sql_mode", "")
-            ):
-                _act(action, header, options, lambda name: {*copies(name), *(t for d, t in found if d == name)}, changes)
+            mode = header.props.get("sql_mode", "")
+            for action in actions(header.sql, header.props.get("default_database", header.database), mode):
+                if not action.table:
+                    raise CannotFollow(f"the DDL at {header.file}:{header.offset} cannot be read: {header.sql}")
+                for name in _names(action, lambda name: {*copies(name), *(t for d, t in found if d == name)}):
+                    if options.wants(*name) and action.kind != "create":
+                        change = changes(*name)
+                        try:
+                            change.act(action if action.table in ("*", name[1]) else Action("reread", *name), header)
+                        except CopyDiffers as error:
+                            change.fail(str(error))
     return found
 
 
-def _act(
-    action: Action,
-    header: Header,
-    options: Options,
-    dropped: Callable[[str], Iterable[str]],
-    changes: Callable[[str, str], TableChanges],
-) -> None:
+def _names(action: Action, copies: Callable[[str], Iterable[str]]) -> list[tuple[str, str]]:
+    """The tables that an action is about. On a server that keeps names in lower case a statement may write them in any."""
+    name = (action.database, action.table)
     if action.table == "*":
-        for table in dropped(action.database):
-            if options.wants(action.database, table):
-                changes(action.database, table).act(action, header)
-    elif not action.table:
-        raise CannotFollow(f"the DDL at {header.file}:{header.offset} cannot be read: {header.sql}")
-    elif options.wants(action.database, action.table) and action.kind != "create":
-        changes(action.database, action.table).act(action, header)
-    elif action.to is not None and options.wants(*action.to):
-        raise CannotFollow(
-            f"table {action.database}.{action.table} was renamed to {'.'.join(action.to)} at {header.file}:{header.offset}: "
-            "its rows are not in the copy; take a snapshot"
-        )
+        return [(action.database, table) for table in copies(action.database)]
+    lower = (action.database.lower(), action.table.lower())
+    return [name, lower] if lower != name and lower[1] in copies(lower[0]) else [name]

@@ -1,92 +1,169 @@
 """DeltaTarget: a copy of a table in Delta Lake, through delta-rs (package ``deltalake``): no jar, any version of Spark.
 
-Every commit carries the query's id and a number made of batch and step, as Delta's application transaction. A replayed
-batch finds the steps that are done and goes on after them, whatever line the crash came at.
+Every commit carries its marks as Delta's application transactions: the query's id with the number of its last step, and the state of
+the copy. A replayed batch finds the steps that are done and goes on after them, whatever line the crash came at.
 
 The copy is never in memory whole: what Delta cannot do by its log alone (a column dropped, renamed or of another type: delta-rs has no
-column mapping) is rewritten, some rows at a time.
+column mapping) is rewritten, some rows at a time, and so are the rows of a copy that take the place of those in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.fs import DeltaStorageHandler
 from deltalake.table import TableMerger
+from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from shmstore.consumer.spark.replicate import schema_evolution
-from shmstore.consumer.spark.replicate.change_reduction import CURRENT, SEQ, VALID_TO, Alter, CannotFollow, Merge, Step, Versions
+from shmstore.consumer.spark.replicate.change_reduction import (
+    CURRENT,
+    SEQ,
+    VALID_TO,
+    Alter,
+    CannotFollow,
+    CopyDiffers,
+    Empty,
+    Merge,
+    Replace,
+    Step,
+    Versions,
+    keeps_history,
+    target_fields,
+)
+from shmstore.event import TableSchema
 
-_STEPS = 1 << 16
 PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
 
 
-class DeltaTarget:
-    """One table's copy, a Delta table."""
+def folders(url: str, storage: Mapping[str, str] | None) -> list[str]:
+    """Return the names of the folders in a folder of an object store."""
+    files = PyFileSystem(DeltaStorageHandler(url, dict(storage or {})))
+    found = files.get_file_info(FileSelector("", allow_not_found=True))
+    return [entry.base_name for entry in found if entry.type == FileType.Directory]
 
-    def __init__(self, path: str, name: str) -> None:
+
+class DeltaTarget:
+    """One table's copy, a Delta table. `storage` are delta-rs's storage options, for object stores.
+
+    After each `optimize` commits (0: never) small files are put together, and files that no version of the last week needs are removed.
+    """
+
+    def __init__(self, path: str, name: str, storage: Mapping[str, str] | None = None, optimize: int = 0) -> None:
         self._path = path
         self._name = name
-        self._table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+        self._storage = dict(storage or {}) or None
+        self._optimize, self._commits = optimize, 0
+        there = DeltaTable.is_deltatable(path, storage_options=self._storage)
+        self._table = self._opened() if there else None
 
-    def _columns(self) -> list[str]:
-        assert self._table is not None
-        return [field.name for field in self._table.schema().fields]
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self._path, storage_options=self._storage)
 
-    def done(self, query: str, batch: int) -> bool:
-        """True when all of this batch of this query is in the copy."""
-        return self._version(query) >= batch * _STEPS + _STEPS - 1
+    @property
+    def exists(self) -> bool:
+        """Whether there is a Delta table."""
+        return self._table is not None
 
-    def _version(self, query: str) -> int:
-        version = self._table.transaction_version(query) if self._table is not None else None
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+        return self._table is not None and keeps_history(field.name for field in self._table.schema().fields)
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+        version = self._table.transaction_version(name) if self._table is not None else None
         return -1 if version is None else int(version)
 
-    def apply(self, steps: Sequence[Step], query: str, batch: int) -> None:
-        """Bring the copy up to date, one commit a step (two with history). Raises `CannotFollow`."""
-        commits: list[tuple[Any, Any]] = []
-        for step in steps:
-            if isinstance(step, Versions):
-                commits += [(self._end_versions, step), (self._add_versions, step)]
-            elif isinstance(step, Merge):
-                commits.append((self._merge, step))
-            elif isinstance(step, Alter):
-                commits.append((self._alter, step))
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Create the table without rows."""
+        self._write(pa.schema(target_fields(schema)).empty_table(), _with(marks), mode="append")
+
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
+
+        Raises `CopyDiffers`, `CannotFollow`; then nothing was changed.
+        """
+        marked = _with(marks)
+        if self._table is None:
+            if isinstance(step, Merge | Versions):
+                self._write(step.upserts if isinstance(step, Merge) else step.versions, marked, mode="append")
+            return
+        if step is None:
+            self._write(self._sample(), marked, mode="append")
+        elif isinstance(step, Merge | Versions):
+            self._fit(step)
+            if isinstance(step, Merge):
+                self._merge(step, marked)
             else:
-                commits.append((self._empty, step))
-        for number, (commit, step) in enumerate(commits):
-            last = number == len(commits) - 1
-            # the batch's last commit has the highest number that the batch can have: `done` then knows it is whole
-            version = batch * _STEPS + (_STEPS - 1 if last else number)
-            if self._version(query) >= version:
-                continue
-            commit(step, CommitProperties(app_transactions=[Transaction(query, version)]))
-            if self._table is not None:
+                self._end_versions(step)
                 self._table.update_incremental()
+                self._add_versions(step, marked)
+        elif isinstance(step, Alter):
+            self._alter(step, marked)
+        elif isinstance(step, Replace):
+            self._take_over(step, marked)
+        elif isinstance(step, Empty):
+            self._empty(step, marked)
+        self._table.update_incremental()
+        self._commits += 1
+        if self._optimize and self._commits % self._optimize == 0:
+            self._table.optimize.compact()
+            self._table.vacuum(dry_run=False)
+            self._table = self._opened()
 
-    def _write(self, table: pa.Table, properties: CommitProperties, **how: Any) -> None:
-        write_deltalake(self._path, table, commit_properties=properties, **how)
-        self._table = DeltaTable(self._path)
+    def remove(self) -> None:
+        """Remove the table's folder; in an object store its files stay, for whoever cleans up there."""
+        if self._storage is None and "://" not in self._path:
+            shutil.rmtree(self._path, ignore_errors=True)
+        self._table = None
 
-    def _conform(self, fields: list[pa.Field]) -> None:
-        """Bring types that widened without a DDL clause of their own up to date; raises `CannotFollow` for other columns."""
-        sample = self._sample()
-        if schema_evolution.conform(sample, fields, self._name).schema != sample.schema:
-            self._rewrite(lambda part: schema_evolution.conform(part, fields, self._name), None)
+    # ---------------------------------------------------------------- commits
+
+    def _write(self, table: pa.Table, properties: CommitProperties | None, **how: Any) -> None:
+        write_deltalake(self._path, table, commit_properties=properties, storage_options=self._storage, **how)
+        self._table = self._opened()
+
+    def _fit(self, step: Merge | Versions) -> None:
+        """Check that the columns are those of the rows; a copy without rows takes theirs."""
+        fields = (step.upserts if isinstance(step, Merge) else step.versions).schema
+        there = self._sample()
+        if isinstance(step, Merge) == self.keeps_history:
+            raise CannotFollow(
+                f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
+                f"choose another target{', or history=True' * self.keeps_history}"
+            )
+        if schema_evolution.same_columns(there.schema, list(fields)):
+            return
+        assert self._table is not None
+        if self._table.count():
+            raise CopyDiffers(schema_evolution.difference(there.schema, list(fields), self._name))
+        self._write(fields.empty_table(), None, mode="overwrite", schema_mode="overwrite")
 
     def _sample(self) -> pa.Table:
         """The copy without its rows."""
         assert self._table is not None
         return self._table.to_pyarrow_dataset().schema.empty_table()
 
-    def _rewrite(self, change: Callable[[pa.Table], pa.Table], properties: CommitProperties | None) -> None:
-        """Rewrite the copy, each part of its rows `change`d, in one commit. Raises what `change` raises, and then writes nothing."""
-        assert self._table is not None
-        copy = self._table.to_pyarrow_dataset()  # here: delta-rs runs nothing of its own where it asks for `parts`
+    def _take_over(self, step: Replace, properties: CommitProperties) -> None:
+        if DeltaTable.is_deltatable(step.path, storage_options=self._storage):
+            self._rewrite(DeltaTable(step.path, storage_options=self._storage), lambda part: part, properties)
+        else:
+            empty = pa.schema(target_fields(step.schema)).empty_table()
+            self._write(empty, properties, mode="overwrite", schema_mode="overwrite")
+
+    def _rewrite(self, source: DeltaTable, change: Callable[[pa.Table], pa.Table], properties: CommitProperties) -> None:
+        """Write the rows of `source`, each part of them `change`d, in place of the copy's, in one commit. Raises what `change` raises, and then
+        writes nothing.
+        """
+        copy = source.to_pyarrow_dataset()  # here: delta-rs runs nothing of its own where it asks for `parts`
         schema = change(copy.schema.empty_table()).schema
-        size = sum(pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
+        size = sum(pa.table(source.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
         rows = max(1, min(1 << 16, copy.count_rows() * PART_BYTES // max(1, size)))
         streamed = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
         sparing = {"batch_readahead": 0, "fragment_readahead": 0, "use_threads": False, "fragment_scan_options": streamed}
@@ -109,29 +186,22 @@ class DeltaTarget:
                 schema_mode="overwrite",
                 writer_properties=WriterProperties(max_row_group_size=4 * rows),
                 commit_properties=properties,
+                storage_options=self._storage,
             )
         except Exception as error:
             if raised:
                 raise raised[0] from error
             raise
-        self._table = DeltaTable(self._path)
+        self._table = self._opened()
 
     # ---------------------------------------------------------------- steps
 
-    def _merger(self, rows: pa.Table, over: str, properties: CommitProperties) -> TableMerger:
+    def _merger(self, rows: pa.Table, over: str, properties: CommitProperties | None) -> TableMerger:
         """Rows ``s`` to be merged into the copy ``t``."""
         assert self._table is not None
         return self._table.merge(rows, over, source_alias="s", target_alias="t", commit_properties=properties)
 
     def _merge(self, step: Merge, properties: CommitProperties) -> None:
-        if self._table is None:
-            self._write(step.upserts, properties, mode="append")
-            return
-        if SEQ in self._columns():
-            raise CannotFollow(
-                f"the copy of {self._name} in {self._path} keeps the history of its rows: choose another target, or history=True"
-            )
-        self._conform(list(step.upserts.schema))
         deletes = step.deletes
         for field in step.upserts.schema:
             if field.name not in step.keys:
@@ -147,14 +217,8 @@ class DeltaTarget:
             .execute()
         )
 
-    def _end_versions(self, step: Versions, properties: CommitProperties) -> None:
-        if self._table is None:
-            self._write(step.versions.slice(0, 0), properties, mode="append")
-            return
-        if SEQ not in self._columns():
-            raise CannotFollow(f"the copy of {self._name} in {self._path} keeps no history of its rows: choose another target")
-        self._conform(list(step.versions.schema))
-        merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", properties)
+    def _end_versions(self, step: Versions) -> None:
+        merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", None)
         merger.when_matched_update({VALID_TO: f"s.{VALID_TO}", CURRENT: "false"}).execute()
 
     def _add_versions(self, step: Versions, properties: CommitProperties) -> None:
@@ -163,25 +227,27 @@ class DeltaTarget:
         merger.when_not_matched_insert(values).execute()
 
     def _alter(self, step: Alter, properties: CommitProperties) -> None:
-        if self._table is None:
-            return
+        assert self._table is not None
         sample = self._sample()
-        altered = schema_evolution.alter(sample, step.clauses, self._name)
+        altered = schema_evolution.alter(sample, step.changes, self._name)
         kept = list(altered.schema)[: sample.num_columns] == list(sample.schema)
-        if kept and all(clause.kind == "modify" or (clause.kind == "add" and clause.default is None) for clause in step.clauses):
+        if kept and all(change.default is None for change in step.changes):
             self._write(altered, properties, mode="append", schema_mode="merge")  # no rows: those in the copy have NULL there
         else:
-            self._rewrite(lambda part: schema_evolution.alter(part, step.clauses, self._name), properties)
+            self._rewrite(self._table, lambda part: schema_evolution.alter(part, step.changes, self._name), properties)
 
-    def _empty(self, step: Any, properties: CommitProperties) -> None:
-        if self._table is None:
-            return
-        if SEQ in self._columns():
+    def _empty(self, step: Empty, properties: CommitProperties) -> None:
+        assert self._table is not None
+        if self.keeps_history and self._table.count():
             moment = f"to_timestamp_micros({step.time_ms * 1000})"
             self._table.update({VALID_TO: moment, CURRENT: "false"}, predicate=CURRENT, commit_properties=properties)
         else:
             # not DeltaTable.delete(), which commits nothing, and so no mark, where there is no row
             self._write(self._sample(), properties, mode="overwrite")
+
+
+def _with(marks: Mapping[str, int]) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
 
 
 def _quoted(name: str) -> str:

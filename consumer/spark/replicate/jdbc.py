@@ -1,9 +1,9 @@
 """JdbcTarget: copies of tables in PostgreSQL, MariaDB or MySQL, merged in the database.
 
-A micro-batch is one transaction over all its tables, so that readers of the copies see whole transactions of the source. A row
-in the table `MARKS`, written in the same transaction, says for each query and table how far it is, so that a replayed batch is
-recognised. MySQL and MariaDB commit before and after each DDL by themselves; marks count steps, and each column change is a
-step of its own that changes nothing when it is done already, so that a replay repairs a crash between any two lines.
+A micro-batch is one transaction over all its tables, so that readers of the copies see whole transactions of the source. Rows
+in the table `MARKS`, written in the same transaction, are a table's marks: how far each query is, so that a replayed batch is
+recognised, and the state of the copy. MySQL and MariaDB commit before and after each DDL by themselves; each column change, and a
+copy's new rows, can be done again, so that a replay repairs a crash between any two lines.
 
 Changed keys go into a temporary table; rows with these keys are deleted, and rows that are there now are inserted. Unlike
 ON CONFLICT or ON DUPLICATE KEY this is right in any order of changes where a copy has further unique indexes (two rows that
@@ -15,12 +15,13 @@ the new key, so the copy's key is changed in the same way, before the first row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.ddl import Clause
+from shmstore.consumer.spark.ddl import Change
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
@@ -29,17 +30,23 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     VALID_TO,
     Alter,
     CannotFollow,
+    CopyDiffers,
+    CopyRefuses,
+    Empty,
     Merge,
+    Replace,
     Step,
     Versions,
+    keeps_history,
     target_field,
 )
 from shmstore.consumer.spark.replicate.jdbc_connection import Database, DatabaseError
-from shmstore.event import TableSchema
+from shmstore.event import Column, TableSchema
 
 MARKS = "_shmstore_marks"
-_STEPS = 1 << 16
-_STAGE = "_shmstore_stage"
+_OURS = "_shmstore_"  # what names of tables that are no copies begin with
+_STAGE = _OURS + "stage"
+_POSTGRES_NAME = 63  # bytes
 
 
 def tables_like(database: Database, head: str, tail: str) -> list[str]:
@@ -47,8 +54,21 @@ def tables_like(database: Database, head: str, tail: str) -> list[str]:
     schema, _, prefix = head.rpartition(".")
     where = database.dialect.text(schema) if schema else database.dialect.current_schema
     found = [row[0] for row in database.query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = {where}")]
-    fitting = [name for name in found if name.startswith(prefix) and name.endswith(tail) and name != MARKS]
+    fitting = [name for name in found if name.startswith(prefix) and name.endswith(tail) and not name.startswith(_OURS)]
     return [name[len(prefix) : len(name) - len(tail)] for name in fitting]
+
+
+def all_tables(database: Database) -> list[str]:
+    """Return every table of the database that may be a copy, as ``schema.table``, those of the connection's own schema as ``table``, too."""
+    found = database.query(f"SELECT table_schema, table_name, {database.dialect.current_schema} FROM information_schema.tables")
+    names = [(schema, name, own) for schema, name, own in found if not name.startswith(_OURS)]
+    return [f"{schema}.{name}" for schema, name, _ in names] + [name for schema, name, own in names if schema == own]
+
+
+def place_of_next(path: str, number: int) -> str:
+    """Return the name of the table whose rows replace those of the copy `path`."""
+    schema, dot, _ = path.rpartition(".")
+    return f"{schema}{dot}{_OURS}next_{number:x}"
 
 
 class JdbcTarget:
@@ -70,27 +90,42 @@ class JdbcTarget:
         self._columns: list[str] | None = None
         self._keys: set[str] = set()
         self._constraint = ""
+        self._fitted: TableSchema | None = None  # whose rows the columns are known to take
+        self._kept: dict[str, int] = {}  # marks, as of the transaction
+        self._transaction = -1
         self._look()
 
     # ---------------------------------------------------------------- marks
 
-    def done(self, query: str, batch: int) -> bool:
-        """True when all of this batch of this query is in the copy."""
-        return self._version(query) >= batch * _STEPS + _STEPS - 1
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self._columns is not None
 
-    def _where(self, query: str) -> str:
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+        return keeps_history(self._columns or [])
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+        if self._transaction != self._database.transactions:
+            # FOR UPDATE: an abandoned driver that still runs waits here, and then sees that the batch is done
+            where = f"name = {self._database.dialect.text(self._bare)}"
+            found = self._database.query(f"SELECT query, version FROM {self._marks} WHERE {where} FOR UPDATE")
+            self._kept = {row[0]: int(row[1]) for row in found}
+            self._transaction = self._database.transactions
+        return self._kept.get(name, -1)
+
+    def _keep(self, marks: Mapping[str, int]) -> None:
         text = self._database.dialect.text
-        return f"query = {text(query)} AND name = {text(self._bare)}"
-
-    def _version(self, query: str) -> int:
-        # FOR UPDATE: an abandoned driver that still runs waits here, and then sees that the batch is done
-        found = self._database.query(f"SELECT version FROM {self._marks} WHERE {self._where(query)} FOR UPDATE")
-        return int(found[0][0]) if found else -1
-
-    def _mark(self, query: str, version: int) -> None:
-        if not self._database.execute(f"UPDATE {self._marks} SET version = {version} WHERE {self._where(query)}"):
-            text = self._database.dialect.text
-            self._database.execute(f"INSERT INTO {self._marks} VALUES ({text(query)}, {text(self._bare)}, {version})")
+        for name, number in marks.items():
+            where = f"query = {text(name)} AND name = {text(self._bare)}"
+            if self.mark(name) == -1:
+                self._database.execute(f"INSERT INTO {self._marks} VALUES ({text(name)}, {text(self._bare)}, {number})")
+            else:
+                self._database.execute(f"UPDATE {self._marks} SET version = {number} WHERE {where}")
+            self._kept[name] = number
 
     def _look(self) -> None:
         """Read the table's columns and keys, and create the table of marks where it is missing."""
@@ -119,74 +154,92 @@ class JdbcTarget:
 
     # ---------------------------------------------------------------- steps
 
-    def apply(self, steps: Sequence[Step], query: str, batch: int) -> None:
-        """Bring the copy up to date, inside the transaction that is open. Raises `CannotFollow`, `DatabaseError`."""
-        version = self._version(query)
-        parts: list[Step] = []
-        for step in steps:
-            parts += [Alter((clause,)) for clause in step.clauses] if isinstance(step, Alter) else [step]
-        for number, step in enumerate(parts):
-            # the batch's last step has the highest number that the batch can have: `done` then knows it is whole
-            this = batch * _STEPS + (_STEPS - 1 if number == len(parts) - 1 else number)
-            if version >= this:
-                continue
-            self._step(step)
-            self._mark(query, this)
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Create the table without rows. Raises `CopyRefuses`, `DatabaseError`."""
+        self._create(schema, keys, history=False)
+        self._keep(marks)
 
-    def _step(self, step: Step) -> None:
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, inside the transaction that is open.
+
+        Raises `CopyDiffers` and `CannotFollow`, after which nothing was changed, and `DatabaseError`.
+        """
         if isinstance(step, Merge):
             self._merge(step)
         elif isinstance(step, Versions):
             self._add_versions(step)
         elif self._columns is None:
-            pass  # changed before it was ever filled
+            return  # changed before it was ever filled
         elif isinstance(step, Alter):
-            self._alter(step.clauses[0])
-        elif SEQ in self._columns:
+            for change in step.changes:
+                self._alter(change)
+        elif isinstance(step, Replace):
+            self._replace(step)
+        elif isinstance(step, Empty) and self.keeps_history:
             moment = self._database.dialect.literals(pa.array([step.time_ms * 1000], pa.timestamp("us")))[0]
             self._database.execute(f"UPDATE {self._table} SET {VALID_TO} = {moment}, {CURRENT} = FALSE WHERE {CURRENT}")
-        else:
+        elif isinstance(step, Empty):
             self._database.execute(f"TRUNCATE TABLE {self._table}")
+        self._keep(marks)
+
+    def remove(self) -> None:
+        """Drop the table and its marks."""
+        self._database.execute(f"DROP TABLE IF EXISTS {self._table}")
+        self._database.execute(f"DELETE FROM {self._marks} WHERE name = {self._database.dialect.text(self._bare)}")
+        self._columns, self._kept, self._fitted = None, {}, None
 
     def _names(self, columns: Sequence[str]) -> str:
         return ", ".join(map(self._database.dialect.quote, columns))
 
     def _create(self, schema: TableSchema, keys: Sequence[str], history: bool) -> None:
         dialect, width = self._database.dialect, len(schema.columns)
+        self._check_names([self._bare, *schema.names])
         parts = []
         for column in schema.columns:
             key = column.name in keys
             parts.append(f"{dialect.quote(column.name)} {dialect.type_of(column, key=key, columns=width)}")
         if history:
             parts += [f"{VALID_FROM} {dialect.moment}", f"{VALID_TO} {dialect.moment}"]
-            parts += [f"{CURRENT} BOOLEAN NOT NULL", f"{SEQ} VARCHAR(40) NOT NULL"]
+            parts += [f"{CURRENT} BOOLEAN NOT NULL", f"{SEQ} VARCHAR(160) NOT NULL"]
             keys = [*keys, SEQ]
         parts.append(f"PRIMARY KEY ({self._names(keys)})")
         self._database.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({', '.join(parts)}){dialect.table_options}")
         self._look()
+        self._fitted = schema
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """PostgreSQL would cut names silently. Raises `CopyRefuses`."""
+        long = [name for name in names if len(name.encode()) > _POSTGRES_NAME] if self._database.dialect.postgres else []
+        if long:
+            raise CopyRefuses(
+                f"{long[0]!r} has {len(long[0].encode())} bytes, and PostgreSQL's names have at most {_POSTGRES_NAME}: rename it, filter the column "
+                "out in the producer, or leave the table out"
+            )
 
     def _fit(self, schema: TableSchema, keys: Sequence[str], history: bool) -> None:
-        """Create the table where it is missing, and check that it is a copy of `schema`. Raises `CannotFollow`."""
+        """Create the table where it is missing, and check that it is a copy of `schema`. Raises `CannotFollow`, `CopyDiffers`."""
         if self._columns is None:
             self._create(schema, keys, history)
-        columns = self._columns or []
-        if history != (SEQ in columns):
+        if history != self.keeps_history:
             fix = "choose another target, or history=True" if not history else "choose another target"
             raise CannotFollow(
                 f"the copy {self._table} of {self._name} keeps {'no' if history else 'the'} history of its rows: {fix}"
             )
-        there = {column.lower() for column in columns}
-        if missing := [name for name in schema.names if name.lower() not in there]:
-            raise CannotFollow(
-                f"{self._name} has columns {', '.join(missing)} that its copy {self._table} does not have, and no DDL explains it: "
-                "take a new snapshot of the table into a new target"
-            )
+        if self._fitted is None or self._fitted[2:] != schema[2:]:
+            if not history and not self._database.query(f"SELECT 1 FROM {self._table} LIMIT 1"):
+                self._take_columns(schema, keys)
+            there = {column.lower() for column in self._columns or []}
+            if missing := [name for name in schema.names if name.lower() not in there]:
+                raise CopyDiffers(
+                    f"{self._name} has columns {', '.join(missing)} that its copy {self._table} does not have, and no DDL explains it"
+                )
+        self._fitted = schema
         wanted = {key.lower() for key in keys} | ({SEQ} if history else set())
         if self._keys and self._keys != wanted:
             self._change_key(schema, [*keys, SEQ] if history else keys)
 
     def _change_key(self, schema: TableSchema, keys: Sequence[str]) -> None:
-        """Give the copy its table's new primary key: one statement, so that it has the old one or the new. Raises `CannotFollow`."""
+        """Give the copy its table's new primary key: one statement, so that it has the old one or the new. Raises `CopyDiffers`."""
         dialect, before = self._database.dialect, self._keys
         changed = [column for column in schema.columns if (column.name in keys) != (column.name.lower() in before)]
         if dialect.postgres:
@@ -198,14 +251,62 @@ class JdbcTarget:
             parts.append("DROP PRIMARY KEY")
         sql = f"ALTER TABLE {self._table} {', '.join(parts)}, ADD PRIMARY KEY ({self._names(keys)})"
         try:
-            self._database.execute(sql)
+            with self._database.all_or_nothing():
+                self._database.execute(sql)
         except DatabaseError as error:
-            raise CannotFollow(
+            raise CopyDiffers(
                 f"the primary key of {self._name} is now {', '.join(keys)}, and its copy {self._table} (key {', '.join(sorted(before))}) cannot "
-                f"be changed to it: {error}. Fix the copy's rows, or take a new snapshot of the table into a new target; then start the query again: it "
-                "continues with this batch"
+                f"be changed to it: {error}"
             ) from error
         self._look()
+
+    # ---------------------------------------------------------------- other rows, other columns
+
+    def _replace(self, step: Replace) -> None:
+        """Take the rows, columns and key of the table at `step.path`. PostgreSQL shows it all at once, the others after each DDL."""
+        other = JdbcTarget(self._database, step.path, self._name)
+        if not other.exists:
+            other.create(step.schema, step.keys, {})
+        names = self._names(other._columns or [])
+        self._database.execute(f"{'TRUNCATE TABLE' if self._database.dialect.postgres else 'DELETE FROM'} {self._table}")
+        self._reshape(other, step.keys)
+        self._database.execute(f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {other._table}")
+
+    def _take_columns(self, schema: TableSchema, keys: Sequence[str]) -> None:
+        """Give the copy, which has no rows, the columns of `schema`: as many are dropped and added as differ."""
+        number = int.from_bytes(hashlib.sha256(self._table.encode()).digest()[:7], "big")
+        other = JdbcTarget(self._database, place_of_next(f"{self._schema}.{self._bare}", number), self._name)
+        other.remove()  # of a driver that was killed here
+        other.create(schema, keys, {})
+        self._reshape(other, keys)
+        other.remove()
+
+    def _reshape(self, other: JdbcTarget, keys: Sequence[str]) -> None:
+        quote, there, wanted = self._database.dialect.quote, self._types(), other._types()
+        parts = [f"DROP COLUMN {quote(name)}" for name, type_ in there.items() if wanted.get(name) != type_]
+        parts += [f"ADD COLUMN {quote(name)} {type_[0]}" for name, type_ in wanted.items() if there.get(name) != type_]
+        if not parts and self._keys == other._keys:
+            return
+        if self._keys:
+            drop = f"DROP CONSTRAINT {quote(self._constraint)}" if self._database.dialect.postgres else "DROP PRIMARY KEY"
+            parts.insert(0, drop)
+        self._database.execute(f"ALTER TABLE {self._table} {', '.join(parts)}, ADD PRIMARY KEY ({self._names(keys)})")
+        self._look()
+
+    def _types(self) -> dict[str, tuple[str, bool]]:
+        """Each column's type, and whether it is part of the key: then it is NOT NULL."""
+        text = self._database.dialect.text
+        if self._database.dialect.postgres:
+            found = self._database.query(
+                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+                f"WHERE attrelid = {text(self._table)}::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+            )
+        else:
+            found = self._database.query(
+                "SELECT column_name, column_type FROM information_schema.columns "
+                f"WHERE table_schema = {text(self._schema)} AND table_name = {text(self._bare)} ORDER BY ordinal_position"
+            )
+        return {name: (type_, name.lower() in self._keys) for name, type_ in found}
 
     @contextmanager
     def _staged(self, columns: Sequence[str], rows: Sequence[str]) -> Iterator[None]:
@@ -231,15 +332,17 @@ class JdbcTarget:
                 self._database.execute(f"DELETE {self._table} FROM {self._table} JOIN {self._stage} s ON {over}")
 
     def _merge(self, step: Merge) -> None:
-        self._fit(step.schema, step.keys, history=False)
         dialect, keys = self._database.dialect, list(step.keys)
-        touched = pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)])
-        self._delete(keys, dialect.rows(touched))
-        self._database.insert(self._table, self._names(step.upserts.column_names), dialect.rows(step.upserts))
+        touched = dialect.rows(pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)]))
+        upserts = dialect.rows(step.upserts)  # before anything is done: they may be none that the database can hold
+        self._fit(step.schema, step.keys, history=False)
+        self._delete(keys, touched)
+        self._database.insert(self._table, self._names(step.upserts.column_names), upserts)
 
     def _add_versions(self, step: Versions) -> None:
-        self._fit(step.schema, step.keys, history=True)
         dialect, keys = self._database.dialect, list(step.keys)
+        versions = dialect.rows(step.versions)
+        self._fit(step.schema, step.keys, history=True)
         over = f"{self._same(keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
         with self._staged([*keys, VALID_TO, SEQ], dialect.rows(step.ends)):
             if dialect.postgres:
@@ -250,40 +353,40 @@ class JdbcTarget:
                 self._database.execute(f"UPDATE {self._table} t JOIN {self._stage} s ON {over} SET {set_}")
         # a version that is there came from another query, or from a batch of another number: the same row
         self._delete([*keys, SEQ], dialect.rows(step.versions.select([*keys, SEQ])))
-        self._database.insert(self._table, self._names(step.versions.column_names), dialect.rows(step.versions))
+        self._database.insert(self._table, self._names(step.versions.column_names), versions)
 
     # ---------------------------------------------------------------- columns
 
-    def _alter(self, clause: Clause) -> None:
+    def _alter(self, change: Change) -> None:
         """Follow one column change; one that is done already changes nothing."""
         database, dialect = self._database, self._database.dialect
         there = {column.lower(): column for column in self._columns or []}
-        name = there.get(clause.name.lower())
-        head = f"ALTER TABLE {self._table}"
-        if clause.kind == "add" and name is None and clause.column is not None:
-            self._add(clause)
-        elif clause.kind == "drop" and name is not None:
+        name, head = there.get(change.name.lower()), f"ALTER TABLE {self._table}"
+        self._check_names([change.to])
+        if not change.name:
+            if change.to.lower() not in there and change.column is not None:
+                self._add(change, change.column)
+        elif name is not None and not change.to:
             database.execute(f"{head} DROP COLUMN {dialect.quote(name)}")
-        elif clause.kind == "rename" and name is not None and clause.to not in there.values():
-            database.execute(f"{head} RENAME COLUMN {dialect.quote(name)} TO {dialect.quote(clause.to)}")
-        elif clause.kind == "modify" and name is not None and clause.column is not None:
-            type_ = dialect.type_of(clause.column, key=name.lower() in self._keys, columns=len(there))
-            if dialect.postgres:
-                quoted = dialect.quote(name)
-                database.execute(f"{head} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}::{type_}")
-            else:
-                database.execute(f"{head} MODIFY COLUMN {dialect.quote(name)} {type_}")
+        else:
+            if name is not None and name != change.to:
+                database.execute(f"{head} RENAME COLUMN {dialect.quote(name)} TO {dialect.quote(change.to)}")
+            if change.column is not None and (name is not None or change.to.lower() in there):
+                self._modify(change.to, change.column, key=change.name.lower() in self._keys)
         self._look()
+        self._fitted = None
 
-    def _add(self, clause: Clause) -> None:
-        database, dialect = self._database, self._database.dialect
-        assert clause.column is not None
-        type_ = dialect.type_of(clause.column, key=False, columns=len(self._columns or []))
-        name = dialect.quote(clause.name)
-        head = f"ALTER TABLE {self._table}"
-        if clause.default is None:
-            database.execute(f"{head} ADD COLUMN {name} {type_}")
-            return
-        value = dialect.literals(schema_evolution.constant(clause.default, target_field(clause.column), 1, self._name))[0]
-        # MySQL gives long text no default but in brackets
-        database.execute(f"{head} ADD COLUMN {name} {type_} DEFAULT ({value})")
+    def _modify(self, name: str, column: Column, *, key: bool) -> None:
+        dialect, quoted = self._database.dialect, self._database.dialect.quote(name)
+        type_ = dialect.type_of(column, key=key, columns=len(self._columns or []))
+        how = f"ALTER COLUMN {quoted} TYPE {type_}" if dialect.postgres else f"MODIFY COLUMN {quoted} {type_}"
+        self._database.execute(f"ALTER TABLE {self._table} {how}")
+
+    def _add(self, change: Change, column: Column) -> None:
+        dialect = self._database.dialect
+        type_ = dialect.type_of(column, key=False, columns=len(self._columns or []))
+        sql = f"ALTER TABLE {self._table} ADD COLUMN {dialect.quote(change.to)} {type_}"
+        if change.default is not None:
+            # MySQL gives long text no default but in brackets
+            sql += f" DEFAULT ({dialect.literals(schema_evolution.constant(change.default, target_field(column), 1))[0]})"
+        self._database.execute(sql)

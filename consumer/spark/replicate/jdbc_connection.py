@@ -47,6 +47,7 @@ class Database:
         self._package = DRIVERS[kind][1]
         self._connection: Any = None
         self._statement: Any = None
+        self.transactions = 0  # that were begun
         self.dialect = Dialect(kind)
 
     def __repr__(self) -> str:
@@ -119,12 +120,26 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Commit what the body did, or roll it back where it raised. Raises `DatabaseError`."""
         self.connect()
+        self.transactions += 1
         try:
             yield
             with self._errors("the transaction was not committed"):
                 self._connection.commit()
         except BaseException:
             self.close()  # its state is unknown: the next transaction opens a new one
+            raise
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Undo what the body did where a statement of it was refused; what was done before stays, and the transaction goes on."""
+        if not self.dialect.postgres:  # the others go on by themselves after a statement that failed
+            yield
+            return
+        self.execute("SAVEPOINT shmstore")
+        try:
+            yield
+        except DatabaseError:
+            self.execute("ROLLBACK TO SAVEPOINT shmstore")
             raise
 
     # ---------------------------------------------------------------- statements
@@ -147,16 +162,24 @@ class Database:
             return rows
 
     def insert(self, table: str, columns: str, rows: list[str]) -> None:
-        """Insert rows of literals, some hundred kilobytes a statement. Raises `DatabaseError`."""
-        head = f"INSERT INTO {table} ({columns}) VALUES "
+        """Insert rows as `Dialect.rows` writes them, some hundred kilobytes a statement. Raises `DatabaseError`."""
         first, size = 0, 0
         for i, row in enumerate(rows):
             if size + len(row) > _STATEMENT_CHARACTERS and i > first:
-                self.execute(head + ",".join(rows[first:i]))
+                self._insert(f"{table} ({columns})", rows[first:i])
                 first, size = i, 0
             size += len(row)
         if first < len(rows):
-            self.execute(head + ",".join(rows[first:]))
+            self._insert(f"{table} ({columns})", rows[first:])
+
+    def _insert(self, into: str, rows: list[str]) -> None:
+        if not self.dialect.postgres:
+            self.execute(f"INSERT INTO {into} VALUES {','.join(rows)}")
+            return
+        jvm: Any = self._session.sparkContext._jvm
+        with self._errors(f"{self.name} refused {f'COPY {into}'[:60]!r}"):
+            lines = jvm.java.io.StringReader("".join(f"{row}\n" for row in rows))
+            self._connection.getCopyAPI().copyIn(f"COPY {into} FROM STDIN", lines)
 
     # ---------------------------------------------------------------- errors
 

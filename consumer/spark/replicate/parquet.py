@@ -1,6 +1,6 @@
 """ParquetTarget: a copy of a table in one Parquet file, replaced whole with every micro-batch that changes it.
 
-The file's own footer says which batch of which query it holds, so that rows and mark change in one rename, and a replayed
+The file's own footer has the marks that say how far it is, so that rows and marks change in one rename, and a replayed
 batch is recognised. Whoever has the old file open reads it to its end.
 
 A batch is applied while the old file streams into the new one, a row group after the other: memory is bounded by a row group
@@ -10,7 +10,9 @@ suit it, and a table format (delta) suits large tables. The file system must hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,13 +29,18 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     VALID_TO,
     Alter,
     CannotFollow,
+    CopyDiffers,
     Merge,
+    Replace,
     Step,
     Versions,
+    keeps_history,
+    target_fields,
 )
+from shmstore.event import TableSchema
 
 FILE = "part-00000.parquet"
-_QUERY, _BATCH = b"shmstore.query", b"shmstore.store.batch"
+_MARKS = b"shmstore.marks"
 GROUP_BYTES = 32 << 20  # of a row group, in memory
 
 Rows = Iterator[pa.Table]
@@ -48,7 +55,7 @@ class Flow(NamedTuple):
     @property
     def history(self) -> bool:
         """True for a copy that keeps every version of a row."""
-        return SEQ in self.schema.names
+        return keeps_history(self.schema.names)
 
     def through(self, change: Callable[[pa.Table], pa.Table], after: Rows | None = None) -> Flow:
         """The same rows, each part `change`d, with the rows of `after` behind them."""
@@ -67,80 +74,93 @@ class ParquetTarget:
     def __init__(self, path: str, name: str) -> None:
         self._path = Path(path)
         self._name = name
-        self._mark: tuple[str, int] | None = None
-        file = self._path / FILE
-        if file.exists():
-            metadata = pq.read_schema(file).metadata or {}
-            if _QUERY in metadata:
-                self._mark = (metadata[_QUERY].decode(), int(metadata[_BATCH]))
+        self._schema: pa.Schema | None = None
+        self._marks: dict[str, int] = {}
+        if (self._path / FILE).exists():
+            schema = pq.read_schema(self._path / FILE)
+            self._marks = json.loads((schema.metadata or {}).get(_MARKS, b"{}"))
+            self._schema = schema.remove_metadata()
 
-    def done(self, query: str, batch: int) -> bool:
-        """True when this batch of this query is in the copy."""
-        return self._mark is not None and self._mark[0] == query and self._mark[1] >= batch
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self._schema is not None
 
-    def apply(self, steps: Sequence[Step], query: str, batch: int) -> None:
-        """Bring the copy up to date, in one rename. Raises `CannotFollow`; then nothing was changed."""
-        if self.done(query, batch):
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+        return self._schema is not None and keeps_history(self._schema.names)
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+        return self._marks.get(name, -1)
+
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Write a file without rows."""
+        self._replace(Flow(pa.schema(target_fields(schema)), iter(())), marks)
+
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, in one rename. Raises `CopyDiffers`, `CannotFollow`; then nothing was changed."""
+        if self._schema is None:
+            if isinstance(step, Merge | Versions):
+                rows = step.upserts if isinstance(step, Merge) else step.versions
+                self._replace(Flow(rows.schema, iter([rows])), marks)
             return
-        file = self._path / FILE
-        source = pq.ParquetFile(file) if file.exists() else None
-        try:
-            flow = None if source is None else Flow(source.schema_arrow.remove_metadata(), _read(source))
-            for step in steps:
-                flow = self._step(flow, step)
-            if flow is None:
-                return  # dropped before it was ever filled
-            for left in self._path.glob(f"_{FILE}.*"):
-                left.unlink()  # of a driver that was killed while it wrote; Spark does not see names with an underscore
-            rows, mark = flow, {_QUERY: query.encode(), _BATCH: str(batch).encode()}
-            replace(file, lambda path: _write(path, rows, mark), f"copy of {self._name},", "choose another target")
-        finally:
-            if source is not None:
-                source.close()
-        self._mark = (query, batch)
+        path = Path(step.path) / FILE if isinstance(step, Replace) else self._path / FILE
+        if not path.exists():
+            assert isinstance(step, Replace)
+            self.create(step.schema, step.keys, marks)
+            return
+        with pq.ParquetFile(path) as source:
+            flow = Flow(source.schema_arrow.remove_metadata(), _read(source))
+            self._replace(
+                flow if step is None or isinstance(step, Replace) else self._step(flow, step, source.metadata.num_rows), marks
+            )
 
-    def _step(self, flow: Flow | None, step: Step) -> Flow | None:
-        if isinstance(step, Merge):
-            return self._merge(flow, step)
-        if isinstance(step, Versions):
-            return self._add_versions(flow, step)
-        if flow is None:
-            return None
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._schema, self._marks = None, {}
+
+    def _replace(self, flow: Flow, marks: Mapping[str, int]) -> None:
+        for left in self._path.glob(f"_{FILE}.*"):
+            left.unlink()  # of a driver that was killed while it wrote; Spark does not see names with an underscore
+        kept = {**self._marks, **marks}
+        footer = {_MARKS: json.dumps(kept).encode()}
+        file = self._path / FILE
+        replace(file, lambda path: _write(path, flow, footer), f"copy of {self._name},", "choose another target")
+        self._schema, self._marks = flow.schema, kept
+
+    def _step(self, flow: Flow, step: Step, rows: int) -> Flow:
+        if isinstance(step, Merge | Versions):
+            fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
+            if isinstance(step, Merge) == flow.history:
+                raise CannotFollow(
+                    f"the copy of {self._name} in {self._path} keeps {'the' if flow.history else 'no'} history of its rows: "
+                    f"choose another target{', or history=True' * flow.history}"
+                )
+            if not schema_evolution.same_columns(flow.schema, fields):
+                if rows:
+                    raise CopyDiffers(schema_evolution.difference(flow.schema, fields, self._name))
+                flow = Flow(pa.schema(fields), iter(()))
+            return self._merge(flow, step) if isinstance(step, Merge) else self._add_versions(flow, step)
         if isinstance(step, Alter):
-            return flow.through(lambda part: schema_evolution.alter(part, step.clauses, self._name))
+            return flow.through(lambda part: schema_evolution.alter(part, step.changes, self._name))
         if flow.history:
-            moment = pa.scalar(step.time_ms * 1000).cast(pa.timestamp("us", "UTC"))
+            moment = pa.scalar(step.time_ms * 1000).cast(pa.timestamp("us", "UTC"))  # type: ignore[union-attr]
             return flow.through(lambda part: _end(part, part.column(CURRENT), moment))
         return Flow(flow.schema, iter(()))
 
-    def _merge(self, flow: Flow | None, step: Merge) -> Flow:
-        if flow is None:
-            return Flow(step.upserts.schema, iter([step.upserts]))
-        if flow.history:
-            raise CannotFollow(
-                f"the copy of {self._name} in {self._path} keeps the history of its rows: choose another target, or history=True"
-            )
-        fields = list(step.upserts.schema)
+    def _merge(self, flow: Flow, step: Merge) -> Flow:
         touched = pa.concat_tables([step.upserts.select(list(step.keys)), step.deletes.select(list(step.keys))])
-        names = schema_evolution.conform(flow.schema.empty_table(), fields, self._name).column_names
+        return flow.through(lambda part: _without(part, touched, step.keys), iter([step.upserts.select(flow.schema.names)]))
 
-        def change(part: pa.Table) -> pa.Table:
-            return _without(schema_evolution.conform(part, fields, self._name), touched, step.keys)
-
-        return flow.through(change, iter([step.upserts.select(names)]))
-
-    def _add_versions(self, flow: Flow | None, step: Versions) -> Flow:
-        if flow is None:
-            return Flow(step.versions.schema, iter([step.versions]))
-        if not flow.history:
-            raise CannotFollow(f"the copy of {self._name} in {self._path} keeps no history of its rows: choose another target")
-        fields = list(step.versions.schema)
-        names = schema_evolution.conform(flow.schema.empty_table(), fields, self._name).column_names
+    def _add_versions(self, flow: Flow, step: Versions) -> Flow:
+        names = flow.schema.names
         fresh = step.versions.column(SEQ).combine_chunks()
         known: list[pa.Array] = []  # versions of the batch that the file holds: another query wrote them
 
         def change(part: pa.Table) -> pa.Table:
-            part = schema_evolution.conform(part, fields, self._name)
             seqs = part.column(SEQ)
             known.append(seqs.filter(pc.is_in(seqs, fresh)).combine_chunks())
             return _end_versions(part, step)

@@ -2,49 +2,58 @@
 
 The query carries the events as they are (payload=raw), so that Spark moves bytes; they are decoded, reduced to the last
 change of each key and merged in `foreachBatch`, table by table. The copy of a table knows the last batch that it holds,
-so that a batch that Spark runs again changes nothing.
+so that a batch that Spark runs again changes nothing. A table whose rows only the server knows is read again, by a snapshot of
+that one table which is asked of the producer; the others go on meanwhile.
 """
 
 from __future__ import annotations
 
 import glob
+import json
+import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from shmstore import state_directory
 from shmstore.consumer.spark.decode.gc_pause import no_collector
 from shmstore.consumer.spark.options import FORMATS, Options
-from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, Step, collect
+from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, collect
+from shmstore.consumer.spark.replicate.copy import Copy, Target
+from shmstore.consumer.spark.replicate.initial_rows import InitialRows, exactly, require_one_source
 from shmstore.consumer.spark.replicate.jdbc_connection import Database
 from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
+from shmstore.consumer.spark.source.batch_planner import MOST_BYTES
 from shmstore.consumer.spark.source.source import register
+from shmstore.consumer.spark.spark_version import has_read_limits, is_connect, version
 from shmstore.errors import did_you_mean, install
+from shmstore.event import Column
+from shmstore.snapshots import copies_aside, keep_aside, request_snapshot
 
+_log = logging.getLogger(__name__)
 _NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for an escape of its own, and no brackets
 
 
-class Target(Protocol):
-    """The copy of one table."""
-
-    def done(self, query: str, batch: int) -> bool:
-        """True when this batch is in the copy."""
-
-    def apply(self, steps: Sequence[Step], query: str, batch: int) -> None:
-        """Bring the copy up to date; a batch that is done changes nothing."""
-
-
-def _target(format: str, database: Database | None) -> Callable[[str, str], Target]:
+def _target(
+    format: str, database: Database | None, storage: Mapping[str, str] | None, optimize: int
+) -> Callable[[str, str], Target]:
     if (database is not None) != (format == "jdbc"):
         raise ValueError("url and format='jdbc' go together: format='jdbc', url='jdbc:postgresql://HOST/DATABASE'")
+    if storage and format != "delta":
+        raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
+    if optimize and format != "delta":
+        raise ValueError(f"optimize={optimize} puts a Delta table's small files together; format={format!r} has none")
     if database is not None:
         from shmstore.consumer.spark.replicate.jdbc import JdbcTarget
 
@@ -58,8 +67,13 @@ def _target(format: str, database: Database | None) -> Callable[[str, str], Targ
             from shmstore.consumer.spark.replicate.delta import DeltaTarget
         except ImportError as error:
             raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
-        return DeltaTarget
+        return partial(DeltaTarget, storage=storage, optimize=optimize)
     raise ValueError(f"format {format!r} is unknown; choose from {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
+
+
+def _folder_of_next(path: str, number: int) -> str:
+    """A folder inside the copy's own, which readers of the copy do not look at."""
+    return f"{path}/_next-{number:x}"
 
 
 class Replication:
@@ -74,6 +88,9 @@ class Replication:
         keys: Mapping[str, Sequence[str]] | None = None,
         history: bool = False,
         database: Database | None = None,
+        storage: Mapping[str, str] | None = None,
+        checkpoint: str | None = None,
+        optimize: int = 0,
     ) -> None:
         if "{table}" not in target:
             raise ValueError(
@@ -82,10 +99,23 @@ class Replication:
         self._options = options
         self._template = target.replace("{schema}", "{database}")
         self._database = database
-        self._open = _target(format, database)
+        self._checkpoint = checkpoint
+        self._query = ""
+        self._open, self._storage = _target(format, database, storage, optimize), storage
+        self._place_of_next: Callable[[str, int], str] = _folder_of_next
+        if database is not None:
+            from shmstore.consumer.spark.replicate.jdbc import place_of_next
+
+            self._place_of_next = place_of_next
         self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
         self._history = history
-        self._targets: dict[tuple[str | None, str, str], Target] = {}
+        self._copies: dict[tuple[str | None, str, str], Copy] = {}
+        self._known: dict[str | None, dict[tuple[str, str], dict[str, Column]]] = {}
+        self._asked: set[str] = set()
+        home = (Path(options.state_directory) if options.state_directory else state_directory()) / options.store
+        self._aside = set(copies_aside(home).get(options.subscription, []))  # as the run before left them
+        if self._aside:
+            _log.warning("copies that are set aside since an earlier run: %s", ", ".join(sorted(self._aside)))
 
     def path(self, database: str, table: str, source: str | None = None) -> str:
         """Return where the copy of a table is: a path, or a table's name. `source` is its server, in a store of several."""
@@ -113,11 +143,24 @@ class Replication:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Apply one micro-batch of payload=raw."""
         session = frame.sparkSession
-        query = session.sparkContext.getLocalProperty("sql.streaming.queryId") or "shmstore"
+        query = self._query_of(session)
         rows = frame.select("sequence", "payload", "source").toArrow().sort_by("sequence")
         names = rows.column("source").unique().to_pylist()
         found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
         self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
+
+    def _query_of(self, session: SparkSession) -> str:
+        """The id of the query that calls: a property of its session, or, under Spark Connect, in its checkpoint."""
+        if not is_connect(session):
+            return session.sparkContext.getLocalProperty("sql.streaming.queryId") or "shmstore"
+        if not self._query:
+            if self._checkpoint is None:
+                raise ValueError(
+                    "under Spark Connect Replication needs the query's checkpoint: Replication(..., checkpoint='/path')"
+                )
+            (line,) = session.read.text(f"{self._checkpoint}/metadata").collect()
+            self._query = str(json.loads(line.value)["id"])
+        return self._query
 
     def apply(self, payloads: Iterable[Any], query: str, batch: int) -> int:
         """Apply encoded events, in order, as one batch of a query; return how many rows changed in them."""
@@ -125,49 +168,107 @@ class Replication:
 
     def apply_each(self, payloads: Mapping[str | None, Iterable[Any]], query: str, batch: int) -> int:
         """The same with the events of each source, in a store of several."""
-        rows = 0
+        rows, waiting, aside = 0, list[tuple[str, str]](), set(self._aside)
         with self._writing():
             for source, events in payloads.items():
+                known = self._known.setdefault(source, {})
                 with no_collector():
-                    copies = partial(self._copies, self._template_of(source))
-                    changes = collect(events, self._options, self._keys, self._history, copies, source)
+                    there = partial(self._existing, self._template_of(source))
+                    changes = collect(events, self._options, self._keys, self._history, there, source, known)
                 for (database, table), change in changes.items():
                     steps = change.finish()
                     rows += change.rows
-                    if steps:
-                        self._target(source, database, table).apply(steps, query, batch)
+                    known[database, table] = change.known
+                    if not steps:
+                        continue
+                    copy = self._copy(source, database, table)
+                    if not copy.done(query, batch):
+                        copy.apply(steps, query, batch)
+                    name = f"{database}.{table}" if source is None else f"{source}:{database}.{table}"
+                    (aside.add if copy.aside else aside.discard)(name)
+                    if copy.wanted and source is None:
+                        waiting.append((name, copy.wanted))
+        if aside != self._aside:
+            self._aside = aside
+            keep_aside(self._options.store, self._options.subscription, aside, state=self._options.state_directory)
+        for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
+            self._ask(name, request)
         return rows
+
+    def _ask(self, name: str, request: str) -> None:
+        if request not in self._asked:
+            self._asked.add(request)
+            options = self._options
+            request_snapshot(options.store, exactly(name), state=options.state_directory, reason="reread", id=request)
+
+    @property
+    def aside(self) -> list[str]:
+        """The tables whose copies do not follow them now, as ``database.table``, with ``SOURCE:`` before it in a store of several."""
+        return sorted(self._aside)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """One transaction for all tables, where the copies are in a database."""
-        if self._database is None:
-            yield
-            return
         try:
-            with self._database.transaction():
+            if self._database is None:
                 yield
+            else:
+                with self._database.transaction():
+                    yield
         except BaseException:
-            self._targets.clear()  # the state that they remember was rolled back
+            self._copies.clear()  # the state that they remember may not be what is there
+            self._known.clear()
             raise
 
-    def _target(self, source: str | None, database: str, table: str) -> Target:
-        target = self._targets.get((source, database, table))
-        if target is None:
-            target = self._open(self.path(database, table, source), f"{database}.{table}")
-            self._targets[source, database, table] = target
-        return target
+    def _copy(self, source: str | None, database: str, table: str) -> Copy:
+        copy = self._copies.get((source, database, table))
+        if copy is None:
+            path, name = self.path(database, table, source), f"{database}.{table}"
+            copy = Copy(self._open, path, name, self._place_of_next, history=self._history, store=self._options.store)
+            self._copies[source, database, table] = copy
+        return copy
 
-    def _copies(self, template: str, database: str) -> list[str]:
+    def existing(self) -> list[str]:
+        """Return patterns that match the tables that have a copy."""
+        if "://" in self._template:
+            raise ValueError(
+                f"copies in {self._template!r} cannot be listed, so which are missing is not known: ask with shmstore snapshot {self._options.store}"
+            )
+        parts = re.split(r"\{(database|table)\}", self._template_of(None))
+        if self._database is not None:
+            from shmstore.consumer.spark.replicate.jdbc import all_tables
+
+            with self._database.transaction():
+                names = all_tables(self._database)
+        else:
+            names = glob.glob("".join("*" if i % 2 else glob.escape(part) for i, part in enumerate(parts)))
+        pattern = "".join(f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts))
+        found = [match for match in map(re.compile(pattern).fullmatch, names) if match and not match["table"].startswith("_")]
+        if "{database}" not in self._template:
+            return [f"regex:.*\\.{exactly(self._unnamed(match['table'])).removeprefix('regex:')}" for match in found]
+        return sorted(exactly(f"{self._unnamed(match['database'])}.{self._unnamed(match['table'])}") for match in found)
+
+    def _unnamed(self, name: str) -> str:
+        """The name that `_named` made this part of a path of."""
+        return name if self._database is not None else re.sub("~(..)", lambda code: chr(int(code[1], 16)), name)
+
+    def _existing(self, template: str, database: str) -> list[str]:
         """The tables of a database that have a copy: a DROP DATABASE drops them all."""
         head, tail = template.replace("{database}", self._named(database)).split("{table}", 1)
         if self._database is not None:
             from shmstore.consumer.spark.replicate.jdbc import tables_like
 
             return tables_like(self._database, head, tail)
+        if "://" in head:
+            from shmstore.consumer.spark.replicate.delta import folders
+
+            parent, _, prefix = head.rpartition("/")
+            end = tail.partition("/")[0]
+            names = [name for name in folders(f"{parent}/", self._storage) if name.startswith(prefix) and name.endswith(end)]
+            return [self._unnamed(name[len(prefix) : len(name) - len(end)]) for name in names if not name.startswith("_")]
         found = glob.glob(glob.escape(head) + "*" + glob.escape(tail))
         names = [path[len(head) : len(path) - len(tail)] for path in found if not os.path.basename(path).startswith("_")]
-        return [re.sub("~(..)", lambda code: chr(int(code[1], 16)), name) for name in names]
+        return [self._unnamed(name) for name in names]
 
 
 def _payloads(column: pa.ChunkedArray) -> Iterator[memoryview]:
@@ -198,6 +299,9 @@ def replicate(
     name: str | None = None,
     url: str | None = None,
     properties: Mapping[str, str] | None = None,
+    snapshot: bool = False,
+    storage: Mapping[str, str] | None = None,
+    optimize: int = 0,
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
@@ -207,10 +311,13 @@ def replicate(
     tables without a primary key, as ``{"shop.log": ["id"]}``. With `history` every version of a row is kept (SCD type 2:
     ``_valid_from``, ``_valid_to``, ``_current``, ``_seq``). `trigger` is what ``DataStreamWriter.trigger`` takes
     (``{"availableNow": True}``; as fast as it goes by default). `options` are further options of the source.
-    The checkpoint is kept in ``_checkpoint`` next to the copies where none is given.
+    The checkpoint is kept in ``_checkpoint`` next to the copies where none is given. With `snapshot` the rows of the tables that have no
+    copy yet are asked of the store's producer, and the log (``shmstore``, at INFO) says how far that is. `storage` are delta-rs's storage options, for
+    copies in an object store: ``target="s3://lake/{database}/{table}"``, ``storage={"AWS_REGION": ...}``; then `checkpoint` must
+    be given. After each `optimize` commits to a Delta table its small files are put together, and files that no version of the last week needs are removed.
 
-    Deletes, changed keys of rows, another primary key, TRUNCATE, DROP, and ADD, DROP, RENAME, CHANGE and MODIFY COLUMN are
-    followed; what cannot be followed stops the query with a message that says what to do. Each batch lands in each table once.
+    Whatever a DDL does, a copy has its table's rows in the end: what only the server knows is read again, by a snapshot that is asked for;
+    what cannot be copied is set aside, which the log says, while the others go on. Each batch lands in each table once.
     """
     given = {
         "store": store,
@@ -223,17 +330,54 @@ def replicate(
     parsed = Options.parse(given)
     if url is not None and checkpoint is None:
         raise ValueError("format='jdbc' needs a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
+    if url is not None and is_connect(spark):
+        raise ValueError(
+            "format='jdbc' writes through the driver's JVM, which a session of Spark Connect does not reach: use a session of the driver's "
+            "own, as SparkSession.builder.master('local[*]') or spark-submit gives, or another format"
+        )
+    if storage and checkpoint is None:
+        raise ValueError("copies in an object store need a place for the query's checkpoint: checkpoint='/path/of/a/folder'")
     database = None if url is None else Database(spark, url, properties)
-    replication = Replication(parsed, target, format, keys=keys, history=history, database=database)
+    trigger = trigger or {"processingTime": "0 seconds"}
+    once = bool(trigger.get("availableNow")) and not has_read_limits()
+    if not has_read_limits() and parsed.max_rows is None and parsed.max_bytes is None:
+        given["maxBytesPerTrigger"] = str(MOST_BYTES)
+    if once:  # of a Python source this Spark makes one micro-batch
+        given["endingOffsets"] = "latest"
+        trigger = {"processingTime": "0 seconds"}
+    where = checkpoint or os.path.join(target.split("{", 1)[0], "_checkpoint")
+    replication = Replication(
+        parsed,
+        target,
+        format,
+        keys=keys,
+        history=history,
+        database=database,
+        storage=storage,
+        checkpoint=where,
+        optimize=optimize,
+    )
     if database is not None:
         database.connect()  # a wrong URL or account is an error before a query runs
+    if snapshot:
+        require_one_source(parsed)
+        there = replication.existing()
     register(spark)
-    where = checkpoint or os.path.join(target.split("{", 1)[0], "_checkpoint")
     writer = spark.readStream.format("shmstore").options(**given).load().writeStream.foreachBatch(replication)
-    writer = writer.option("checkpointLocation", checkpoint_location(spark, where)).trigger(
-        **(trigger or {"processingTime": "0 seconds"})
-    )
-    return (writer.queryName(name) if name else writer).start()
+    writer = writer.option("checkpointLocation", checkpoint_location(spark, where)).trigger(**trigger)
+    query = (writer.queryName(name) if name else writer).start()
+    if once:
+        threading.Thread(target=_stop_at_end, args=(query,), daemon=True).start()
+    if snapshot:
+        InitialRows(parsed, there, lambda: query.isActive).start()
+    return query
+
+
+def _stop_at_end(query: StreamingQuery) -> None:
+    """Stop a query that has processed everything up to its endingOffsets, or one that failed, whose error stays its own."""
+    with suppress(Exception):
+        query.processAllAvailable()
+    query.stop()
 
 
 def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | float | int | str | None]:
@@ -255,8 +399,9 @@ def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | floa
         "spark.driver.extraJavaOptions": "-Xss4m -XX:-UsePerfData",
     }
     if local_checkpoints:  # saves 44 of the 102 ms that are left
+        package = "streaming.checkpointing" if version() >= (4, 1) else "streaming"
         settings["spark.sql.streaming.checkpointFileManagerClass"] = (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
         )
         settings["spark.hadoop.fs.file.impl"] = "org.apache.hadoop.fs.RawLocalFileSystem"
     return settings

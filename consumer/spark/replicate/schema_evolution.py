@@ -1,4 +1,4 @@
-"""Columns of a copy, brought to the columns of its source."""
+"""Columns of a copy in a file, changed as those of its table were."""
 
 from __future__ import annotations
 
@@ -6,71 +6,58 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.ddl import Clause
-from shmstore.consumer.spark.replicate.change_reduction import HISTORY_FIELDS, CannotFollow, target_field
-
-_OURS = frozenset(field.name for field in HISTORY_FIELDS)
+from shmstore.consumer.spark.ddl import Change
+from shmstore.consumer.spark.replicate.change_reduction import CopyDiffers, target_field
 
 
-def alter(table: pa.Table, clauses: Sequence[Clause], name: str) -> pa.Table:
-    """Return `table` with its columns altered. A clause that is done already changes nothing, so that replays are safe.
+def alter(table: pa.Table, changes: Sequence[Change], name: str) -> pa.Table:
+    """Return `table` with its columns changed: no column is named twice, so in any order. What is done already changes nothing.
 
-    Raises `CannotFollow` where values that are there do not fit a column's new type.
+    Raises `CopyDiffers` where values that are there do not fit a column's new type.
     """
-    for clause in clauses:
-        index = _index(table, clause.name)
-        if clause.kind == "add" and index is None and clause.column is not None:
-            field = target_field(clause.column)
-            table = table.append_column(field, constant(clause.default, field, len(table), name))
-        elif clause.kind == "drop" and index is not None:
+    for change in changes:
+        index = _index(table, change.name)
+        if not change.name:
+            if _index(table, change.to) is None and change.column is not None:
+                field = target_field(change.column)
+                table = table.append_column(field, constant(change.default, field, len(table)))
+        elif index is not None and not change.to:
             table = table.remove_column(index)
-        elif clause.kind == "rename" and index is not None:
-            table = table.rename_columns([clause.to if i == index else old for i, old in enumerate(table.column_names)])
-        elif clause.kind == "modify" and index is not None and clause.column is not None:
-            table = _cast(table, index, target_field(clause.column), name)
+        elif index is not None:
+            if change.column is not None:
+                table = _cast(table, index, target_field(change.column._replace(name=change.to)), name)
+            table = table.rename_columns([change.to if i == index else old for i, old in enumerate(table.column_names)])
     return table
 
 
-def conform(table: pa.Table, fields: Sequence[pa.Field], name: str) -> pa.Table:
-    """Return `table` with the types of `fields`, the columns that rows now have. Raises `CannotFollow` for other columns."""
-    there = [column for column in table.column_names if column not in _OURS]
-    wanted = [field.name for field in fields if field.name not in _OURS]
-    if sorted(map(str.lower, there)) != sorted(map(str.lower, wanted)):
-        raise CannotFollow(
-            f"{name} has columns {', '.join(wanted)} now, its copy has {', '.join(there)}, and no DDL explains it: "
-            "take a new snapshot of the table into a new target"
-        )
-    for field in fields:
-        index = _index(table, field.name)
-        if index is not None and table.schema.field(index) != field:
-            table = _cast(table, index, field, name)
-    return table
+def same_columns(schema: pa.Schema, fields: Sequence[pa.Field]) -> bool:
+    """Whether a copy's columns are `fields`, in any order."""
+    return {column.name: column.type for column in schema} == {field.name: field.type for field in fields}
+
+
+def difference(schema: pa.Schema, fields: Sequence[pa.Field], name: str) -> str:
+    """Return how the columns of the rows of table `name`, `fields`, differ from those of its copy, `schema`."""
+    there = {column.name: column.type for column in schema}
+    wanted = {field.name: field.type for field in fields}
+    different = [f"{column} ({type_})" for column, type_ in wanted.items() if there.get(column) != type_]
+    different += [f"no {column}" for column in there if column not in wanted]
+    return f"rows of {name} have columns that its copy does not have so, and no DDL explains it: {', '.join(different)}"
 
 
 def _index(table: pa.Table, name: str) -> int | None:
     """Column names are equal in any case of letters, as in MySQL."""
-    return next((i for i, column in enumerate(table.column_names) if column.lower() == name.lower()), None)
+    return next((i for i, column in enumerate(table.column_names) if name and column.lower() == name.lower()), None)
 
 
 def _cast(table: pa.Table, index: int, field: pa.Field, name: str) -> pa.Table:
-    if table.schema.field(index).equals(field):
-        return table
     try:
         return table.set_column(index, field, table.column(index).cast(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise CannotFollow(
-            f"column {field.name} of {name} became {field.type}, but values in its copy do not fit: {error}; take a new snapshot"
+        raise CopyDiffers(
+            f"column {field.name} of {name} became {field.type}, but values in its copy do not fit: {error}"
         ) from error
 
 
-def constant(default: str | None, field: pa.Field, count: int, name: str) -> pa.Array:
-    """Return `count` times the value that rows of table `name` get for a column added with `default`. Raises `CannotFollow`."""
-    if default is None:
-        return pa.nulls(count, field.type)
-    try:
-        value = pa.scalar(default.encode(), field.type) if pa.types.is_binary(field.type) else pa.scalar(default).cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise CannotFollow(
-            f"column {field.name} of {name} was added with default {default!r}, which is not a {field.type}: take a new snapshot"
-        ) from error
-    return pa.repeat(value, count)
+def constant(value: int | str | None, field: pa.Field, count: int) -> pa.Array:
+    """Return `count` times the value that rows get for a column that is added."""
+    return pa.nulls(count, field.type) if value is None else pa.repeat(pa.scalar(value).cast(field.type), count)

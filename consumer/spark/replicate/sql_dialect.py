@@ -12,8 +12,8 @@ BINARY, VARBINARY                bytea                          the same
 BLOB, GEOMETRY, VECTOR           bytea                          longblob
 CHAR, VARCHAR, TEXT, ENUM, SET   text                           varchar up to 255, longtext; compared byte by byte
 
-Values travel as literals inside the statement, never through java.sql types: no time zone of a JVM touches them, and one call
-carries a thousand rows.
+Values travel as text, never through java.sql types: no time zone of a JVM touches them, and one call carries thousands of rows. In MySQL
+and MariaDB they are literals inside an INSERT, in PostgreSQL lines of a COPY, which takes them three to four times as fast.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shmstore.consumer.spark.replicate.change_reduction import CopyRefuses
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.event import Column
 
@@ -165,6 +166,31 @@ class Dialect:
         return repr(value) if isinstance(value, float) else format(value, "f")  # a decimal without an exponent is exact
 
     def rows(self, table: pa.Table) -> list[str]:
-        """Return each row of `table` as ``(literal,literal)``."""
+        """Return each row of `table` as `Database.insert` takes it: ``(literal,literal)``, of PostgreSQL a line of COPY's text format.
+
+        Raises `CopyRefuses`.
+        """
+        if self.postgres:
+            return ["\t".join(row) for row in zip(*map(_copied, table.columns), strict=True)]
         columns: Sequence[list[str]] = [self.literals(column) for column in table.columns]
         return [f"({','.join(row)})" for row in zip(*columns, strict=True)]
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def _copied(array: pa.ChunkedArray) -> list[str]:
+    """The values of a column in COPY's text format."""
+    type_ = array.type
+    if pa.types.is_integer(type_) or pa.types.is_decimal(type_) or pa.types.is_date(type_):
+        return ["\\N" if value is None else value for value in array.cast(pa.string()).to_pylist()]
+    if pa.types.is_timestamp(type_):
+        return ["\\N" if value is None else value for value in array.cast(pa.timestamp("us")).cast(pa.string()).to_pylist()]
+    found = array.to_pylist()
+    if pa.types.is_binary(type_):
+        return ["\\N" if value is None else f"\\\\x{value.hex()}" for value in found]
+    if not pa.types.is_string(type_):
+        return ["\\N" if value is None else str(value) for value in found]
+    if wrong := next((value for value in found if value is not None and "\0" in value), None):
+        raise CopyRefuses(f"text {wrong[:40]!r} has the character U+0000, which PostgreSQL's text cannot hold")
+    return ["\\N" if value is None else value.translate(_ESCAPES) for value in found]

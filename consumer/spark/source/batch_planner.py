@@ -16,10 +16,8 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from shmstore import Batch, EventStore, PositionNotFound
-from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 from shmstore.memory.layout import SlotFlag
@@ -35,14 +33,6 @@ class Limit(NamedTuple):
 
     rows: int | None = None
     size: int | None = None
-
-    @classmethod
-    def of(cls, limit: ReadLimit, options: Options) -> Limit:
-        """Return the limits of Spark's `limit` and the options: Spark gives rows or bytes, or asks for everything."""
-        if isinstance(limit, ReadAllAvailable):
-            return cls()
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
-        return cls(rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes)
 
 
 class BatchPlanner:

@@ -26,7 +26,9 @@ _attached: dict[tuple[str, str | None], EventStore] = {}
 
 
 class Range(NamedTuple):
-    """Events `first` to `last` of one life of a store; `state` is the folder of its home, where it has a log."""
+    """Events `first` to `last` of one life of a store; `state` is the folder of its home, where it has a log. Events that are lost when they
+    are read are an error if it `fails`, else left out.
+    """
 
     store: str
     path: str | None
@@ -34,12 +36,13 @@ class Range(NamedTuple):
     first: int
     last: int
     state: str | None = None
+    fails: bool = True
 
     @classmethod
-    def of(cls, store: EventStore, first: int, last: int) -> Range:
+    def of(cls, store: EventStore, first: int, last: int, *, fails: bool = True) -> Range:
         """Return the range of events of an attached store."""
         home = store.segment.home
-        return cls(store.name, store.segment.path, store.epoch, first, last, str(Path(home).parent) if home else None)
+        return cls(store.name, store.segment.path, store.epoch, first, last, str(Path(home).parent) if home else None, fails)
 
 
 class SharedPartition(InputPartition):
@@ -93,17 +96,23 @@ class InlinePartition(InputPartition):
 
 def read_shared(events: Range) -> Iterator[Chunk]:
     """Yield the events of `events` out of the ring or the log. Raises `PositionNotFound` if they were overwritten, `StoreNotFound`."""
-    yield from read_store(attached(events), events.first, events.last)
+    yield from read_store(attached(events), events.first, events.last, fails=events.fails)
 
 
-def read_store(store: EventStore, first: int, last: int) -> Iterator[Chunk]:
-    """Yield events of an attached store. Raises `PositionNotFound` if they were overwritten or are not there yet."""
+def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) -> Iterator[Chunk]:
+    """Yield events of an attached store. Raises `PositionNotFound` if they are not there yet, and if they were overwritten and it `fails`."""
     while first <= last:
         try:
             batch = store.peek(first, limit_events=last - first + 1, limit_bytes=PEEK_BYTES)
         except PositionNotFound as error:
+            if not fails and store.oldest > first:
+                first = store.oldest
+                continue
             if not store.has_log:
-                raise
+                raise PositionNotFound(
+                    f"{error}. They went after this micro-batch was planned, because its subscription was evicted: take a snapshot of the query's "
+                    "tables, or set failOnDataLoss=false to go on without them; a larger store, or one with a log or lag=block, keeps them"
+                ) from error
             raise PositionNotFound(
                 f"{error}. The log let go of it after this read was planned: give the store a larger log_size or log_keep, or read less at a time"
             ) from error

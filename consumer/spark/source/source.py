@@ -7,6 +7,7 @@ from collections.abc import Iterator, MutableMapping
 from functools import cached_property
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -16,6 +17,7 @@ from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.schema import schema_of
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.batch_planner import events_between
+from shmstore.consumer.spark.source.call_order import CallOrderReader
 from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import (
@@ -28,8 +30,8 @@ from shmstore.consumer.spark.source.partition import (
     split,
 )
 from shmstore.consumer.spark.source.schema_lookup import find_table
-from shmstore.consumer.spark.source.stream_reader import StreamReader
 from shmstore.consumer.spark.source.subscription_owner import attach
+from shmstore.consumer.spark.spark_version import has_read_limits
 
 INLINE_MOST = 64 << 20  # bytes of a batch read that travel in its plan, of a store with a log
 
@@ -58,7 +60,11 @@ class ShmStoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of micro-batches."""
-        return StreamReader(self._decoder)
+        if has_read_limits():
+            from shmstore.consumer.spark.source.admission_control import AdmissionControlReader
+
+            return AdmissionControlReader(self._decoder)
+        return CallOrderReader(self._decoder)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of what the store holds now."""
@@ -86,11 +92,11 @@ class BatchReader(DataSourceReader):
                 first = _located(store, Offset.of(start.value)) + 1
             elif start.kind != "committed":
                 first = store.find(start.place)
-            if end.kind == "offset":
+            if end is not None and end.kind == "offset":
                 last = _located(store, Offset.of(end.value), end=True)
             if last < first or (point := store.ack_point_until(last)) is None or point < first:
                 return [InlinePartition([])]
-            after, until = (Offset.of(one.value) if one.kind == "offset" else None for one in (start, end))
+            after, until = (Offset.of(one.value) if one is not None and one.kind == "offset" else None for one in (start, end))
             sources = Sources.of(store, after, until, first, point) if is_group(store) else None
             if store.has_log:
                 begin = store.cursor_at(first - 1).bytes
@@ -139,4 +145,8 @@ def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
 
 def register(spark: SparkSession) -> None:
     """Make ``format("shmstore")`` known to `spark`, where the package ``pyspark_shmstore`` is not installed."""
-    spark.dataSource.register(ShmStoreSource)
+    try:
+        spark.dataSource.register(ShmStoreSource)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark 4.0 says so where it has found that package
+            raise

@@ -1,7 +1,7 @@
-"""StreamReader: the store as a source of micro-batches.
+"""StreamReader: the store as a source of micro-batches, without the call that plans one, which is another one in each version of Spark.
 
 Nothing here removes events: `partitions` and `read` peek at sequences, as often as Spark asks, and only `commit` and
-`latestOffset(start)` ack. Spark runs one reader in a process of its own next to the driver (it plans and owns the
+`plan` ack. Spark runs one reader in a process of its own next to the driver (it plans and owns the
 subscription) and sends a pickled copy to the executors (they only read), so the subscription is taken on first use.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from shmstore import StoreClosed
+from shmstore import PositionNotFound, StoreClosed, SubscriptionLost
 from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.options import Start
 from shmstore.consumer.spark.source.batch_planner import BatchPlanner, Limit, events_between
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.consumer.spark.source.offset import Offset
@@ -38,8 +38,11 @@ LOOK_SECONDS = 10.0
 Answer = TypeVar("Answer")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches that end at transaction boundaries, and acks those that Spark has logged as done."""
+class StreamReader(DataSourceStreamReader):
+    """Plans micro-batches that end at transaction boundaries, and acks those that Spark has logged as done.
+
+    `AdmissionControlReader` (from Spark 4.2 on) and `CallOrderReader` (before) have the method that Spark plans with.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -50,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = 0.0
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[Decoder]]:
-        return StreamReader, (self._decoder,)
+        return type(self), (self._decoder,)
 
     # ---------------------------------------------------------------- offsets
 
@@ -58,26 +61,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query begins. Spark asks twice, and again when batch 0 is run again: the answer stays."""
         return self._owner.first_offset().to_dict()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Ack what ends at `start`, and return the end of the next micro-batch: `start` itself when nothing is new.
+    def plan(self, start: dict[str, Any], limit: Limit, committed: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ack what ends at `committed` (by default `start`), and return the end of the micro-batch after `start`: `start` itself when
+        nothing is new.
 
         In a store with a log that is never behind what is on disk.
         """
-        return again(lambda: self._latest_offset(start, limit))
+        return self._again(lambda: self._plan(start, limit, committed or start))
 
-    def _latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        done = Offset.of(start)
+    def _plan(self, start: dict[str, Any], limit: Limit, committed: dict[str, Any]) -> dict[str, Any]:
+        after, done = Offset.of(start), Offset.of(committed)
         base = self._owner.locate(done)
         if base is None:
             self._owner.ack_replayed(done)
             return start
-        base = self._owner.ack(base)
-        end = self._planner.end_after(base, Limit.of(limit, self._options), self._end())
+        acked = base = self._owner.ack(base)
+        if after != done:
+            found = self._owner.locate(after)
+            if found is None:
+                return start
+            base = max(base, found)
+        if self._options.end is not None and self._frozen is None:
+            self._freeze(self._options.end)
+        end = self._planner.end_after(base, limit, self._end())
         if end == base:
             self._report_holdup()
             return start
-        self._owner.save_start(base)
-        return self._owner.offset_at(end, done).to_dict()
+        self._owner.save_start(acked)
+        return self._owner.offset_at(end, after).to_dict()
 
     def _report_holdup(self) -> None:
         """Log now and then that nothing comes because another reader does not read on."""
@@ -89,23 +100,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "the query with subscription %r gets no events%s", self._options.subscription, text
                 )
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that the options ask for."""
-        if self._options.max_rows is not None:
-            return ReadMaxRows(self._options.max_rows)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadAllAvailable()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest event of the store, for the query's progress report."""
+    def _freeze(self, end: Start) -> None:
+        """Plan nothing behind `end`: what comes later is for the next run."""
         store = self._owner.store
-        return Offset.at(store.name, store.epoch, store.newest, store.latest_position).to_dict()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze the end: what comes later is for the next run."""
-        store = self._owner.store
-        self._frozen = (store.epoch, store.newest)
+        last = self._owner.wait_for(Offset.of(end.value), end=True) if end.kind == "offset" else store.newest
+        self._frozen = (store.epoch, last)
 
     def _end(self) -> int | None:
         if self._frozen is None or self._frozen[0] != self._owner.store.epoch:
@@ -116,10 +115,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the partitions of the events after `start` up to `end`; the same events each time it is asked."""
-        return again(lambda: self._partitions(start, end))
-
-    def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         after, until = Offset.of(start), Offset.of(end)
+        if (
+            after == until
+        ):  # Spark says where a restarted query is, which may be behind a batch that it runs again: take no subscription there
+            return []
+        return self._again(lambda: self._partitions(after, until))
+
+    def _partitions(self, after: Offset, until: Offset) -> list[InputPartition]:
         base = self._owner.wait_for(after)
         last = self._owner.wait_for(until, end=True)
         if last <= base:
@@ -135,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = split(base + 1, ends, parts)
         if inline:
             return [InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in ranges]
-        given = [Range.of(store, a, b) for a, b in ranges]
+        given = [Range.of(store, a, b, fails=options.fail_on_data_loss) for a, b in ranges]
         if options.transport == "shm":
             return [SharedPartition(one, sources) for one in given]
         address = self._owner.serve().address
@@ -145,11 +148,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of a partition, in an executor."""
         return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
 
+    def _again(self, call: Callable[[], Answer]) -> Answer:
+        """Return what `call` returns, called again where its store was removed meanwhile: it then finds it put together again.
+
+        So it is with failOnDataLoss=false where events went, or the subscription was evicted, while it ran: it then begins at the oldest event.
+        """
+        try:
+            return call()
+        except StoreClosed:
+            return call()
+        except (SubscriptionLost, PositionNotFound) as error:
+            if self._options.fail_on_data_loss:
+                raise
+            if isinstance(error, SubscriptionLost):
+                self._owner.leave()
+            return call()
+
     # ---------------------------------------------------------------- end
 
     def commit(self, end: dict[str, Any]) -> None:
         """Ack up to `end`: Spark has logged its batch."""
-        again(lambda: self._commit(Offset.of(end)))
+        self._again(lambda: self._commit(Offset.of(end)))
 
     def _commit(self, end: Offset) -> None:
         sequence = self._owner.locate(end)
@@ -159,11 +178,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Release the subscription."""
         self._owner.close()
-
-
-def again(call: Callable[[], Answer]) -> Answer:
-    """Return what `call` returns, called again where its store was removed meanwhile: it then finds it put together again."""
-    try:
-        return call()
-    except StoreClosed:
-        return call()

@@ -51,6 +51,7 @@ class SubscriptionOwner:
         self._subscription: Subscription | None = None
         self._server: EventServer | None = None
         self._served: EventStore | None = None
+        self._closing = False
         self._start_saved = False
         self._several: bool | None = None
 
@@ -61,7 +62,7 @@ class SubscriptionOwner:
         """The store, attached. One that was removed is put together again from its home, or waited for: `storeTimeout`. Raises `StoreNotFound`."""
         timeout = 0.0  # at first a missing store is most likely a wrong name: an error at once
         if self._store is not None and self._store.lost:
-            self._leave()
+            self.leave()
             timeout = self._options.store_timeout
         if self._store is None:
             self._store = attach(self._options, timeout)
@@ -112,6 +113,9 @@ class SubscriptionOwner:
         """Release the subscription on SIGTERM, too: without a call before it, Spark ends this process so when a query stops."""
 
         def end(*_: object) -> None:
+            if self._closing:  # interrupted, it goes on: begun again in here it would wait for the locks that it holds
+                return
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends two
             self.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -144,9 +148,9 @@ class SubscriptionOwner:
         """Yield events for the server: out of an attachment of its own, because a store object serves one thread at a time."""
         if self._served is None or self._served.lost:
             self._served = attach(self._options, 0.0)  # the one before ends with the last connection that still reads
-        yield from read_store(self._served, first, last)
+        yield from read_store(self._served, first, last, fails=self._options.fail_on_data_loss)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Release the subscription for its next owner, and the store."""
         try:
             if self._subscription is not None:
@@ -158,12 +162,14 @@ class SubscriptionOwner:
 
     def close(self) -> None:
         """Release the subscription for its next owner, and the store; serve no more events."""
+        self._closing = True
         try:
-            self._leave()  # first: Spark does not wait long for a process that it ends
+            self.leave()  # first: Spark does not wait long for a process that it ends
         finally:
             if self._server is not None:
                 self._server.close()
                 self._server = self._served = None
+            self._closing = False
 
     # ---------------------------------------------------------------- offsets
 

@@ -29,13 +29,15 @@ def started(start: Callable[[], _T]) -> _T:
 class Query:
     """`readStream.format("shmstore")` into a list: rows by batch id, a replayed batch replaces its first run."""
 
-    def __init__(self, spark: Any, store: str, checkpoint: Path, **options: str) -> None:
+    def __init__(self, spark: Any, store: str, checkpoint: Path, format: str = "shmstore", **options: str) -> None:
         self._spark = spark
+        self._format = format
         self._options = {"store": store, **options}
         self._checkpoint = str(checkpoint)
         self.batches: dict[int, list[Any]] = {}
         self.runs: list[int] = []
         self.fail_at: int | None = None
+        self.fails_before = False  # it has written, else after
         self.running: Any = None
         self._begin: Callable[[], None] = lambda: None
         self._before = (0, 0)  # batches run when it was started, and how often it was
@@ -44,7 +46,7 @@ class Query:
         """Start, or start again from the checkpoint."""
 
         def begin() -> None:
-            frame = self._spark.readStream.format("shmstore").options(**{**self._options, **options}).load()
+            frame = self._spark.readStream.format(self._format).options(**{**self._options, **options}).load()
             trigger = {"availableNow": True} if once else {"processingTime": "0 seconds"}
             writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
             self.running = writer.trigger(**trigger).start()
@@ -68,9 +70,10 @@ class Query:
     def _take(self, frame: Any, batch: int) -> None:
         rows = frame.collect()
         self.runs.append(batch)
-        self.batches[batch] = rows
-        if self.fail_at == batch:
-            self.fail_at = None
+        fails, self.fail_at = self.fail_at == batch, None if self.fail_at == batch else self.fail_at
+        if not (fails and self.fails_before):
+            self.batches[batch] = rows
+        if fails:
             raise RuntimeError("the sink failed")
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 
 from shmstore import EventStore
 from tests.consumer.spark.events import Binlog, order_row
+from tests.servers.ports import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,9 +28,7 @@ PRIVATE = "mount --make-rprivate / && mount -t tmpfs tmpfs /dev/shm && exec "
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """The URL of a cluster with two workers of one core; the second sees no store."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"spark://127.0.0.1:{port}"
     environment = {
         **os.environ,

@@ -74,6 +74,7 @@ def test_revenue(spark: Any, store: EventStore, store_name: str, binlog: Binlog,
     ]
 
 
+@pytest.mark.every_spark
 def test_documents(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
     """Rows of several tables as VARIANT: fields by path, with their types; NULL where there is none."""
     inserted = [*binlog.insert((7, "Ann"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2))]
@@ -118,7 +119,7 @@ def test_lag_is_reported(spark: Any, store: EventStore, store_name: str, binlog:
     try:
         for n in range(4):
             store.put(binlog.insert(order_row(n)))
-        query = Query(spark, store_name, tmp_path / "c", maxRowsPerTrigger="1").start(once=True)
+        query = Query(spark, store_name, tmp_path / "c", maxRowsPerTrigger="1").start()
         until = time.monotonic() + 30
         while len(heard) < 4 and time.monotonic() < until:
             time.sleep(0.05)
@@ -172,6 +173,7 @@ def test_the_first_query_of_the_page(spark: Any, store: EventStore, store_name: 
         query.stop()
 
 
+@pytest.mark.every_spark
 def test_the_copies_of_the_page(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
     """`replicate`, as the Spark page calls it, keeps a Delta copy of every table."""
     store.put([*binlog.insert(order_row(1), order_row(2)), *binlog.delete(order_row(2))])

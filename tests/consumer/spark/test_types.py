@@ -81,6 +81,7 @@ OWN: dict[str, list[tuple[str, str, tuple[str, Any], tuple[str, Any]]]] = {
 }
 
 
+@pytest.mark.every_spark
 def test_every_type(spark: Any, any_server: Server, database: str, store_name: str, tmp_path: Path) -> None:
     """Types are those of the table in `shmstore.consumer.spark.decode.schema`, values those that SELECT gives, NULL is NULL; in every copy as well."""
     types = TYPES + OWN[any_server.flavor]

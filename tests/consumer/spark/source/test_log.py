@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from shmstore import EventStore, EventType, PositionNotFound, Row
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source import batch_planner, source
+from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.lag import lag_of
 from shmstore.consumer.spark.source.partition import SharedPartition
 from shmstore.consumer.spark.source.source import BatchReader
 from shmstore.consumer.spark.source.stream_reader import StreamReader
+from shmstore.consumer.spark.spark_version import has_read_limits
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query, put_slowly
 
@@ -85,10 +86,10 @@ def expected(*numbers: int) -> list[str]:
     return [f'{{"id":{number}}}' for number in numbers]
 
 
-def planned(reader: StreamReader, start: dict[str, Any], limit: Any) -> list[int]:
+def planned(reader: StreamReader, start: dict[str, Any], limit: Limit) -> list[int]:
     """Where the micro-batches from `start` on end."""
     ends = []
-    while (end := reader.latestOffset(start, limit)) != start:
+    while (end := reader.plan(start, limit)) != start:
         ends.append(end["seq"])
         start = end
     return ends
@@ -103,12 +104,12 @@ def test_limits(store: EventStore, binlog: Binlog, reader: Callable[..., StreamR
         store.put(large[n : n + 8], timeout=30)
     query = reader(subscription="a")
     start = query.initialOffset()
-    assert planned(query, start, ReadAllAvailable()) == [181], "a ring of 16 events bounds nothing"
+    assert planned(query, start, Limit()) == [181], "a ring of 16 events bounds nothing"
     again = reader(subscription="b")
-    assert planned(again, again.initialOffset(), ReadMaxRows(10)) == [29, 59, 89, 119, 181]
+    assert planned(again, again.initialOffset(), Limit(10)) == [29, 59, 89, 119, 181]
     size = int(store.slots(0, 2)["size"].sum())
     small = reader(subscription="c")
-    ends = planned(small, small.initialOffset(), ReadMaxBytes(size * 10))
+    ends = planned(small, small.initialOffset(), Limit(size=size * 10))
     assert ends[-1] == 181
     assert all(
         int(store.slots(first + 1, last)["size"].sum()) <= size * 10
@@ -116,7 +117,7 @@ def test_limits(store: EventStore, binlog: Binlog, reader: Callable[..., StreamR
     )
     monkeypatch.setattr(batch_planner, "MOST_BYTES", size * 10)
     default = reader(subscription="d")
-    assert planned(default, default.initialOffset(), ReadAllAvailable()) == ends
+    assert planned(default, default.initialOffset(), Limit()) == ends
 
 
 def test_offsets_are_on_disk(
@@ -128,23 +129,23 @@ def test_offsets_are_on_disk(
     start = query.initialOffset()
     on_disk = [1, 13]
     monkeypatch.setattr(EventStore, "sync", lambda *_: on_disk[0])
-    assert query.latestOffset(start, ReadAllAvailable()) == start
+    assert query.plan(start, Limit()) == start
     del on_disk[0]
-    assert query.latestOffset(start, ReadAllAvailable())["seq"] == 11
+    assert query.plan(start, Limit())["seq"] == 11
 
 
 def test_a_reader_whose_store_is_removed(store: EventStore, binlog: Binlog, reader: Callable[..., StreamReader]) -> None:
     """The process of a query goes on over a store that is put together again, at its sequences, also the server for other hosts."""
     put(store, binlog, range(30))
     query = reader(transport="network")
-    first = query.latestOffset(query.initialOffset(), ReadMaxRows(10))
+    first = query.plan(query.initialOffset(), Limit(10))
     reboot(store)
-    second = query.latestOffset(first, ReadMaxRows(10))
+    second = query.plan(first, Limit(10))
     assert (second["epoch"], second["seq"]) == (first["epoch"], 59)
     query.commit(second)
     with EventStore.attach(store.name, state=Path(store.segment.home).parent) as again:
         put(again, binlog, range(30, 40))
-        third = query.latestOffset(second, ReadAllAvailable())
+        third = query.plan(second, Limit())
         assert third["seq"] == 119
         rows = [pk for part in query.partitions(second, third) for batch in query.read(part) for pk in batch["pk"].to_pylist()]
         assert rows == expected(*range(20, 40))
@@ -156,11 +157,11 @@ def test_an_older_home_is_named(store: EventStore, binlog: Binlog, reader: Calla
     put(store, binlog, range(4))
     query = reader()
     start = query.initialOffset()
-    ahead = {**query.latestOffset(start, ReadAllAvailable()), "seq": 20}
+    ahead = {**query.plan(start, Limit()), "seq": 20}
     with pytest.raises(PositionNotFound, match="ends at event 11"):
-        query.latestOffset(ahead, ReadAllAvailable())
+        query.plan(ahead, Limit())
     query.stop()
-    assert reader(failOnDataLoss="false").latestOffset(ahead, ReadAllAvailable()) == ahead
+    assert reader(failOnDataLoss="false").plan(ahead, Limit()) == ahead
 
 
 def test_batch_reads_of_a_large_log_are_ranges(
@@ -207,7 +208,7 @@ def test_lag_behind_the_ring(store: EventStore, binlog: Binlog, state: Path, hom
 def test_a_stopped_query_goes_on_after_reboots(make: Make, store: EventStore, binlog: Binlog, home: str) -> None:
     """A copy run from cron (AvailableNow) that was away over two reboots and far behind the ring: every row once, in order."""
     put(store, binlog, range(50))
-    query = make(maxRowsPerTrigger="20").start(once=True)
+    query = make(**{"maxRowsPerTrigger": "20"} if has_read_limits() else {}).start(once=True)
     assert keys(query.rows) == expected(*range(50))
     put(store, binlog, range(50, 120))
     reboot(store)

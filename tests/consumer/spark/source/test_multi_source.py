@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from shmstore import EventStore, PositionNotFound
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
 from shmstore.consumer.spark.replicate.replicate import Replication
+from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.foreach import each_batch
 from shmstore.consumer.spark.source.multi_source import is_group
 from shmstore.consumer.spark.source.source import BatchReader
@@ -82,7 +82,7 @@ def test_rows_say_where_they_come_from(payload: str, transport: str, store_name:
     put(store, group, order)
     made = reader(store_name, payload=payload, transport=transport, transportHost="127.0.0.1")
     start = made.initialOffset()
-    planned = made.partitions(start, made.latestOffset(start, ReadAllAvailable()))
+    planned = made.partitions(start, made.plan(start, Limit()))
     assert len(planned) == 3
     found = rows(made, pickle.loads(pickle.dumps(planned)))
     names = [(row["source"]["name"], row["pk"]["id"] if payload == "typed" else json.loads(row["pk"])["id"]) for row in found]
@@ -104,7 +104,7 @@ def test_a_planned_batch_waits_for_all_its_sources(store_name: str, recreate: An
     put(store, group, order)
     made = reader(store_name)
     start = made.initialOffset()
-    end = made.latestOffset(start, ReadAllAvailable())
+    end = made.plan(start, Limit())
     made.stop()
     store, group = recreate(64)
     put(store, group, [order[0], *(Transaction("a", number, ((1,),)) for number in range(2, 9))])
@@ -131,8 +131,8 @@ def test_each_row_once_whatever_order_it_comes_in(number: int, seed: int, store_
     came: list[tuple[str, int]] = []
     for round_ in range(1, 5):
         for _ in range(rng.randrange(1, 6)):
-            limit: ReadLimit = ReadMaxRows(rng.randrange(1, 40)) if rng.random() < 0.8 else ReadAllAvailable()
-            end = made.latestOffset(offset, limit)
+            limit = Limit(rng.randrange(1, 40)) if rng.random() < 0.8 else Limit()
+            end = made.plan(offset, limit)
             assert json.loads(json.dumps(end)) == end
             if end == offset:
                 break
@@ -158,7 +158,7 @@ def test_each_row_once_whatever_order_it_comes_in(number: int, seed: int, store_
             group,
             merged(rng, _between(given, group.at, {source: len(some) * round_ // 4 for source, some in given.items()})),
         )
-    while (end := made.latestOffset(offset, ReadMaxRows(25))) != offset:
+    while (end := made.plan(offset, Limit(25))) != offset:
         came += taken(rows(made, made.partitions(offset, end)))
         offset = end
     assert by_source(came) == wanted(given)
@@ -188,7 +188,7 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     while True:
         while parts and store.capacity - (store.newest + 1 - store.oldest) >= len(parts[0]):
             store.put(parts.pop(0), timeout=0)
-        end = made.latestOffset(offset, ReadAllAvailable())
+        end = made.plan(offset, Limit())
         if end == offset and not parts:
             break
         came += taken(rows(made, made.partitions(offset, end)))
@@ -200,7 +200,7 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     store, group = recreate(1024, {"a": 0, "b": 0, "c d": 0})
     put(store, group, [large, first, Transaction("a", 2, ((1,),))])
     made = reader(store_name, subscription="other")  # the first one's has passed this place
-    rest = taken(rows(made, made.partitions(within, made.latestOffset(within, ReadAllAvailable()))))
+    rest = taken(rows(made, made.partitions(within, made.plan(within, Limit()))))
     at = came.index(rest[0])
     assert rest[:-1] == came[at:]
     assert 1 < at < len(came) - 1
@@ -234,7 +234,7 @@ def test_within_a_transaction_no_place_is_made_durable(store_name: str, recreate
     start = made.initialOffset()
     assert (start["seq"], start["gtids"]) == (store.newest, "")
     store.put(parts[1])
-    end = made.latestOffset(start, ReadAllAvailable())
+    end = made.plan(start, Limit())
     assert len(rows(made, made.partitions(start, end))) == 2
     assert end["gtids"] == group.gtids
     assert not list(state.rglob("*.json"))
@@ -247,16 +247,16 @@ def test_what_is_lost_is_named(store_name: str, recreate: Any) -> None:
     put(store, group, [Transaction("a", 1, ((1,),)), Transaction("b", 1, ((1,),))])
     made = reader(store_name)
     start = made.initialOffset()
-    end = made.latestOffset(start, ReadAllAvailable())
+    end = made.plan(start, Limit())
     made.stop()
     store, group = recreate(256, {"a": 1, "b": 2, "c d": 0})
     put(store, group, [Transaction("a", 2, ((1,),))])
     made = reader(store_name)
     with pytest.raises(PositionNotFound, match=r"no longer has the events after a=x\.000009:1999/0-1-1;b=.*take a snapshot"):
-        made.latestOffset(end, ReadAllAvailable())
+        made.plan(end, Limit())
     made.stop()
     made = reader(store_name, failOnDataLoss="false")
-    found = taken(rows(made, made.partitions(end, made.latestOffset(end, ReadAllAvailable()))))
+    found = taken(rows(made, made.partitions(end, made.plan(end, Limit()))))
     assert found == keys(Transaction("a", 2, ((1,),)))
     made.stop()
 
@@ -269,7 +269,7 @@ def test_copies_are_kept_apart(store_name: str, recreate: Any, tmp_path: Path) -
     options = Options.parse({"store": store_name, "payload": "raw", "includeDdl": "true"})
     made = reader(store_name, payload="raw", includeDdl="true", tables="*")
     start = made.initialOffset()
-    raw = rows(made, made.partitions(start, made.latestOffset(start, ReadAllAvailable())))
+    raw = rows(made, made.partitions(start, made.plan(start, Limit())))
     made.stop()
     assert [row["source"] for row in raw] == ["b", "b", "a", "b"]
     given = {name: [row["payload"] for row in raw if row["source"] == name] for name in "ab"}
@@ -321,10 +321,10 @@ def test_a_group_goes_on_behind_the_ring_and_over_a_reboot(store_name: str, seed
                 store.put(part, timeout=30)
         made = reader(store_name)
         offset, came = made.initialOffset(), []
-        end = made.latestOffset(offset, ReadMaxRows(20))
+        end = made.plan(offset, Limit(20))
         came += taken(rows(made, made.partitions(offset, end)))
     os.unlink(store.segment.where)
-    rest = made.latestOffset(end, ReadAllAvailable())
+    rest = made.plan(end, Limit())
     assert rest["seq"] - end["seq"] > 32
     came += taken(rows(made, made.partitions(end, rest)))
     made.stop()

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from shmstore import EventStore, SchemaUnknown
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
@@ -63,7 +63,7 @@ def test_who_holds_the_producer_up_is_said(
             reader = StreamReader(Decoder(Options.parse({"store": store_name, "startingOffsets": "latest"})))
             start = reader.initialOffset()
             with caplog.at_level(logging.WARNING):
-                assert reader.latestOffset(start, ReadAllAvailable()) == start
+                assert reader.plan(start, Limit()) == start
             reader.stop()
             assert "query with subscription 'spark' gets no events. Its ring is full" in caplog.text
             other.unsubscribe("left_behind")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore, EventType, Row
+from shmstore.consumer.spark.spark_version import has_read_limits
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query, put_slowly
@@ -64,6 +65,7 @@ def test_a_transaction_larger_than_the_ring_flows(make: Make, store_name: str, b
         thread.join(30)
 
 
+@pytest.mark.every_spark
 def test_a_restarted_query_goes_on_after_its_last_batch(make: Make, store: EventStore, binlog: Binlog) -> None:
     """What was committed does not come again, what came meanwhile does; the first query's process gave the subscription up."""
     store.put(binlog.insert(order_row(1), order_row(2)))
@@ -79,6 +81,7 @@ def test_a_restarted_query_goes_on_after_its_last_batch(make: Make, store: Event
     assert query.runs == sorted(set(query.runs)), "a batch was run twice"
 
 
+@pytest.mark.every_spark
 def test_a_failed_batch_comes_again_the_same(make: Make, store: EventStore, binlog: Binlog) -> None:
     """A batch whose sink failed is replayed with the same rows, though more has come, and its events were not freed."""
     store.put(binlog.insert(order_row(1), order_row(2)))
@@ -180,16 +183,41 @@ def test_an_evicted_query_says_so_or_goes_on(make: Make, store_name: str, binlog
         assert keys(query.rows[1:]) == expected(*range(10 - len(query.rows), 9)), "behind the gap nothing is missing"
 
 
+@pytest.mark.every_spark
 def test_available_now_keeps_limits_and_stops(make: Make, store: EventStore, binlog: Binlog) -> None:
-    """Trigger.AvailableNow reads what is there in batches of at most maxRowsPerTrigger, whole transactions, and ends."""
+    """Trigger.AvailableNow reads what is there in batches of at most maxRowsPerTrigger, whole transactions, and ends; before Spark 4.2 it
+    is one batch: up to the limit, or everything."""
     for n in range(6):
         store.put(binlog.insert(order_row(2 * n), order_row(2 * n + 1)))
     query = make(maxRowsPerTrigger="5").start(once=True)
     assert not query.running.isActive
-    assert [len(query.batches[batch]) for batch in sorted(query.batches)] == [4, 4, 4]
+    if has_read_limits():
+        assert [len(query.batches[batch]) for batch in sorted(query.batches)] == [4, 4, 4]
+    else:
+        assert keys(query.rows) == expected(*range(4))
+        del query._options["maxRowsPerTrigger"]
+        query.start(once=True)
+        assert len(query.runs) == 2
     store.put(binlog.insert(order_row(12)))
     query.start(once=True)
     assert keys(query.rows) == expected(*range(13))
+
+
+@pytest.mark.every_spark
+def test_a_stream_with_an_end_waits_there(make: Make, store: EventStore, binlog: Binlog) -> None:
+    """With endingOffsets=latest a stream gets what is there when it starts, in batches within its limits, and nothing that comes later."""
+    for n in range(4):
+        store.put(binlog.insert(order_row(n)))
+    query = make(maxRowsPerTrigger="1", endingOffsets="latest").start()
+    query.await_rows(1)
+    store.put(binlog.insert(order_row(4)))
+    query.running.processAllAvailable()
+    query.stop()
+    assert keys(query.rows) == expected(*range(4))
+    assert len(query.batches) == 4
+    query.start(endingOffsets="latest")
+    query.running.processAllAvailable()
+    assert keys(query.rows) == expected(*range(5))
 
 
 def test_two_queries_each_with_its_own_subscription(make: Make, store: EventStore, binlog: Binlog) -> None:
@@ -247,6 +275,7 @@ def test_ddl_and_markers_come_when_asked_for(make: Make, store: EventStore, binl
     assert full.rows[-1].ddl == "alter table shop.orders add x int"
 
 
+@pytest.mark.every_spark
 def test_batch_reads_take_nothing(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
     """`spark.read` gives what the ring holds, as often as asked, in each payload, and leaves no subscription."""
     for n in range(3):
@@ -288,6 +317,7 @@ def test_raw_payload_is_what_was_put(make: Make, store: EventStore, spark: Any, 
     assert [(row.op, row.rows) for row in rows] == [("begin", 0), ("c", 2), ("end", 0)]
 
 
+@pytest.mark.every_spark
 def test_a_store_that_is_not_there_is_named(make: Make, store_name: str) -> None:
     """A query on an unknown store fails and names it."""
     assert store_name in make().start().await_error()

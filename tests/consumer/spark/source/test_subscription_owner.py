@@ -7,11 +7,14 @@ import time
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from shmstore import EventStore, PositionNotFound, SubscriptionInUse
+from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source import subscription_owner
+from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.source import ShmStoreSource
+from shmstore.consumer.spark.source.stream_reader import StreamReader
 from tests.consumer.spark.events import Binlog, order_row
 
 
@@ -49,14 +52,14 @@ def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: 
         store.put(binlog.insert(order_row(number)))
     first, second = (source.streamReader(source.schema()) for _ in range(2))
     start = first.initialOffset()
-    place = first.latestOffset(start, ReadMaxRows(1))
+    place = first.plan(start, Limit(1))
     first.stop()
-    second.commit(second.latestOffset(second.initialOffset(), ReadAllAvailable()))
+    second.commit(second.plan(second.initialOffset(), Limit()))
     second.stop()
     with pytest.raises(
         PositionNotFound, match=r"read on with subscription 'spark', up to event 5: each query needs one of its own"
     ):
-        first.latestOffset(place, ReadAllAvailable())
+        first.plan(place, Limit())
     first.stop()
 
 
@@ -70,3 +73,45 @@ def test_two_queries_on_one_subscription(readers: tuple[Any, Any], monkeypatch: 
     second.stop()
     assert first.initialOffset()
     first.stop()
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["idle", "planned"])
+def test_a_reader_that_is_evicted_while_it_runs(planned: bool, store_name: str, binlog: Binlog) -> None:
+    """With failOnDataLoss=false it goes on at the oldest event, whether the lost ones were planned or not; else the error says what to do."""
+
+    def read(reader: StreamReader, start: Any, end: Any) -> list[str]:
+        parts: list[Any] = reader.partitions(start, end)
+        return [key for part in parts for rows in reader.read(part) for key in rows.column("pk").to_pylist()]
+
+    with EventStore.create(store_name, capacity=16, lag="evict", evict_after=0.05, log=False) as store:
+        readers = [
+            StreamReader(
+                Decoder(Options.parse({"store": store_name, "transport": "shm", "subscription": name, "failOnDataLoss": fails}))
+            )
+            for name, fails in (("goes", "false"), ("fails", "true"))
+        ]
+        store.put(binlog.insert(order_row(0)))
+        goes, fails = ((reader, reader.plan(reader.initialOffset(), Limit())) for reader in readers)
+        store.put(binlog.insert(order_row(1)))
+        ends = [reader.plan(start, Limit()) if planned else start for reader, start in (goes, fails)]
+        parts: list[list[Any]] = [reader.partitions(start, end) for (reader, start), end in zip((goes, fails), ends, strict=True)]
+        for n in range(2, 14):
+            store.put(binlog.insert(order_row(n)), timeout=5)
+        if planned:
+            assert [list(part.chunks()) for part in parts[0]] == [[]], "what is lost is left out"
+            with pytest.raises(PositionNotFound, match=r"was evicted: .* failOnDataLoss=false .* lag=block"):
+                [list(part.chunks()) for part in parts[1]]
+        end = goes[0].plan(ends[0], Limit())
+        came = read(goes[0], ends[0], end)
+        assert came
+        store.put(binlog.insert(order_row(14)), timeout=5)
+        last = goes[0].plan(end, Limit())
+        came += read(goes[0], end, last)
+        while (end := goes[0].plan(last, Limit())) != last:
+            came += read(goes[0], last, end)
+            last = end
+        assert came == [f'{{"id":{n}}}' for n in range(15)][-len(came) :], "behind the gap nothing is missing"
+        with pytest.raises(PositionNotFound, match="failOnDataLoss=false"):
+            fails[0].plan(ends[1], Limit())
+        for reader in readers:
+            reader.stop()

@@ -1,0 +1,187 @@
+"""Copy: one table's copy, and what becomes of it when it cannot follow its table by itself.
+
+    follows ──Reread──► aside ──First──► filling ──Last──► follows
+       ▲                  │ ▲               │
+       └──── Empty ───────┘ └──── Reread ───┘
+
+aside     The copy stays as it was before the change that it could not follow, and takes no rows.
+filling   A snapshot of the table goes by. Its rows, and all changes between them, go into another copy next to this one.
+          At its end that has every row, and its rows replace those of this one in one step.
+          TRUNCATE and DROP leave no row that would have to be read, so the copy follows again.
+
+A snapshot after a gap, where the server had purged what was to be read next, fills a copy that follows, too.
+
+Steps follow from the events alone, and each is committed together with marks: numbers by name, kept with the copy itself. One says
+how far the query is, the others in which state the copy is. So a batch that is run again, whatever line the crash came at, finds
+the steps that are done, and the state after them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from shmstore.consumer.spark.replicate.change_reduction import (
+    CopyDiffers,
+    CopyRefuses,
+    Empty,
+    First,
+    Last,
+    Merge,
+    Replace,
+    Reread,
+    Step,
+    Versions,
+)
+from shmstore.event import TableSchema
+
+ASIDE, FILLING, SNAPSHOT = "shmstore.aside", "shmstore.filling", "shmstore.snapshot"
+FOLLOWS = {ASIDE: 0, FILLING: 0, SNAPSHOT: 0}
+_NEEDS_HELP = 1  # as the mark ASIDE: reading the rows again is no use yet
+_STEPS = 1 << 16  # most steps of a batch
+_log = logging.getLogger(__name__)
+
+
+class Target(Protocol):
+    """What holds rows: a table of some format at some place."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was ever written to."""
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Create it with the columns of `schema` and no rows."""
+
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, both or neither. Raises `CopyDiffers`; then neither is done."""
+
+    def remove(self) -> None:
+        """Remove it."""
+
+
+class Copy:
+    """The copy of table `name` at `path`; `open` opens a target, `filling` names the place of the one that is to replace it."""
+
+    def __init__(
+        self,
+        open: Callable[[str, str], Target],
+        path: str,
+        name: str,
+        filling: Callable[[str, int], str],
+        *,
+        history: bool = False,
+        store: str = "STORE",
+    ) -> None:
+        self._open, self._path, self._name, self._place, self._history = open, path, name, filling, history
+        self._command = f"shmstore snapshot {store} --tables '{name}'"
+        self._target = open(path, name)
+        self._next: tuple[int, Target] | None = None
+        self._missing = 0  # a request's number, where rows are wanted of a table without a copy
+        self._troubles: set[str] = set()  # that were reported
+
+    # ---------------------------------------------------------------- state
+
+    @property
+    def aside(self) -> bool:
+        """Whether the copy does not follow its table now."""
+        return self._target.mark(ASIDE) > 0
+
+    @property
+    def wanted(self) -> str:
+        """The id of the snapshot that the copy waits for; empty where it waits for none, or where one is going by."""
+        number = self._missing or self._target.mark(ASIDE)
+        if number <= _NEEDS_HELP or self._target.mark(FILLING) > 0 or self._target.keeps_history:
+            return ""
+        return f"{number & 0xFFFFFFFF:08x}"
+
+    def _filling(self) -> Target | None:
+        number = self._target.mark(FILLING)
+        if number <= 0:
+            return None
+        if self._next is None or self._next[0] != number:
+            self._next = number, self._open(self._place(self._path, number), self._name)
+        return self._next[1]
+
+    # ---------------------------------------------------------------- steps
+
+    def done(self, query: str, batch: int) -> bool:
+        """True when all of this batch of this query is in the copy."""
+        return self._target.mark(query) >= batch * _STEPS + _STEPS - 1
+
+    def apply(self, steps: Sequence[Step], query: str, batch: int) -> None:
+        """Bring the copy up to date, a commit for each step. Raises `CannotFollow`."""
+        for number, step in enumerate(steps):
+            # the batch's last step has the highest number that the batch can have: `done` then knows it is whole
+            version = batch * _STEPS + (_STEPS - 1 if number == len(steps) - 1 else number)
+            other = self._filling()
+            if max(self._target.mark(query), -1 if other is None else other.mark(query)) < version:
+                try:
+                    self._do(step, query, version)
+                except CopyDiffers as error:
+                    self._do(Reread(str(error), help=isinstance(error, CopyRefuses)), query, version)
+
+    def _do(self, step: Step, query: str, version: int) -> None:
+        target, at = self._target, {query: version}
+        # not the number of the step: another query, begun again at batch 0, must not find what this one left
+        token = int.from_bytes(hashlib.sha256(f"{self._path}\0{query}\0{version}".encode()).digest()[:7], "big") | 2
+        if isinstance(step, Reread):
+            self._report(step)
+            if target.exists:
+                self._commit(None, {**at, **FOLLOWS, ASIDE: _NEEDS_HELP if step.help else token})
+            elif not step.help:
+                self._missing = token
+            elif step.schema is not None and not self._history:
+                target.create(step.schema, step.keys, {**at, ASIDE: _NEEDS_HELP})
+        elif isinstance(step, Empty):
+            self._commit(step, {**at, **(FOLLOWS if self.aside else {})})
+        elif isinstance(step, First) and target.exists and (self.aside or step.gap):
+            if not target.keeps_history:
+                aside = {} if self.aside else {ASIDE: token}
+                self._commit(None, {**at, **aside, FILLING: token, SNAPSHOT: step.snapshot})
+        elif not self.aside:
+            self._follow(step, at)
+        elif (other := self._filling()) is None:
+            pass  # the rows will be read again, and with them what this step does
+        elif not isinstance(step, Last):
+            other.commit(step, at)
+        elif step.snapshot == target.mark(SNAPSHOT):
+            place = self._place(self._path, target.mark(FILLING))
+            self._commit(Replace(place, step.schema, step.keys), {**at, **FOLLOWS})
+            _log.warning("the rows of %s were read again, and its copy follows it", self._name)
+
+    def _commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Commit to the copy itself. What was to replace it goes where it is no longer to."""
+        other = self._filling()
+        self._target.commit(step, marks)
+        if other is not None and FILLING in marks:
+            self._next = None
+            other.remove()  # after a crash before this line it stays, and nobody looks at it
+
+    def _follow(self, step: Step, at: Mapping[str, int]) -> None:
+        if isinstance(step, First | Last):
+            self._missing = 0
+            if not self._target.exists and not self._history:
+                self._target.create(step.schema, step.keys, at)
+        elif isinstance(step, Merge | Versions) or self._target.exists:
+            self._target.commit(step, at)
+
+    def _report(self, step: Reread) -> None:
+        if step.reason in self._troubles:
+            return
+        self._troubles.add(step.reason)
+        if step.help:
+            end = f"put that right; then its rows are read again by: {self._command}"
+        elif self._target.keeps_history:
+            end = f"its history ends there: move it away, and a new one begins by: {self._command}"
+        else:
+            end = "a snapshot of it was asked for, whose rows replace those of the copy"
+        _log.warning("the copy of %s is set aside, and the others go on: %s; %s", self._name, step.reason, end)

@@ -1,0 +1,85 @@
+"""The rows that were there before the first change: a snapshot of the tables that have no copy yet, and how far it is."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable
+
+from shmstore import ShmStoreError, StoreView
+from shmstore.consumer.spark.options import Options
+from shmstore.snapshots import Progress, new_id, request_snapshot, snapshot_status
+
+_LOOK_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+def exactly(name: str) -> str:
+    """Return the pattern that matches the table `name`, as ``database.table``, and no other."""
+    return "regex:" + re.escape(name).replace(",", "\\,").replace("\\ ", "\\x20")
+
+
+def require_one_source(options: Options) -> None:
+    """Raise ValueError where the store cannot have snapshots, `StoreNotFound` where there is none."""
+    with StoreView.attach(options.store, path=options.store_path) as store:
+        place = store.last_ack_point()
+        if place is not None and place.of_group:
+            raise ValueError(f"store {options.store!r} has several sources: a snapshot needs a store with a single source")
+
+
+class InitialRows(threading.Thread):
+    """Asks the producer for the tables of `options` but those that match the patterns `there`, once the query reads, and logs the progress while `active`."""
+
+    def __init__(self, options: Options, there: Iterable[str], active: Callable[[], bool]) -> None:
+        super().__init__(name="initial rows", daemon=True)
+        self._options, self._active = options, active
+        tables = options.tables
+        self._tables = [*tables.wanted, *(f"!{pattern}" for pattern in (*tables.left_out, *there))]
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        """Wait for the query's subscription: what is put from then on reaches it. Then ask, and look until the rows are in the store."""
+        while not self._reads():
+            if not self._rest():
+                return
+        options, request, said = self._options, new_id(), ""
+        request_snapshot(options.store, self._tables, state=options.state_directory, reason="missing", id=request)
+        while self._rest():
+            try:
+                progress = snapshot_status(options.store, state=options.state_directory)
+            except ShmStoreError:
+                continue  # being replaced by another version's
+            line = _line(progress, request)
+            if line and line != said:
+                _log.info("%s", line)
+                said = line
+            if line.endswith("done"):
+                return
+
+    def _rest(self) -> bool:
+        """Wait a moment; False where the query has ended."""
+        return not self._ending.wait(_LOOK_SECONDS) and self._active()
+
+    def _reads(self) -> bool:
+        options = self._options
+        try:
+            with StoreView.attach(options.store, path=options.store_path, restore=False) as store:
+                return any(each.name == options.subscription and each.alive for each in store.stat().subscriptions)
+        except ShmStoreError:
+            return False
+
+
+def _line(progress: Progress | None, request: str) -> str:
+    """How far `request` is; nothing while no producer has taken it up."""
+    if progress is None or request not in [each.id for each in progress.requests]:
+        return ""
+    tasks = [task for task in progress.tasks if task.request == request]
+    rows, left = sum(task.progress.rows for task in tasks), [task for task in tasks if task.open]
+    if not left:
+        failed = [f"{task.database}.{task.table} ({task.problem})" for task in tasks if task.progress.state == "failed"]
+        wrong = f"; failed: {', '.join(failed)}" if failed else ""
+        return f"initial rows: {len(tasks)} tables, {rows:,} rows in the store{wrong}: done"
+    about = sum(max(task.estimate, task.progress.rows) for task in tasks if task.began_ms)
+    now = next((f", now {task.database}.{task.table} of about {task.estimate:,}" for task in left if task.began_ms), "")
+    return f"initial rows: {len(tasks) - len(left)} of {len(tasks)} tables, {rows:,} of about {about:,} rows begun{now}"

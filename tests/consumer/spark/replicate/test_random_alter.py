@@ -1,0 +1,608 @@
+"""Random ALTERs on real servers, under load and with kills: in the end each copy has the columns and rows that SELECT shows."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pymysql
+import pytest
+from deltalake import DeltaTable
+
+from shmstore import EventStore
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.replicate import copy as copies_
+from shmstore.consumer.spark.replicate.replicate import Replication
+from shmstore.snapshots import snapshot_status, snapshot_waits
+from tests.consumer.spark.copies import Copies, copies
+from tests.producer.running import running, wait_for_position
+from tests.servers.server import Server
+
+TYPES = [
+    *("TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED", "BIGINT", "BIGINT UNSIGNED", "INT ZEROFILL"),
+    *("DECIMAL(6,2)", "DECIMAL(10,2)", "DECIMAL(20,4)", "FLOAT", "DOUBLE", "BIT(3)", "BIT(8)", "YEAR", "BOOL"),
+    *("DATE", "DATETIME", "DATETIME(3)", "DATETIME(6)", "TIMESTAMP NULL", "TIMESTAMP(6) NULL", "TIME", "TIME(3)"),
+    *("CHAR(3)", "CHAR(9)", "VARCHAR(5)", "VARCHAR(20)", "VARCHAR(60)", "TINYTEXT", "TEXT", "MEDIUMTEXT"),
+    *(
+        "VARCHAR(20) CHARACTER SET latin1",
+        "TEXT CHARACTER SET latin1",
+        "VARCHAR(40) CHARACTER SET utf8mb4",
+        "CHAR(5) COLLATE utf8mb4_bin",
+    ),
+    *("BINARY(3)", "BINARY(6)", "VARBINARY(5)", "VARBINARY(20)", "TINYBLOB", "BLOB", "LONGBLOB"),
+    *("ENUM('a','b')", "ENUM('a','b','c')", "ENUM('b','a')", "SET('a','b')", "SET('a','b','c')", "JSON"),
+]
+ONLY = {"mariadb": ["UUID", "INET6", "VARCHAR(30) COMPRESSED"], "mysql": []}
+VALUES = [
+    "NULL",
+    "0",
+    "1",
+    "-1",
+    "7",
+    "200",
+    "70000",
+    "'a'",
+    "'b'",
+    "'a,b'",
+    "''",
+    "'1.25'",
+    "1.5",
+    "-12.345",
+    "'2026-02-03'",
+    "3e9",
+]
+VALUES += [
+    "'2026-02-03 04:05:06.789'",
+    "'12:13:14.5'",
+    "'ä€ü'",
+    "'x  '",
+    "x'0001ff'",
+    "x'6162'",
+    '\'{"a": [1, "ö"]}\'',
+    "'long' ",
+    "'[]'",
+]
+VALUES += ["'123e4567-e89b-12d3-a456-426655440000'", "'::1'", "'12'", "18446744073709551615", "'2026-02-03 00:00:00'"]
+DEFAULTS = ["0", "1", "-5", "'x'", "''", "'a'", "'it''s'", "x'61'", "1.5", "'2026-01-01'", "'10:00:00'", "NULL", "TRUE", "'12'"]
+ADDS = [
+    "BINARY(5) NOT NULL DEFAULT 'ab'",
+    "CHAR(4) DEFAULT 'x '",
+    "SET('a','b') DEFAULT 'b,a'",
+    "ENUM('a','b') NOT NULL",
+    "TIME DEFAULT '1:2:3'",
+    "INT CHECK (z{n} IS NOT NULL OR TRUE)",
+    "INT NOT NULL",
+    "VARCHAR(9) NOT NULL",
+    "DATETIME DEFAULT CURRENT_TIMESTAMP",
+    "INT AS (id + 1) STORED",
+    "INT UNSIGNED NOT NULL DEFAULT 3",
+    "VARCHAR(20) NOT NULL DEFAULT 'plain'",
+]
+
+
+class Author:
+    """Writes statements about the tables of one database; what the server refuses does not count."""
+
+    def __init__(self, server: Server, database: str, choose: random.Random, kind: str) -> None:
+        self.choose, self.database, self.names = choose, database, 0
+        self.connection = server.connect(database=database)
+        self.types = TYPES + ONLY[kind]
+        self.tables: list[str] = []
+        self.altered = 0
+        self.log: list[str] = []
+
+    def run(self, sql: str) -> bool:
+        """Whether the server took it."""
+        with self.connection.cursor() as cursor:
+            try:
+                cursor.execute(sql)
+            except pymysql.MySQLError:
+                return False
+        if not sql.startswith("INSERT"):
+            self.log.append(sql)
+        return True
+
+    def mode(self) -> None:
+        self.run(
+            f"SET SESSION sql_mode = '{self.choose.choice(['', '', 'STRICT_TRANS_TABLES', 'STRICT_ALL_TABLES,ANSI_QUOTES'])}'"
+        )
+        self.run(f"SET SESSION time_zone = '{self.choose.choice(['+00:00', '+05:30', '-08:00'])}'")
+
+    def name(self) -> str:
+        self.names += 1
+        return f"c{self.names}"
+
+    def columns(self, table: str) -> list[str]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+                (self.database, table),
+            )
+            return [row[0] for row in cursor.fetchall()]
+
+    def create(self, table: str) -> None:
+        while True:
+            columns = ", ".join(f"{self.name()} {self.choose.choice(self.types)}" for _ in range(self.choose.randint(1, 4)))
+            charset = self.choose.choice(["utf8mb4", "utf8mb4", "latin1"])
+            if self.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, {columns}) CHARSET {charset}"):
+                break
+        self.tables.append(table)
+
+    def change(self, table: str) -> None:
+        """A few changes of rows; with values that fit nothing in some modes."""
+        self.run("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
+        for _ in range(self.choose.randint(1, 6)):
+            names = [name for name in self.columns(table) if name != "id"]
+            kind = self.choose.random()
+            if kind < 0.7:
+                cells = ", ".join(self.choose.choice(VALUES) for _ in names)
+                if not self.run(
+                    f"REPLACE INTO {table} ({', '.join(['id', *names])}) VALUES ({self.choose.randrange(40)}, {cells})"
+                ):
+                    for name in names:
+                        self.run(
+                            f"INSERT IGNORE INTO {table} (id, {name}) VALUES ({self.choose.randrange(40)}, {self.choose.choice(VALUES)})"
+                        )
+            elif kind < 0.85 and names:
+                self.run(f"UPDATE IGNORE {table} SET {self.choose.choice(names)} = {self.choose.choice(VALUES)} WHERE id % 3 = 1")
+            else:
+                self.run(f"DELETE FROM {table} WHERE id = {self.choose.randrange(40)}")
+
+    def clause(self, columns: list[str]) -> str:
+        choose = self.choose
+        old, other, type_ = choose.choice(columns), choose.choice(columns), choose.choice(self.types)
+        null = choose.choice(["", "", "", " NULL", " NOT NULL"]) if "NULL" not in type_ else ""
+        place = choose.choice(["", "", "", " FIRST", f" AFTER {other}"])
+        kind = choose.choice(
+            ["add", "add", "adds", "drop", "rename", "swap", "take", "again", "modify", "modify", "modify", "change", "rest"]
+        )
+        match kind:
+            case "add":
+                default = f" DEFAULT {choose.choice(DEFAULTS)}" if choose.random() < 0.5 else ""
+                return f"ADD COLUMN {self.name()} {type_}{null}{default}{place}"
+            case "adds":
+                return (
+                    f"ADD COLUMN {choose.choice([self.name(), 'z' + str(self.names)])} {choose.choice(ADDS).format(n=self.names)}"
+                )
+            case "drop":
+                return f"DROP COLUMN {old}"
+            case "rename":
+                return f"RENAME COLUMN {old} TO {self.name()}"
+            case "swap":
+                return f"RENAME COLUMN {old} TO {other}, RENAME COLUMN {other} TO {old}"
+            case "take":
+                return f"RENAME COLUMN {old} TO {other}, DROP COLUMN {other}"
+            case "again":
+                return f"ADD COLUMN {old} {type_}, DROP COLUMN {old}"
+            case "modify":
+                return f"MODIFY {old} {type_}{null}{place}"
+            case "change":
+                return f"CHANGE {old} {choose.choice([self.name(), other])} {type_}{null}"
+        return choose.choice(
+            [
+                "ADD INDEX (id)", "COMMENT='WAIT'", "ENGINE=InnoDB", "FORCE", f"ALTER COLUMN {old} DROP DEFAULT", "AUTO_INCREMENT=7",
+                "CONVERT TO CHARACTER SET latin1", "CONVERT TO CHARACTER SET utf8mb4", "DEFAULT CHARACTER SET latin1",
+                "MODIFY id INT AUTO_INCREMENT", "MODIFY id BIGINT", "ADD UNIQUE INDEX (id)", "ADD CHECK (id >= -1 AND id IS NOT NULL)",
+            ]
+        )  # fmt: skip
+
+    def alter(self, table: str) -> None:
+        """One DDL that the server takes."""
+        while True:
+            self.mode()
+            columns = [name for name in self.columns(table) if name != "id"] or ["id"]
+            kind = self.choose.random()
+            if kind < 0.04:
+                sql = f"TRUNCATE TABLE {table}"
+            elif kind < 0.08:
+                other = self.choose.choice(self.tables)
+                sql = f"RENAME TABLE {table} TO swapped, {other} TO {table}, swapped TO {other}"
+            elif kind < 0.11:
+                sql = f"ALTER TABLE {table} WAIT 5"
+            elif kind < 0.14:
+                sql = f"DROP TABLE {table}"
+            else:
+                wait = " WAIT 5" if self.choose.random() < 0.05 else ""
+                sql = f"ALTER TABLE {table}{wait} " + ", ".join(
+                    self.clause(columns) for _ in range(self.choose.choice([1, 1, 2, 3]))
+                )
+            if self.run(sql):
+                break
+        self.altered += 1
+        if sql.startswith("DROP TABLE"):
+            self.tables.remove(table)
+            self.create(table)
+
+    def rows(self, table: str) -> tuple[set[str], list[tuple[str, ...]]]:
+        """What SELECT shows: the columns, and rows as text, columns in the order of their names."""
+        self.run("SET SESSION time_zone = '+00:00'")
+        self.run("SET SESSION sql_mode = ''")
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY 1",
+                (self.database, table),
+            )
+            columns = [(name, type_.lower()) for name, type_ in cursor.fetchall()]
+            cursor.execute(f"SELECT {', '.join(_expression(*column) for column in columns)} FROM {table}")
+            types = [type_ for _, type_ in columns]
+            rows = [tuple(_text(type_, value) for type_, value in zip(types, row, strict=True)) for row in cursor.fetchall()]
+        return {name for name, _ in columns}, sorted(rows)
+
+    def types_of(self, table: str) -> dict[str, str]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY 1",
+                (self.database, table),
+            )
+            return {name: type_.lower() for name, type_ in cursor.fetchall()}
+
+
+def _expression(name: str, type_: str) -> str:
+    if type_ == "float":
+        return f"CAST({name} AS DOUBLE)"
+    if type_ == "bit":
+        return f"{name} + 0"
+    if type_ in ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"):
+        return f"HEX({name})"
+    return name if type_ in ("year", "double") or "int" in type_ else f"CAST({name} AS CHAR)"
+
+
+def _text(type_: str, value: Any) -> str:
+    """A value as text that the same value always has: of SELECT, of Arrow or of psql."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes) and type_ not in ("json",):
+        value = value.hex().upper()
+    text = value if isinstance(value, str) else str(value)
+    if type_ in ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"):
+        return text.removeprefix("\\x").upper()
+    if type_ in ("float", "double"):
+        return f"{float(text):.5e}"
+    if type_ == "decimal" or "int" in type_ or type_ in ("bit", "year"):
+        return format(Decimal(text).normalize(), "f")
+    if type_ in ("date", "datetime", "timestamp"):
+        if "-00" in text[:10] or text.startswith("0000"):
+            return "NULL"  # as zeroDates=null has it
+        text = text.removesuffix("+00:00").removesuffix("+00")
+    if type_ in ("datetime", "timestamp", "time") and "." in text:
+        text = text.rstrip("0").rstrip(".")
+    if type_ == "json":
+        return json.dumps(json.loads(text), sort_keys=True)
+    return text
+
+
+class Killed(Exception):
+    """The driver was killed here."""
+
+
+class Follower:
+    """Copies in one format, brought up to date by a query that is killed now and then."""
+
+    def __init__(self, run: Any, folder: Path, format: str, choose: random.Random, target: Copies | None, spark: Any) -> None:
+        self.run, self.folder, self.format, self.choose, self.copies, self.spark = run, folder, format, choose, target, spark
+        self.restarts = 0.1
+        self.replication = self.start()
+
+    def start(self) -> Replication:
+        options = Options.parse(
+            {"store": self.run.settings.store, "stateDirectory": self.run.settings.state, "zeroDates": "null"}
+        )
+        if self.copies is not None:
+            return Replication(options, f"{self.copies.schema}.{{table}}", "jdbc", database=self.copies.connect(self.spark))
+        return Replication(options, f"{self.folder}/{self.format}/{{database}}/{{table}}", self.format)
+
+    def apply(self, payloads: list[bytes], batch: int) -> None:
+        while True:
+            try:
+                self.replication.apply(payloads, "q", batch)
+            except Killed:
+                self.replication = self.start()
+                continue
+            if self.choose.random() >= self.restarts:
+                return
+            self.replication = self.start()  # killed before Spark's commit log
+
+    def exists(self, table: str) -> bool:
+        """Whether there is a copy."""
+        return any(name == table and copy._target.exists for (_, _, name), copy in self.replication._copies.items())
+
+    def read(self, database: str, table: str, types: dict[str, str]) -> tuple[set[str], list[tuple[str, ...]]]:
+        if self.copies is not None:
+            schema = self.copies.schema
+            found = self.copies.query(
+                f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{table}' ORDER BY 1"
+            )
+            names = sorted(row[0] for row in found)
+            rows = self.copies.query(f"SELECT {', '.join(names)} FROM {schema}.{table}")
+        else:
+            path = self.replication.path(database, table)
+            held = DeltaTable(path).to_pyarrow_table() if self.format == "delta" else pq.read_table(path)
+            names = sorted(held.column_names)
+            rows = list(zip(*[held.column(name).to_pylist() for name in names], strict=True))
+        texts = [tuple(_text(types.get(name, ""), value) for name, value in zip(names, row, strict=True)) for row in rows]
+        return set(names), sorted(texts)
+
+
+@contextmanager
+def killing(choose: random.Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Some commits are the last thing that a driver does, or the first that it does not do any more."""
+    real = copies_.Copy._do
+
+    def do(self: Any, step: Any, query: str, version: int) -> None:
+        if choose.random() < 0.03:
+            raise Killed
+        real(self, step, query, version)
+        if choose.random() < 0.03:
+            raise Killed
+
+    monkeypatch.setattr(copies_.Copy, "_do", do)
+    yield
+    monkeypatch.undo()
+
+
+class Lake:
+    """A producer's store, and copies of its tables in several formats."""
+
+    def __init__(self, run: Any, store: EventStore, server: Server, author: Author, followers: list[Follower]) -> None:
+        self.run, self.store, self.server, self.author, self.followers = run, store, server, author, followers
+        self.subscription, self.batch = store.subscribe("copies"), 0
+
+    def follow(self, limit: int) -> bool:
+        """Apply a micro-batch; False where there is none."""
+        found = self.subscription.get(limit_events=limit, timeout=0)
+        self.subscription.rollback()
+        if not found:
+            return False
+        last = found.ack_point
+        if last is None:
+            return limit < 10_000 and self.follow(10_000)
+        payloads = [bytes(payload) for payload in found.payloads()][: last - found.first + 1]
+        for follower in self.followers:
+            follower.apply(payloads, self.batch)
+        self.subscription.get(limit_events=last - found.first + 1, timeout=0)
+        self.subscription.ack(last)
+        self.batch += 1
+        return True
+
+    def settle(self) -> None:
+        """Follow until all that the server logged, and every snapshot, is in the copies."""
+        deadline = time.monotonic() + 120
+        while True:
+            wait_for_position(self.server, self.store, put=True)
+            while self.follow(10_000):
+                pass
+            settings = self.run.settings
+            progress = snapshot_status(settings.store, state=settings.state)
+            waits = snapshot_waits(settings.store, state=settings.state)
+            if not waits and not (progress is not None and progress.open):
+                wait_for_position(self.server, self.store, put=True)
+                if not self.follow(10_000):
+                    return
+            assert self.run.alive, self.run.wait()
+            assert time.monotonic() < deadline, progress and progress.page(waits)
+            time.sleep(0.05)
+
+    def compare(self, said: str) -> None:
+        """Every copy has the columns and rows that SELECT shows."""
+        author = self.author
+        for follower in self.followers:
+            for table in author.tables:
+                wanted, types = author.rows(table), author.types_of(table)
+                name = f"{author.database}.{table}"
+                if follower.format == "postgresql" and any("\0" in cell for row in wanted[1] for cell in row):
+                    continue  # which it cannot hold
+                assert name not in follower.replication.aside, f"{said}, {follower.format}: {table} is aside"
+                if wanted[1] or follower.exists(table):
+                    story = "\n".join(sql for sql in author.log if not sql.startswith(("SET", "REPLACE", "DELETE", "UPDATE")))
+                    found = follower.read(author.database, table, types)
+                    assert found[1] == wanted[1], f"{said}, {follower.format}, {table}:\n{story}"
+                    assert not wanted[1] or found[0] == wanted[0], f"{said}, {follower.format}, {table}:\n{story}"
+
+
+@contextmanager
+def lake(
+    server: Server,
+    kind: str,
+    database: str,
+    tmp_path: Path,
+    choose: random.Random,
+    formats: list[str],
+    target: Copies | None,
+    spark: Any,
+) -> Iterator[Lake]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+    author = Author(server, database, choose, kind)
+    options = {"state": str(tmp_path / "state"), "include": (f"{database}.*",), "snapshot_chunk": 7}
+    try:
+        with running(server, **options) as run, EventStore.attach(run.settings.store) as store:
+            followers = [
+                Follower(run, tmp_path, format, choose, target if format == "postgresql" else None, spark) for format in formats
+            ]
+            made = Lake(run, store, server, author, followers)
+            yield made
+            made.subscription.close()
+    finally:
+        author.connection.close()
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"DROP DATABASE {database}")
+
+
+def check(
+    server: Server, kind: str, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, formats: list[str], alters: int,
+    target: Copies | None = None, spark: Any = None,
+) -> None:  # fmt: skip
+    """So many random DDLs."""
+    choose = random.Random(seed)
+    with lake(server, kind, database, tmp_path, choose, formats, target, spark) as made, killing(choose, monkeypatch):
+        author, rested = made.author, 0
+        for number in range(6):
+            author.create(f"t{number}")
+            author.change(f"t{number}")
+        while author.altered < alters:
+            table = choose.choice(author.tables)
+            if choose.random() < 0.6:
+                author.change(table)
+            if choose.random() < 0.5:
+                made.follow(10_000)
+            author.alter(table)
+            if choose.random() < 0.5:
+                author.change(choose.choice(author.tables))
+            for _ in range(choose.randrange(3)):
+                made.follow(choose.randint(1, 40))
+            if author.altered >= rested + 6:
+                rested = author.altered
+                made.settle()
+                made.compare(f"seed {seed}, after {rested}")
+                for each in author.tables:
+                    author.change(each)
+        made.settle()
+        made.compare(f"seed {seed}")
+
+
+STRICT, LAX = "STRICT_TRANS_TABLES", ""
+TWO = "a INT, b INT"
+FORMS = [
+    # what is there, rows, sql_mode, what is done to it
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "RENAME COLUMN a TO b, RENAME COLUMN b TO a"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "CHANGE a b INT, CHANGE b a INT"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "RENAME COLUMN b TO a, DROP COLUMN a"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "ADD COLUMN a VARCHAR(9) DEFAULT 'x', DROP COLUMN a"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "RENAME COLUMN a TO c, ADD COLUMN a INT"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "DROP a, CHANGE b c BIGINT, ADD d INT NOT NULL DEFAULT 7, ADD e VARCHAR(9) DEFAULT 'x', COMMENT='y'"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", LAX, "MODIFY b BIGINT NOT NULL"),
+    (TWO, "(1, 10, 20), (2, -30, 7)", LAX, "MODIFY a TINYINT UNSIGNED"),
+    (TWO, "(1, 10, 20), (2, -30, 7)", LAX, "MODIFY a INT UNSIGNED"),
+    (TWO, "(1, 10, 20), (2, 30, 7)", LAX, "DROP PRIMARY KEY, ADD PRIMARY KEY (b)"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", LAX, "DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)"),
+    (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "MODIFY id BIGINT UNSIGNED"),
+    (TWO, "(0, 10, 20), (2, 30, NULL)", STRICT, "MODIFY id INT AUTO_INCREMENT"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c INT CHECK (c IS NOT NULL OR TRUE)"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c INT NOT NULL DEFAULT '12'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c BINARY(4) DEFAULT 'ab'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c CHAR(4) DEFAULT 'a '"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c CHAR(4) NOT NULL"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c SET('x','y') DEFAULT 'y,x'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c ENUM('x','y') NOT NULL"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c TIME DEFAULT '1:2:3'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c BIT(4) DEFAULT b'101'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c DECIMAL(9,3) DEFAULT 1.5"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c DATETIME DEFAULT CURRENT_TIMESTAMP"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c TIMESTAMP NULL"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c INT AS (a + b) STORED"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN (c INT NOT NULL DEFAULT -5, d TEXT), ADD INDEX (c)"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c BOOL DEFAULT TRUE FIRST"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD INDEX (a), ADD UNIQUE (b), COMMENT='DROP a', ENGINE=InnoDB, ALTER a SET DEFAULT 5"),
+    ("a DATETIME(6)", "(1, '2026-02-03 04:05:06.789'), (2, NULL)", STRICT, "MODIFY a DATETIME"),
+    ("a DATETIME(6)", "(1, '2026-02-03 04:05:06.789')", STRICT, "MODIFY a DATETIME(6) NOT NULL"),
+    ("a DATETIME", "(1, '2026-02-03 04:05:06')", STRICT, "MODIFY a VARCHAR(40)"),
+    ("a DATETIME", "(1, '2026-02-03 04:05:06')", STRICT, "MODIFY a TIMESTAMP NULL"),
+    ("a TIMESTAMP NULL", "(1, '2026-02-03 04:05:06')", STRICT, "MODIFY a DATETIME"),
+    ("a DOUBLE", "(1, 1.005), (2, 1e9)", STRICT, "MODIFY a DECIMAL(20,2)"),
+    ("a FLOAT", "(1, 1.1), (2, 3e30)", STRICT, "MODIFY a DOUBLE"),
+    ("a DECIMAL(9,4)", "(1, 1.2345)", LAX, "MODIFY a DECIMAL(9,2)"),
+    ("a DECIMAL(9,2)", "(1, 1.23)", STRICT, "MODIFY a DECIMAL(12,2)"),
+    ("a VARBINARY(9)", "(1, x'6162')", STRICT, "MODIFY a VARCHAR(9)"),
+    ("a BINARY(3)", "(1, x'6162')", STRICT, "MODIFY a BINARY(6)"),
+    ("a VARBINARY(3)", "(1, x'6162')", STRICT, "MODIFY a VARBINARY(60)"),
+    ("a ENUM('x','y')", "(1, 'y')", STRICT, "MODIFY a INT"),
+    ("a ENUM('x','y')", "(1, 'y')", STRICT, "MODIFY a ENUM('y','x')"),
+    ("a ENUM('x','y')", "(1, 'y')", STRICT, "MODIFY a ENUM('x','y','z')"),
+    ("a SET('x','y')", "(1, 'y,x')", STRICT, "MODIFY a SET('y','x')"),
+    ("a VARCHAR(9)", "(1, 'ü€'), (2, '12')", STRICT, "MODIFY a VARCHAR(80)"),
+    ("a VARCHAR(9)", "(1, 'ü€')", LAX, "MODIFY a VARCHAR(80) CHARACTER SET latin1"),
+    ("a VARCHAR(9) CHARACTER SET utf8mb4", "(1, 'ü€')", LAX, "MODIFY a VARCHAR(80)"),
+    ("a VARCHAR(9)", "(1, 'ü€')", LAX, "CONVERT TO CHARACTER SET latin1"),
+    ("a VARCHAR(9)", "(1, 'abcdef')", LAX, "MODIFY a VARCHAR(3)"),
+    ("a VARCHAR(9)", "(1, 'a  ')", STRICT, "MODIFY a CHAR(9)"),
+    ("a CHAR(9)", "(1, 'a')", STRICT, "MODIFY a CHAR(20)"),
+    ("a VARCHAR(9)", "(1, '12')", STRICT, "MODIFY a INT"),
+    ("a TEXT", "(1, 'ü')", STRICT, "MODIFY a LONGTEXT"),
+    ("a BLOB", "(1, 'x')", STRICT, "MODIFY a LONGBLOB"),
+    ("a TIME(3)", "(1, '10:11:12.345')", STRICT, "MODIFY a TIME"),
+    ("a TIME", "(1, '10:11:12')", STRICT, "MODIFY a TIME(3)"),
+    ("a YEAR", "(1, 2026)", STRICT, "MODIFY a INT"),
+    ("a BIT(8)", "(1, 200)", STRICT, "MODIFY a BIT(16)"),
+    ("a DATE", "(1, '2026-02-03')", STRICT, "MODIFY a DATETIME(3)"),
+    ("a INT, b INT AS (a + 1) STORED", "(1, 5, DEFAULT)", STRICT, "MODIFY a BIGINT"),
+    ("a INT", "(1, 5), (2, 6)", STRICT, "PARTITION BY HASH (id) PARTITIONS 3"),
+]  # fmt: skip
+ONLY_MARIADB = [
+    (TWO, "(1, 10, 20)", STRICT, "WAIT 5"),
+    (TWO, "(1, 10, 20)", STRICT, "WAIT 5 DROP a"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c UUID DEFAULT '123e4567-e89b-12d3-a456-426655440000'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN c INET6 DEFAULT '::1'"),
+    (TWO, "(1, 10, 20)", STRICT, "ADD COLUMN IF NOT EXISTS a BIGINT, DROP COLUMN IF EXISTS x"),
+    (TWO, "(1, 10, 20), (2, 10, 30)", STRICT, "IGNORE"),
+]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("rows_between", [False, pytest.param(True, marks=pytest.mark.long)], ids=["bare", "rows"])
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_each_form_of_alter(request: pytest.FixtureRequest, kind: str, tmp_path: Path, rows_between: bool) -> None:
+    """A table for each form, whose rows the copies have when its ALTER comes, with or without changes behind it in the same batch."""
+    server, forms = request.getfixturevalue(kind), FORMS + ONLY_MARIADB * (kind == "mariadb")
+    formats = ["delta", "parquet"] if rows_between else [{"mariadb": "parquet", "mysql": "delta"}[kind]]
+    with lake(server, kind, f"forms_{kind}", tmp_path, random.Random(1), formats, None, None) as made:
+        author = made.author
+        for follower in made.followers:
+            follower.restarts = 0.0
+        author.run(f"SET SESSION sql_mode = '{STRICT},NO_AUTO_VALUE_ON_ZERO'")
+        for number, (columns, rows, _, _) in enumerate(forms):
+            charset = "latin1" if "utf8mb4" in columns else "utf8mb4"
+            assert author.run(f"CREATE TABLE t{number} (id INT PRIMARY KEY, {columns}) CHARSET {charset}")
+            assert author.run(f"INSERT INTO t{number} VALUES {rows}"), rows
+            author.tables.append(f"t{number}")
+        for name in ("x", "y", "gone", "again"):
+            assert author.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a VARCHAR(9) DEFAULT '{name}')")
+            assert author.run(f"INSERT INTO {name} (id) VALUES (1), (2)")
+            author.tables.append(name)
+        made.settle()
+        author.run("SET SESSION time_zone = '+05:30'")
+        for number, (_, _, mode, alter) in enumerate(forms):
+            author.run(f"SET SESSION sql_mode = '{mode}'")
+            sql = f"ALTER TABLE t{number} {alter}"
+            assert author.run(sql if alter != "IGNORE" else f"ALTER IGNORE TABLE t{number} ADD UNIQUE (a)"), sql
+            if rows_between and not author.run(f"UPDATE t{number} SET id = id + 100 ORDER BY id LIMIT 1"):
+                author.run(f"DELETE FROM t{number} LIMIT 1")
+        author.run("RENAME TABLE x TO old, y TO x, old TO y")
+        author.run("RENAME TABLE gone TO there")
+        author.tables[author.tables.index("gone")] = "there"
+        author.run("DROP TABLE again")
+        author.run("CREATE TABLE again (id BIGINT UNSIGNED PRIMARY KEY, a INT)")
+        author.run("INSERT INTO again VALUES (18446744073709551615, 5)")
+        made.settle()
+        made.compare("each form")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_copies_equal_select_after_random_alters(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a DDL does to rows, columns and keys, also with more changes before, between and behind, and with kills."""
+    check(request.getfixturevalue(kind), kind, f"alters_{kind}", tmp_path, seed, monkeypatch, ["delta", "parquet"], 12)
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_hundreds_of_random_alters_also_in_postgresql(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, spark: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, for long, and in a database as well."""
+    server = request.getfixturevalue(kind)
+    for number in range(10):
+        with copies("postgresql", None, "lake") as target:
+            formats, folder = ["delta", "parquet", "postgresql"], tmp_path / str(number)
+            check(server, kind, f"alters_{kind}_{number}", folder, seed + number, monkeypatch, formats, 60, target, spark)
