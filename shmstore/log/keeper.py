@@ -9,6 +9,11 @@ log at its bound, the ring fills, and the producer waits and says why.
 Order. A set is prepared only after the set before the current one is on disk whole, so that recovery has two sets to look at. `synced`
 is published only after fdatasync of what was appended before `logged` was read. `log_first` is raised, under the table's lock, before
 a set's files are removed: who reads there either has them mapped or finds that they are kept no longer.
+
+Who changes the files. The log's lock is held from before the recovery until no thread of this is left that could touch a file (`_drop`):
+recovery, the two threads here, the restoring of a store and the removal of a log exclude one another, in one process as between several.
+Without it there is only trim, which removes whole sets, the oldest first and never the newest that is on disk, and recovery looks again
+where one vanishes under it.
 """
 
 from __future__ import annotations
@@ -104,7 +109,8 @@ class Keeper:
             tail = recover(self._folder, segment.epoch, segment.views.first)
             self.tail = tail
             report_cut(segment.name, tail)
-            self.files = LogFiles(self._folder, segment.epoch, lambda: self._words[LOGGED])
+            words = segment.words  # not through `self`: a keeper that nobody holds ends at once, not when cycles are collected
+            self.files = LogFiles(self._folder, segment.epoch, lambda: words[LOGGED])
         except BaseException:
             self._lock.release()
             raise
@@ -173,7 +179,6 @@ class Keeper:
             if thread is not threading.current_thread():
                 thread.join(PATIENCE)
         self._drop()
-        self._threads = []
 
     def _put_all_on_disk(self, timeout: float, sync: Callable[[], object]) -> None:
         """Have what was put appended, and on disk: `sync` lets the keeping thread look, or is what that one does itself."""
@@ -210,12 +215,18 @@ class Keeper:
         self._drop()
 
     def _drop(self) -> None:
-        if any(thread.is_alive() for thread in self._threads[:1]):
-            return  # a write that the disk does not answer: its descriptors must not become another file's
+        """Give up the files and the lock, unless a thread is still in a call that the disk does not answer: its descriptors must not become
+        another file's, nor may it change a file once somebody else has the lock. It does this itself then, at its end (`__del__`)."""
+        if any(thread.is_alive() and thread is not threading.current_thread() for thread in self._threads):
+            return
         self._release()
 
     def _release(self) -> None:
-        for files in (self._current, self._next, self._retired and Files(*self._retired[0])):
+        for files in {
+            self._current,
+            self._next,
+            self._retired and Files(*self._retired[0]),
+        }:  # one that is retired may be current, too
             if files is not None:
                 files.close()
         self._current = self._next = self._retired = None
@@ -233,7 +244,7 @@ class Keeper:
 
     def append(self) -> float:
         """Run the appender until something is to be done that it cannot do, and do it; return the seconds to wait then."""
-        code = self._appender.run(IDLE_SECONDS)
+        code, file = self._appender.run(IDLE_SECONDS), ""
         if code == OVERSIZED_NEXT:
             before = self._words[LOGGED]
             try:
@@ -241,11 +252,11 @@ class Keeper:
                 code = self._appender.append_oversized(payload)
                 overflow.free(self._segment, before)
             except OSError as error:
-                code = error.errno or errno.EIO
+                code, file = error.errno or errno.EIO, os.fsdecode(error.filename or "")
         if code == DAMAGED:
             code = errno.EBADMSG
         if code > 0 and code != errno.ECANCELED:
-            self._refuse(code)
+            self._refuse(code, file)
             return RETRY_SECONDS
         if self._failed:
             return RETRY_SECONDS
@@ -254,13 +265,13 @@ class Keeper:
             _log.info("the log of store %r is written again", self._segment.name)
         return 0.0
 
-    def _refuse(self, code: int) -> None:
+    def _refuse(self, code: int, file: str = "") -> None:
         self._words[LOG_ERROR] = code
         self._freed.notify()  # the producer says so, too
         self._warn(
             "refused",
-            f"the log in {self._folder} cannot be written: {os.strerror(code)}; {fix_of(code)}. The producer of store "
-            f"{self._segment.name!r} waits",
+            f"the log in {self._folder} cannot be written: {os.strerror(code)}{file and ': ' + file}; {fix_of(code)}. The producer of "
+            f"store {self._segment.name!r} waits",
         )
 
     def _warn(self, what: str, text: str) -> None:

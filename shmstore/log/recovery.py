@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shmstore.atomic_file import sync
 from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as log_format
-from shmstore.log.files import verify_blocks
+from shmstore.log.files import set_firsts, verify_blocks
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, HEADER, RECORD, SLOTS
 
 UNSEALED: Final = 2  # sets at the end that may not be on disk
@@ -52,7 +52,15 @@ def recover(folder: str | os.PathLike[str], epoch: int, first: int = 0) -> Tail:
     """
     folder = Path(folder)
     try:
-        return _recovered(folder, epoch, first)
+        while True:
+            firsts = set_firsts(folder)
+            try:
+                return _recovered(folder, epoch, first)
+            except (
+                FileNotFoundError
+            ):  # a trim, which needs no lock, removes the oldest sets meanwhile; it leaves one that is on disk
+                if set_firsts(folder) == firsts:
+                    raise
     except OSError as error:
         raise refused(f"the log in {folder} cannot be recovered", error, "let this user read and write there") from error
 
@@ -74,6 +82,7 @@ def _recovered(folder: Path, epoch: int, first: int) -> Tail:
         before = found[-1] if found else None
         end = _examined(folder, each, before) if before is None or before.last + 1 == each else None
         if end is None:
+            os.stat(folder / f"{log_format.set_name(each)}{EVENTS}")  # raises where it was removed since the folder was listed
             break
         found.append(end)
     if found:

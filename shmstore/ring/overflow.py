@@ -13,14 +13,14 @@ from contextlib import suppress
 
 import numpy as np
 
-from shmstore.errors import StoreError, refused
+from shmstore.errors import StoreClosed, StoreError, refused
 from shmstore.memory.layout import SlotFlag
 from shmstore.memory.segment import Segment, entries, owner_of, take_memory
 from shmstore.ring.cursors import PUT, spared
 
 
 def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
-    """Write the event's segment. Raises `StoreError` where that cannot be."""
+    """Write the event's segment. Raises `StoreError` where that cannot be, `StoreClosed` where the store was removed meanwhile."""
     path = f"{segment.overflow_prefix}.{sequence}"
     try:
         fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -39,8 +39,12 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
         folder = os.path.dirname(path)
         what = f"nothing was stored: an event of {len(payload):,} bytes cannot have a file of its own beside store {segment.name!r} in {folder}"
         raise refused(what, error, fix) from error
-    if segment.removed:  # who removed the store may have looked before this was there
+    # Who removed the store may have looked for such files before this was there. The put ends here, then, with nothing stored: an event
+    # that was published without its payload would be lost, to the log, too, and with it whatever comes behind it. A store that is taken
+    # away after this look keeps the file: its keeper appends the event, as it waits for the put (`Keeper.finish`).
+    if segment.removed:
         _remove(path)
+        raise StoreClosed(f"store {segment.name!r} was removed: attach again, or create it again")
 
 
 def _give(fd: int, segment: Segment) -> None:

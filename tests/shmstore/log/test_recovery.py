@@ -14,7 +14,7 @@ import pytest
 from shmstore import StoreCorrupt
 from shmstore.log import format as log_format
 from shmstore.log import recovery
-from shmstore.log.files import LogFiles
+from shmstore.log.files import LogFiles, remove_sets
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory.layout import SlotFlag
 from tests.shmstore.log.appending import Appending, Folder, Item, Recorded
@@ -189,6 +189,27 @@ def test_whole_sets_before_the_last_two_are_trusted(tmp_path: Path) -> None:
     assert tail._replace(cut=()) == Tail(11, 36, 24, 6, 6, 18, 1)
     assert len(tail.cut) == 2
     assert content(tmp_path, tail) == [b"abc"] * 12
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_sets_that_a_trim_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Trim needs no lock: whenever it takes the oldest sets away, recovery keeps all of the others."""
+    examined = recovery._examined
+
+    def trimming(folder: Path, first: int, before: Tail | None) -> Tail | None:
+        if when == "before" and first == 12:
+            remove_sets(tmp_path, [0, 6, 12])
+        found = examined(folder, first, before)
+        if when == "after" and first == 18:
+            remove_sets(tmp_path, [0, 6, 12])
+        return found
+
+    monkeypatch.setattr(recovery, "_examined", trimming)
+    writer = Appending(Folder(tmp_path), EPOCH, 1000, 6)
+    writer.append([Item(b"%d" % i) for i in range(20)])
+    tail = recover(tmp_path, EPOCH)
+    assert (tail.first, tail.last, tail.cut) == (18, 19, ())
+    assert content(tmp_path, tail) == [b"18", b"19"]
 
 
 def test_records_that_contradict_each_other_end_the_log(tmp_path: Path) -> None:

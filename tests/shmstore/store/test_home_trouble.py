@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -166,6 +167,33 @@ def test_two_producers_on_one_home(name: str, monkeypatch: pytest.MonkeyPatch) -
             EventStore.attach(name)
     with EventStore.attach(name) as store:
         assert store.put(b"two") == 1
+    EventStore.unlink(name, log=True)
+
+
+def test_a_disk_that_does_not_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that is closed while a sync hangs keeps the log's lock, so that nobody else changes the files, until that has returned."""
+    monkeypatch.setattr("shmstore.log.keeper.PATIENCE", 0.1)
+    hangs, goes_on = threading.Event(), threading.Event()
+    fdatasync = os.fdatasync
+
+    def hanging(fd: int) -> None:
+        hangs.set()
+        assert goes_on.wait(20)
+        fdatasync(fd)
+
+    with EventStore.create(name, capacity=8) as store:
+        monkeypatch.setattr(os, "fdatasync", hanging)
+        store.put(b"one")
+        assert hangs.wait(20)
+        store._keeper.close(0.0)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(ProducerInUse):
+        AppendLock.take(home_of(name), 0.0)
+    goes_on.set()
+    AppendLock.take(home_of(name), 20.0).release()
+    with EventStore.attach(name) as store:
+        assert store.put(b"two") == 1
+        assert store.sync() == 1
     EventStore.unlink(name, log=True)
 
 

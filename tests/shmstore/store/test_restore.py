@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import shmstore.ring.overflow
 import shmstore.store.store
 from shmstore import (
     Checkpoint,
@@ -177,6 +178,34 @@ def test_a_put_under_way_when_the_segment_is_taken_away_is_in_the_log(name: str,
     with EventStore.attach(name) as store:
         assert store.newest == 1
         assert store.peek(1).raw == b"under way"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_oversized_put_under_way_when_the_segment_is_taken_away(name: str, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It raises with nothing stored, or its event is in the log: noticed before or after the last look of who writes the payload."""
+    wrote = shmstore.ring.overflow.write
+    with EventStore.create(name, capacity=4, memory_unit=4) as store:
+        store.put(b"before")
+
+        def noticing(segment: Any, *arguments: Any) -> None:
+            reboot(name)
+            if when == "after":
+                wrote(segment, *arguments)
+            assert not segment.look()  # as the log's thread does, about once a second
+            if when == "before":
+                wrote(segment, *arguments)
+
+        monkeypatch.setattr(shmstore.ring.overflow, "write", noticing)
+        if when == "before":
+            with pytest.raises(StoreClosed, match="was removed"):
+                store.put(b"larger than all of the ring")
+        else:
+            assert store.put(b"larger than all of the ring") == 1
+        monkeypatch.undo()
+    with EventStore.attach(name) as store:
+        assert store.newest == (when == "after")
+        assert store.peek(store.newest).raw == (b"larger than all of the ring" if when == "after" else b"before")
+    assert not [each for each in os.listdir("/dev/shm") if each.startswith(f"shmstore.{name}@")]
 
 
 PRODUCER = """
