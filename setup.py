@@ -7,6 +7,12 @@ setup(
         Extension(
             "shmstore.producer.native.compiled", ["producer/native/compiled.pyx"], extra_compile_args=["-O3"], optional=True
         ),
+        Extension(
+            "shmstore.consumer.wire.native.entries",
+            ["consumer/wire/native/entries.pyx"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
         Extension("shmstore.native.hot", ["shmstore/native/hot.pyx"], extra_compile_args=["-O3"], optional=True),
         Extension("shmstore.native.columns", ["shmstore/native/columns.pyx"], extra_compile_args=["-O3"], optional=True),
     ]

@@ -40,7 +40,7 @@ LAYERS = {
     ),
     "shmstore.consumer": ("consumer", "formats", "tail metrics", "spark wire"),
     "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
-    "shmstore.consumer.wire": ("protocol", "encoding", "session", "cluster", "server"),
+    "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),
 }
 
 # What producer and consumer may import from shmstore: its public names, and these modules whole.

@@ -70,7 +70,8 @@ class Rendering(NamedTuple):
     """One column's rendering. `text` prints a value that is not NULL. Where `own`, a str is its own text. Where `own` or `wide`,
     texts may have any characters; else they are ASCII.
 
-    `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL.
+    `sql_type` is for ordinary values, `high_type` for unsigned values above `signed_max`, `null_type` for NULL. `form` is what compiled
+    code knows `text` by (`consumer/wire/native/text.pxi`).
     """
 
     text: Callable[[Any], str]
@@ -78,6 +79,7 @@ class Rendering(NamedTuple):
     null_type: int
     high_type: int
     signed_max: int | None
+    form: str = "text"
     own: bool = True
     wide: bool = False
 
@@ -117,6 +119,10 @@ _TYPES: Final = {
     "inet4": Sql.CHAR,
     "inet6": Sql.CHAR,
 }
+#: The forms of what the server prints, where they are not those of plain text.
+_FORMS: Final = {"bit": "int", "year": "year", "decimal": "digits", "date": "date", "time": "time"} | dict.fromkeys(
+    ("datetime", "timestamp"), "moment"
+)
 
 
 def rendering(column: Column, values: Values) -> Rendering:
@@ -126,32 +132,37 @@ def rendering(column: Column, values: Values) -> Rendering:
     if kind in _INTEGERS:
         size, plain, up = _INTEGERS[kind]
         if not column.unsigned:
-            return _same(str, plain, own=False)
+            return _same(str, plain, "int", own=False)
         if canal:
-            return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1, own=False)
-        return _same(str, up, own=False)
+            return Rendering(str, plain, plain, up, (1 << (8 * size - 1)) - 1, "int", own=False)
+        return _same(str, up, "int", own=False)
     if kind == "enum":
-        return _same(enum_text(column.members), Sql.INTEGER, own=False) if canal else _same(plain_text, Sql.VARCHAR)
+        return _same(enum_text(column.members), Sql.INTEGER, "enum", own=False) if canal else _same(plain_text, Sql.VARCHAR)
     if kind == "set":
         return (
-            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, own=False)
+            Rendering(set_text(column.members), Sql.BIT, Sql.BLOB, Sql.BIT, None, "set", own=False)
             if canal
             else _same(plain_text, Sql.VARCHAR)
         )
     if kind == "json":
-        null = Sql.OTHER if canal else Sql.VARCHAR
-        return Rendering(canal_json if canal else plain_text, Sql.VARCHAR, null, Sql.VARCHAR, None, own=not canal, wide=True)
+        if canal:
+            return Rendering(canal_json, Sql.VARCHAR, Sql.OTHER, Sql.VARCHAR, None, "json", own=False, wide=True)
+        return Rendering(plain_text, Sql.VARCHAR, Sql.VARCHAR, Sql.VARCHAR, None, wide=True)
     if canal and kind == "decimal" and column.scale:
-        return _same(decimal_text(column.scale), Sql.DECIMAL, own=False)
+        return _same(decimal_text(column.scale), Sql.DECIMAL, "grouped", own=False)
     if canal and kind == "binary":
-        return _same(_stripped, Sql.BLOB)
+        return _same(_stripped, Sql.BLOB, "stripped")
     if canal and kind in _TEXTS and column.definition and column.definition.lower() not in _TEXTS and column.charset in _UTF8:
-        return Rendering(_bytes_text, Sql.BLOB, Sql.BLOB, Sql.BLOB, None, own=False, wide=True)
+        return Rendering(_bytes_text, Sql.BLOB, Sql.BLOB, Sql.BLOB, None, "octets", own=False, wide=True)
     if kind in ("float", "double"):
-        return _same(java_number if canal else number_text, _TYPES[kind], own=False)
+        return (
+            _same(java_number, _TYPES[kind], "java", own=False)
+            if canal
+            else _same(number_text, _TYPES[kind], "number", own=False)
+        )
     if kind == "timestamp" and canal:
-        return _same(local_text(column.scale), Sql.TIMESTAMP)
-    return _same(value_text(column), _TYPES.get(kind, Sql.BLOB))
+        return _same(local_text(column.scale), Sql.TIMESTAMP, "local")
+    return _same(value_text(column), _TYPES.get(kind, Sql.BLOB), _FORMS.get(kind, "text"))
 
 
 @lru_cache(maxsize=1024)
@@ -160,8 +171,8 @@ def renderings(table: TableSchema, values: Values) -> tuple[Rendering, ...]:
     return tuple(rendering(column, values) for column in table.columns)
 
 
-def _same(text: Callable[[Any], str], sql_type: int, *, own: bool = True) -> Rendering:
-    return Rendering(text, sql_type, sql_type, sql_type, None, own)
+def _same(text: Callable[[Any], str], sql_type: int, form: str = "text", *, own: bool = True) -> Rendering:
+    return Rendering(text, sql_type, sql_type, sql_type, None, form, own)
 
 
 # ---------------------------------------------------------------- value -> text where Canal's is not the server's

@@ -4,12 +4,16 @@ Plan. The protobuf package builds the same bytes and is the reference in the tes
 prepared pieces (`fields`, `image`), since an event differs from the one before it in little: its place, its length and
 its values. What it shares with that one, mostly its file, second, server and transaction, is kept as bytes.
 
+Where there was a compiler, `shmstore.consumer.wire.native` makes the same bytes of the usual events, without Python objects, and the encoder
+here is its reference, which it hands the others to.
+
 What cannot be as Canal has it: RowChange.tableId, which is a number of the table's definition (`rows.Table`) as the server's
 own is not kept in a store. Snapshot rows (READ) go out as INSERT with a header property ``snapshot``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
@@ -22,6 +26,14 @@ from shmstore.consumer.wire.encoding.rows import Table
 from shmstore.encoding.codec import Header, decode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import EntryType, EventType
+
+try:
+    from shmstore.consumer.wire.native import entries as compiled
+except ImportError:  # built without a compiler
+    compiled = None  # type: ignore[assignment]
+
+#: True where the usual events are encoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
+COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 _ROWS: Final = int(EntryType.ROWS)
 _BEGIN: Final = int(EntryType.BEGIN)
@@ -58,6 +70,7 @@ class Encoder:
         self._canal = values is Values.CANAL
         self._with_gtids = not self._canal if gtids is None else gtids
         self._tables: dict[bytes, Table] = {}
+        self._native = compiled.Entries(self._table, self._canal, self._with_gtids) if COMPILED else None
         # What an event shares with the one before it, most of the time, and its bytes.
         self._file = self._prefix = self._lead = ""
         self._second = self._server = -1
@@ -72,13 +85,21 @@ class Encoder:
         None for a heartbeat, for what Canal does not send, and for a table that `wanted` (of ``schema.table``) refuses. Raises
         `StoreCorrupt` where the payload is not an event.
         """
+        if self._native is not None:
+            found: bytes | None = self._native.encode(payload, wanted)
+            if found is not NotImplemented:
+                return found
+        return self.encode_pure(payload, wanted)
+
+    def encode_pure(self, payload: bytes | memoryview, wanted: Wanted | None = None) -> bytes | None:
+        """`encode` without compiled code."""
         header, schema, body = decode_stored(payload)
         try:
             entry, type_, file, offset, length, time_ms, server, transaction, _, _, gtids, _, _, sql, more = header
             # Of Header: schemaName and tableName; eventType; further props. Then Entry.entryType and storeValue.
             names = kind = props = query = ""
             if entry == _ROWS and not sql:
-                table = self._tables.get(schema) or self._table(schema)  # type: ignore[arg-type]
+                table = self._table(schema)  # type: ignore[arg-type]
                 if wanted is not None and not wanted(table.name):
                     return None
                 names, entry_type = table.names, _ROWS_TYPE
@@ -152,9 +173,11 @@ class Encoder:
         return message(_MESSAGE, f"{message(_HEADER, head)}{_ROWS_TYPE}{message(_STORED, change)}")
 
     def _table(self, blob: bytes) -> Table:
-        if len(self._tables) >= 4096:
-            self._tables.clear()
-        table = self._tables[blob] = Table(blob, self._values)
+        table = self._tables.get(blob)
+        if table is None:
+            if len(self._tables) >= 4096:
+                self._tables.clear()
+            table = self._tables[blob] = Table(blob, self._values)
         return table
 
 

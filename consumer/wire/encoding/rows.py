@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shmstore.column_type import column_type, logged_type
 from shmstore.consumer.formats.canal_values import Rendering, Sql, Values, renderings
 from shmstore.consumer.wire.encoding.protobuf import SMALL, message, narrow, number, string, varint
 from shmstore.encoding.codec import bare_schema, decode_schema
+from shmstore.event import Column
 
 _BEFORE: Final = "\x0a"
 _AFTER: Final = "\x12"
@@ -51,30 +52,62 @@ _UPDATED: Final = ("", "", "\x28\x01")
 _Cell = Callable[[Any], str]
 
 
+class Plan(NamedTuple):
+    """What compiled code needs of a column: how a value becomes text, and the bytes around it, all but the column's length. Those in pairs
+    are of a column that is not marked as updated, and of one that is."""
+
+    form: str
+    scale: int
+    members: tuple[str, ...]
+    text: Callable[[Any], str]
+    most: int | None  # above that, `high` stands before the value
+    usual: tuple[str, str]
+    high: tuple[str, str]
+    null: tuple[str, str]
+    tail: str
+
+
 class _Column:
     """One column of one table: how its values become bytes."""
 
-    __slots__ = ("_shown", "_tail", "_usual", "cell")
+    __slots__ = ("_fixed", "_named", "_shown", "_tail", "_usual", "cell")
 
     def __init__(self, name: str, index: int, is_key: bool, shown: Rendering, tail: str) -> None:
         self._shown = shown
         self._tail = tail
-        fixed = number("\x08", index)
-        named = string("\x1a", name) + ("\x20\x01" if is_key else "")
-
-        def pieces(sql_type: int) -> tuple[_Pieces, ...]:
-            return tuple(
-                _Pieces(_SIDES[how], f"{fixed}\x10{varint(sql_type)}{named}{_UPDATED[how]}\x30\x00", len(tail))
-                for how in range(3)
-            )
-
-        self._usual = pieces(shown.sql_type)
-        high = pieces(shown.high_type)
-        null = f"{fixed}\x10{varint(shown.null_type)}{named}"
+        self._fixed = number("\x08", index)
+        self._named = string("\x1a", name) + ("\x20\x01" if is_key else "")
+        self._usual = self._pieces(shown.sql_type)
+        high = self._pieces(shown.high_type)
         #: What makes one cell's bytes of its value, by how the cell is.
         self.cell = tuple(
-            _cell(shown, self._usual[how], high[how], tail, message(_SIDES[how], f"{null}{_UPDATED[how]}\x30\x01{tail}"))
-            for how in range(3)
+            _cell(shown, self._usual[how], high[how], tail, message(_SIDES[how], self._null(how))) for how in range(3)
+        )
+
+    def _head(self, sql_type: int, how: int) -> str:
+        """What stands before a value."""
+        return f"{self._fixed}\x10{varint(sql_type)}{self._named}{_UPDATED[how]}\x30\x00"
+
+    def _null(self, how: int) -> str:
+        """All of a NULL."""
+        return f"{self._fixed}\x10{varint(self._shown.null_type)}{self._named}{_UPDATED[how]}\x30\x01{self._tail}"
+
+    def _pieces(self, sql_type: int) -> tuple[_Pieces, ...]:
+        return tuple(_Pieces(_SIDES[how], self._head(sql_type, how), len(self._tail)) for how in range(3))
+
+    def plan(self, column: Column) -> Plan:
+        """The same for compiled code."""
+        shown = self._shown
+        return Plan(
+            form=shown.form,
+            scale=column.scale,
+            members=column.members,
+            text=shown.text,
+            most=shown.signed_max,
+            usual=(self._head(shown.sql_type, _SAME), self._head(shown.sql_type, _CHANGED)),
+            high=(self._head(shown.high_type, _SAME), self._head(shown.high_type, _CHANGED)),
+            null=(self._null(_SAME), self._null(_CHANGED)),
+            tail=self._tail,
         )
 
     def cells(self, how: int, values: tuple[Any, ...]) -> list[str]:
@@ -130,10 +163,10 @@ def _cell(shown: Rendering, usual: _Pieces, high: _Pieces, tail: str, null: str)
 class Table:
     """One table version, as the entries of its rows need it. `blob` is its stored schema."""
 
-    __slots__ = ("_after", "_changed", "_columns", "_was", "head", "name", "names")
+    __slots__ = ("_after", "_changed", "_columns", "_schema", "_was", "head", "name", "names")
 
     def __init__(self, blob: bytes, values: Values) -> None:
-        schema = decode_schema(blob)
+        self._schema = schema = decode_schema(blob)
         type_of = column_type if values is Values.CANAL else logged_type
         # Canal's isKey is of a primary key alone: a UNIQUE key that the server takes for one is none.
         key = () if schema.unique_key and values is Values.CANAL else schema.primary_key
@@ -151,6 +184,11 @@ class Table:
         #: RowChange.tableId. The server's own number is not kept in a store; like that one this has 48 bits and is another
         #: for another definition of the table, and unlike that one it is the same after a restart of the server.
         self.head = number("\x08", int.from_bytes(blake2b(bare_schema(blob), digest_size=6).digest(), "big") or 1)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The columns for compiled code."""
+        return [made.plan(column) for made, column in zip(self._columns, self._schema.columns, strict=True)]
 
     def rows(self, body: list[Any]) -> str:
         """The rowDatas of a stored body that has rows."""
@@ -172,7 +210,7 @@ class Table:
             length = len(row)
             return f"b{SMALL[length] if length < 16384 else varint(length)}{row}"
         sides = self._images(before_columns, before, after_columns, after)
-        rows = map("".join, zip(*sides, strict=True))
+        rows = map("".join, zip(*sides, strict=True)) if sides else [""] * len(before or after)  # without any column
         return "".join([f"b{SMALL[len(row)] if len(row) < 16384 else varint(len(row))}{row}" for row in rows])
 
     def _numbers(self, present: list[int] | None) -> range | list[int]:

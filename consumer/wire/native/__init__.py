@@ -1,0 +1,1 @@
+"""The compiled encoder of entries."""
