@@ -29,10 +29,25 @@ def test_it_is_built() -> None:
 
 # ---- every type, as the producer stores it and as it may be stored besides
 
-_TYPES = """
-    tinyint smallint mediumint int bigint decimal float double bit year date time datetime timestamp char varchar binary varbinary tinytext text
-    mediumtext longtext tinyblob blob json enum set geometry uuid inet6 vector
-""".split()
+_TYPES = [
+    *("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit", "year"),
+    *("date", "time", "datetime", "timestamp", "char", "varchar", "binary", "varbinary"),
+    *(
+        "tinytext",
+        "text",
+        "mediumtext",
+        "longtext",
+        "tinyblob",
+        "blob",
+        "json",
+        "enum",
+        "set",
+        "geometry",
+        "uuid",
+        "inet6",
+        "vector",
+    ),
+]
 
 _DAY = 86_400_000_000
 _micros = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)  # the years 1 to 9999
