@@ -20,7 +20,7 @@ from shmstore.producer.values import scalars
 from shmstore.producer.values.charsets import decoder, python_codec
 from shmstore.producer.values.json_binary import double_text, opaque_text
 
-__all__ = ["Step", "steps"]
+__all__ = ["Step", "characters", "steps"]
 
 
 class Step(NamedTuple):
@@ -108,8 +108,8 @@ def _variable(code: Wire, meta: int, column: Column) -> Step:
     if column.charset:
         if python_codec(column.charset) == "utf-8":
             return Step("text", prefix)
-        characters = _characters(column.charset)
-        return Step("table", prefix, extra=characters) if characters else Step("call", prefix, extra=decoder(column.charset))
+        table = characters(column.charset)
+        return Step("table", prefix, extra=table) if table else Step("call", prefix, extra=decoder(column.charset))
     if column.type in _FIXED_TEXTS:
         return Step("call", prefix, extra=_FIXED_TEXTS[column.type])
     if column.type == "binary":  # the log leaves trailing zeros out
@@ -117,7 +117,7 @@ def _variable(code: Wire, meta: int, column: Column) -> Step:
     return Step("bytes", prefix)
 
 
-def _characters(charset: str) -> list[bytes]:
+def characters(charset: str) -> list[bytes]:
     """The 256 characters of a single-byte charset in UTF-8; empty for others, and where some byte is no character."""
     if charset in _MULTI_BYTE:
         return []

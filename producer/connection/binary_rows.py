@@ -1,9 +1,10 @@
-"""Rows of a SELECT in the server's binary form -> values in stored form, as the stream has them.
+"""Rows of a SELECT in the server's binary form -> values in stored form, as the stream has them, as MessagePack.
 
 Plan. A prepared statement's rows hold numbers, dates and times in binary and everything else as bytes with a length, so that
-nothing is lost to printing (FLOAT prints six digits) and little is parsed. One function is written as Python source for each
-list of columns, because there is no compiled one: interpreted, as row images are in Python, rows took 1.3 to 2.2 times as long,
-which makes a snapshot a sixth to a third slower. It reads packets from d[p:end] as they came from the socket:
+nothing is lost to printing (FLOAT prints six digits) and little is parsed. `ResultRows` of `shmstore.producer.native.compiled`
+decodes them by the steps of `row_steps`; the one here is the reference, and runs where there is no compiled one. For it one function
+is written as Python source for each list of columns: interpreted, as row images are in Python, rows took 1.3 to 2.2 times as long.
+It reads packets from d[p:end] as they came from the socket:
 
     packet  size (3 bytes), number (1), 0, a bit for each NULL (from bit 2 on), the values that are not NULL
     number  as in C, little-endian             DATE, DATETIME, TIMESTAMP   0, 4, 7 or 11 bytes, their count before them
@@ -21,11 +22,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shmstore import Column
+from shmstore.encoding.codec import pack
+from shmstore.producer.binlog.row_program import Step, characters
 from shmstore.producer.binlog.table_map import Wire
+from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values import scalars
 from shmstore.producer.values.charsets import decoder, python_codec
 
-__all__ = ["BIG", "Cell", "Decode", "compile_rows"]
+__all__ = ["BIG", "Cell", "ResultRows", "new_rows", "row_steps"]
 
 BIG = 0xFFFFFF  # bytes of a packet that the next one goes on with
 _UNSIGNED, _ZEROFILL = 32, 64
@@ -191,11 +195,6 @@ class _Source:
         self.fixed(depth, run)
 
 
-def compile_rows(cells: Sequence[Cell], columns: Sequence[Column]) -> Decode:
-    """Return the function that reads rows of `columns`, which the server announced as `cells`."""
-    return _compile(tuple(cells), tuple(columns))
-
-
 @lru_cache(maxsize=256)
 def _compile(cells: tuple[Cell, ...], columns: tuple[Column, ...]) -> Decode:
     source = _Source(cells, columns)
@@ -229,4 +228,144 @@ def _compile(cells: tuple[Cell, ...], columns: tuple[Column, ...]) -> Decode:
     line(1, "return p")
     exec(compile("\n".join(source.lines) + "\n", "<rows of a select>", "exec"), source.names)
     made: Decode = source.names["decode"]
+    return made
+
+
+# ---------------------------------------------------------------- the rows of one SELECT
+
+
+class ResultRows:
+    """Receive into `buffer`, say how much came with `took`: rows are decoded as they become whole, and kept until they are put.
+
+    The first `shown` values make a row; the others are kept of the last row only.
+    """
+
+    def __init__(self, cells: Sequence[Cell], columns: Sequence[Column], shown: int) -> None:
+        self._decode, self._shown = _compile(tuple(cells), tuple(columns)), shown
+        self._rows: list[tuple[Any, ...]] = []
+        self._extras: tuple[Any, ...] = ()
+        self._rest = b""  # what is not decoded yet
+        self._pieces: list[bytes] = []  # what came since, while less than a whole packet
+        self._missing = 0
+        self._space = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def buffer(self, size: int) -> memoryview:
+        """Return memory for `size` bytes, to receive into."""
+        if len(self._space) != size:
+            self._space = bytearray(size)
+        return memoryview(self._space)
+
+    def took(self, size: int) -> bytes | None:
+        """Decode what is whole, now that `size` more bytes are there; return the packet behind the last row, None before it came."""
+        self._pieces.append(bytes(self._space[:size]))
+        self._missing -= size
+        if self._missing > 0:
+            return None
+        d, p = b"".join((self._rest, *self._pieces)), 0
+        self._pieces.clear()
+        p = self._decode(d, 0, len(d), False, self._add)
+        while p + 4 <= len(d):
+            length = int.from_bytes(d[p : p + 3], "little")
+            if length == BIG:
+                whole = _joined(d, p)
+                if whole is None:
+                    break
+                body, p = whole
+                self._decode(body, 0, len(body), True, self._add)
+                p = self._decode(d, p, len(d), False, self._add)
+                continue
+            body = d[p + 4 : p + 4 + length]
+            if len(body) < length:
+                break
+            self._rest = d[p:]
+            return body
+        self._rest = d[p:]
+        if len(self._rest) >= 4:
+            self._missing = 4 + int.from_bytes(self._rest[:3], "little") - len(self._rest)
+        return None
+
+    def _add(self, values: tuple[Any, ...]) -> None:
+        self._rows.append(values[: self._shown])
+        self._extras = values[self._shown :]
+
+    @property
+    def last(self) -> tuple[bytes, bytes]:
+        """The last row and its extras, both as MessagePack."""
+        return pack(self._rows[-1]), pack(self._extras)
+
+    def array(self, first: int, count: int) -> bytes:
+        """Return `count` rows from `first` on, fewer at the end, as one MessagePack array."""
+        return pack(self._rows[first : first + count])
+
+    def leave_out(self, keys: Sequence[set[bytes]], indexes: tuple[int, ...]) -> None:
+        """Take out the rows whose values at `indexes`, as MessagePack one behind the other, are in one of the sets `keys`."""
+
+        def stays(row: tuple[Any, ...]) -> bool:
+            found = b"".join([pack(row[i]) for i in indexes])
+            return not any(found in one for one in keys)
+
+        self._rows = [row for row in self._rows if stays(row)]
+
+    def clear(self) -> None:
+        """Forget the rows that came so far."""
+        self._rows.clear()
+
+
+def _joined(d: bytes, p: int) -> tuple[bytes, int] | None:
+    """A row over several packets, and where it ends; None while it is not whole."""
+    parts = []
+    while p + 4 <= len(d):
+        size = int.from_bytes(d[p : p + 3], "little")
+        part = d[p + 4 : p + 4 + size]
+        if len(part) < size:
+            return None
+        parts.append(part)
+        p += 4 + size
+        if size < BIG:
+            return b"".join(parts), p
+    return None
+
+
+_NUMBERS = {Wire.TINY: 1, Wire.SHORT: 2, Wire.YEAR: 2, Wire.INT24: 4, Wire.LONG: 4, Wire.LONGLONG: 8}
+
+
+def row_steps(cells: Sequence[Cell], columns: Sequence[Column]) -> list[Step]:
+    """Return how the compiled `ResultRows` decodes each column; a size that is 1 says nothing where a length stands before the value."""
+    return [_step(cell, column) for cell, column in zip(cells, columns, strict=True)]
+
+
+def _step(cell: Cell, column: Column) -> Step:
+    wire = Wire(cell.wire)
+    if wire in _NUMBERS:
+        return Step("unsigned" if cell.flags & _UNSIGNED or wire == Wire.YEAR else "signed", _NUMBERS[wire])
+    if wire in (Wire.FLOAT, Wire.DOUBLE):
+        return Step("float", 4) if wire == Wire.FLOAT else Step("double", 8)
+    if wire in (Wire.DATE, Wire.NEWDATE):
+        return Step("date", 1)
+    if wire in (Wire.TIME, Wire.TIME2):
+        return Step("time", 1)
+    if wire in _TIMED:
+        return Step("datetime", 1, column.scale)
+    if wire in (Wire.NEWDECIMAL, Wire.DECIMAL):
+        return Step("call", 1, extra=_filled) if cell.flags & _ZEROFILL else Step("text", 1)
+    if wire == Wire.BIT:
+        return Step("bit", 1)
+    if column.type in ("json", "uuid", "inet4", "inet6"):
+        return Step("text", 1)
+    if not column.charset:
+        return Step("bytes", 1)
+    if python_codec(column.charset) == "utf-8":
+        return Step("text", 1)
+    table = characters(column.charset)
+    return Step("table", 1, extra=table) if table else Step("call", 1, extra=decoder(column.charset))
+
+
+def new_rows(cells: Sequence[Cell], columns: Sequence[Column], shown: int, *, compiled_code: bool = COMPILED) -> ResultRows:
+    """Return the rows of a SELECT of `columns`, which the server announced as `cells`; compiled where that is there."""
+    if not (compiled_code and COMPILED):
+        return ResultRows(cells, columns, shown)
+    made: ResultRows = compiled.ResultRows(row_steps(cells, columns), shown)
     return made

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from shmstore import Column, SourceError
-from shmstore.producer.connection.binary_rows import BIG, Cell, compile_rows
+from shmstore.encoding.codec import Packed, unpack_rows
+from shmstore.producer.connection.binary_rows import Cell, ResultRows, new_rows
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.session import Session
+from shmstore.producer.native_code import COMPILED
 
 RECEIVE = 1 << 18
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
@@ -30,14 +32,22 @@ class Rows:
     A statement that failed, or was left before its end, takes the session's connection along: close it.
     """
 
-    def __init__(self, session: Session, sql: str, columns: Sequence[Column], wait: float) -> None:
-        """Send the SELECT, and wait until the server begins to answer."""
-        self._session, self._columns = session, columns
-        self.rows: list[tuple[Any, ...]] = []
+    def __init__(
+        self,
+        session: Session,
+        sql: str,
+        columns: Sequence[Column],
+        shown: int,
+        wait: float,
+        *,
+        compiled_code: bool = COMPILED,
+    ) -> None:
+        """Send the SELECT, and wait until the server begins to answer. The first `shown` of `columns` make a row."""
+        self._compiled_code = compiled_code
+        self._session, self._columns, self._shown = session, columns, shown
         self.size = 0  # bytes that came
-        self._rest = b""  # what is not decoded yet
-        self._pieces: list[bytes] = []  # what came since, while less than a whole packet
-        self._missing = 0
+        self._rest = b""  # of the answer's beginning, what is not looked at yet
+        self._rows: ResultRows | None = None  # None until the server has announced the columns
         self._socket: socket.socket = session.command(bytes([_PREPARE]) + sql.encode())
         self._socket.settimeout(wait)
         ok = self._packet()
@@ -47,33 +57,92 @@ class Rows:
             self._packet()
         self._socket = session.command(struct.pack("<BIBI", _EXECUTE, self._statement, 0, 1))
         self._socket.settimeout(wait)
-        self._decode: Any = None
+
+    def __len__(self) -> int:
+        return 0 if self._rows is None else len(self._rows)
+
+    @property
+    def rows(self) -> ResultRows:
+        """The rows that have come, and are not cleared; some must have."""
+        assert self._rows is not None
+        return self._rows
+
+    @property
+    def last(self) -> tuple[Any, ...]:
+        """The values of the last row, those that are not shown included."""
+        row, extras = self.rows.last
+        return (*unpack_rows(Packed(row)), *unpack_rows(Packed(extras)))
+
+    def clear(self) -> None:
+        """Forget the rows that came so far, and their bytes."""
+        self.rows.clear()
+        self.size = 0
+
+    def fileno(self) -> int:
+        """The socket's, for who waits on several."""
+        return self._socket.fileno()
 
     def step(self, seconds: float) -> bool:
         """Read for at most so long; True when all rows are there. Raises `SourceError`."""
         until = time.monotonic() + seconds
-        if self._decode is None:
-            try:
-                self._socket.settimeout(seconds)
-                while (more := self._ready()) is None:
-                    self._receive()
-            except TimeoutError:
-                return False
-            self._decode = compile_rows(more, self._columns)
-        while not self._take():
+        while True:
             left = until - time.monotonic()
             if left <= 0:
                 return False
             self._socket.settimeout(left)
             try:
-                self._receive()
+                if self._receive_rows():
+                    return True
             except TimeoutError:
                 return False
+
+    def _receive_rows(self) -> bool:
+        """Take what comes next; True at the end of the rows."""
+        if self._rows is None:
+            self._receive()
+            return self._begin()
+        memory = self._rows.buffer(RECEIVE)
+        try:
+            size = self._socket.recv_into(memory)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise translate(error, self._session.endpoint) from error
+        finally:
+            memory.release()
+        if not size:
+            raise translate(OSError(2013, "the server closed the link"), self._session.endpoint)
+        self.size += size
+        return self._took(self._rows, size)
+
+    def _took(self, rows: ResultRows, size: int) -> bool:
+        body = rows.took(size)
+        if body is None:
+            return False
+        if body[:1] == bytes([_ERROR]):
+            raise self._failed(body)
+        if body[:1] != bytes([_END]):
+            raise SourceError(f"a row came that begins with {body[:1].hex() or 'nothing'}; the SELECT is out of step")
+        self._session.command(struct.pack("<BI", _CLOSE, self._statement))
         return True
+
+    def _begin(self) -> bool:
+        """Look whether the columns are announced; what came behind is rows."""
+        cells = self._ready()
+        if cells is None:
+            return False
+        rows = self._rows = new_rows(cells, self._columns, self._shown, compiled_code=self._compiled_code)
+        rest, self._rest = self._rest, b""
+        if not rest:
+            return False
+        memory = rows.buffer(len(rest))
+        memory[:] = rest
+        memory.release()
+        return self._took(rows, len(rest))
 
     def _ready(self) -> list[Cell] | None:
         """The columns that the server announces, when all of that has come."""
-        d, packets, p = self._join(), list[bytes](), 0
+        d, packets, p = self._rest, list[bytes](), 0
         while p + 4 <= len(d):
             size = int.from_bytes(d[p : p + 3], "little")
             body = d[p + 4 : p + 4 + size]
@@ -88,42 +157,6 @@ class Rows:
                 return [_cell(packet) for packet in packets[1:-1]]
         return None
 
-    def _take(self) -> bool:
-        """Decode what has come; True at the end of the rows."""
-        if self._missing > 0:
-            return False
-        d, add = self._join(), self.rows.append
-        p = self._decode(d, 0, len(d), False, add)
-        while p + 4 < len(d):
-            size = int.from_bytes(d[p : p + 3], "little")
-            if size == BIG:
-                whole = _joined(d, p)
-                if whole is None:
-                    break
-                body, p = whole
-                self._decode(body, 0, len(body), True, add)
-                p = self._decode(d, p, len(d), False, add)
-                continue
-            body = d[p + 4 : p + 4 + size]
-            if len(body) < size:
-                break
-            if body[0] == _ERROR:
-                raise self._failed(body)
-            if body[0] != _END:
-                raise SourceError(f"a row came that begins with {body[0]:#x}; the SELECT is out of step")
-            self._session.command(struct.pack("<BI", _CLOSE, self._statement))
-            return True
-        self._rest = d[p:]
-        if len(d) >= p + 4:
-            self._missing = 4 + int.from_bytes(d[p : p + 3], "little") - (len(d) - p)
-        return False
-
-    def _join(self) -> bytes:
-        if self._pieces:
-            self._rest = b"".join((self._rest, *self._pieces))
-            self._pieces.clear()
-        return self._rest
-
     def _receive(self) -> None:
         try:
             piece = self._socket.recv(RECEIVE)
@@ -134,13 +167,12 @@ class Rows:
         if not piece:
             raise translate(OSError(2013, "the server closed the link"), self._session.endpoint)
         self.size += len(piece)
-        self._missing -= len(piece)
-        self._pieces.append(piece)
+        self._rest += piece
 
     def _packet(self) -> bytes:
         """One packet of the answer to PREPARE."""
         while True:
-            d = self._join()
+            d = self._rest
             size = int.from_bytes(d[:3], "little")
             if len(d) >= 4 and len(d) >= 4 + size:
                 self._rest = d[4 + size :]
@@ -169,18 +201,3 @@ def _cell(body: bytes) -> Cell:
         n, p = (body[p], p + 1) if body[p] < 251 else (int.from_bytes(body[p + 1 : p + 3], "little"), p + 3)
         p += n
     return Cell(body[p + 7], int.from_bytes(body[p + 8 : p + 10], "little"))
-
-
-def _joined(d: bytes, p: int) -> tuple[bytes, int] | None:
-    """A row over several packets, and where it ends; None while it is not whole."""
-    parts = []
-    while p + 4 <= len(d):
-        size = int.from_bytes(d[p : p + 3], "little")
-        part = d[p + 4 : p + 4 + size]
-        if len(part) < size:
-            return None
-        parts.append(part)
-        p += 4 + size
-        if size < BIG:
-            return b"".join(parts), p
-    return None

@@ -31,5 +31,6 @@ class FastPath:
     def run(self, run: Run) -> None: ...
     def forget_tables(self) -> None: ...
 
+ResultRows: Any
 TransactionBuffer: Any
 TransactionState: Any

@@ -14,6 +14,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     known.pxi   what a fast path knows of a table
     state.pxi   TransactionState: where the stream stands, and how far its transaction has come
     fast_path.pxi  FastPath: the usual events of a transaction, all else handed to Python
+    result.pxi  ResultRows: the rows of a SELECT, for snapshots
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
 the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
@@ -46,6 +47,7 @@ include "split.pxi"
 include "known.pxi"
 include "state.pxi"
 include "fast_path.pxi"
+include "result.pxi"
 
 
 def use_width(int size):

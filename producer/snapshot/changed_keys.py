@@ -6,8 +6,6 @@ row images; after a partial one, or a DDL of the table, the chunk is read again.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +25,7 @@ class Window:
         self._mark = pack(database) + pack(table)  # so the schema of each event of the table has it
         self._key_indexes: dict[bytes, tuple[int, ...] | None] = {}
         self._prepared: set[str | None] = set()  # XA transactions
-        self.keys: set[tuple[Any, ...]] = set()
+        self.keys: set[bytes] = set()  # each the key's values as MessagePack, one behind the other
         self.changed = False  # any row
         self.broken = ""  # why the chunk cannot be used
 
@@ -69,7 +67,7 @@ class Window:
             self.broken = "its rows came with some columns only: SET GLOBAL binlog_row_image = FULL"
         elif key_indexes:
             for rows in (before, after):
-                self.keys.update(tuple([row[i] for i in key_indexes]) for row in rows or ())
+                self.keys.update(b"".join([pack(row[i]) for i in key_indexes]) for row in rows or ())
 
     def _find_key(self, schema: bytes) -> tuple[int, ...] | None:
         """Where the key's columns are, -1 where they are not; None for another table."""

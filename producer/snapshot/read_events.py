@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -35,22 +35,25 @@ class ReadEvents:
         newest: Event | None,
         table: tuple[str, str],
         schema: bytes,
-        rows: Sequence[Any],
+        count: int,
+        rows: Callable[[int, int], Any],
         size: int,
         props: dict[str, str],
         part: str = "",
     ) -> None:
-        """Write `rows`, which took `size` bytes on the way, behind `newest`, the newest event of the store.
+        """Write `count` rows, which took `size` bytes on the way, behind `newest`, the newest event of the store.
 
-        `part`, first or last of a table, is the property ``snapshot_part`` of the last event, which may have no rows.
+        `rows(first, number)` gives some of them as an event's body holds them. `part`, first or last of a table, is the property
+        ``snapshot_part`` of the last event, which may have no rows.
         """
         state, self._props = self._state, props
         same = newest is not None and (newest.position.file, newest.position.offset) == (state.file, state.offset)
         self._order = newest.order + 1 if newest is not None and same else 0
-        most = max(1, len(rows) * EVENT_BYTES // max(1, size))
-        for at in range(0, len(rows) or 1, most):
-            ends = part and at + most >= len(rows)
-            self._event(table[0], schema, rows[at : at + most], {"snapshot_part": part} if ends else {})
+        most = max(1, count * EVENT_BYTES // max(1, size))
+        for at in range(0, count or 1, most):
+            number = min(most, count - at)
+            ends = part and at + most >= count
+            self._event(table[0], schema, number, rows(at, number), {"snapshot_part": part} if ends else {})
         if self._open:
             self._end()
 
@@ -79,7 +82,7 @@ class ReadEvents:
         self._buffer.add(encode_stored(header, None, None), slot)
         self._buffer.end(int(SlotFlag.TRANSACTION_END))
 
-    def _event(self, database: str, schema: bytes, rows: Sequence[Any], more: dict[str, str]) -> None:
+    def _event(self, database: str, schema: bytes, count: int, rows: Any, more: dict[str, str]) -> None:
         buffer, body = self._buffer, [None, None, None, rows]
         if not self._open:
             self._begin()
@@ -92,9 +95,9 @@ class ReadEvents:
         if alone:
             buffer.cut()
             payload = self._payload(EntryType.ROWS, schema, body, database, more)
-        self._add(payload, EntryType.ROWS, len(rows))
+        self._add(payload, EntryType.ROWS, count)
         self._events += 1
-        self._rows += len(rows)
+        self._rows += count
         if alone:
             buffer.cut()
             self._end()

@@ -23,10 +23,11 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from shmstore import EventStore, EventType, Position, SourceError, checkpoints
-from shmstore.encoding.codec import decode_schema, encode_schema
+from shmstore.encoding.codec import Packed, decode_schema, encode_schema
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import Rows
@@ -293,7 +294,7 @@ class Snapshot:
             self._chunk = _Chunk(task, shape, self._decoder.position, executed.copy() if executed is not None else None)
             if not task.progress.chunks:
                 # At low: whoever begins to keep the table's changes at this event has those that the first rows are put without.
-                self._put(self._chunk, [], 0, "first")
+                self._put(self._chunk, None, "first")
         chunk = self._chunk
         high = begin(session, self._server, chunk.low, chunk.executed)
         if high is None:
@@ -307,7 +308,8 @@ class Snapshot:
 
     def _select(self, session: Session, chunk: _Chunk, limit: int = 0) -> Rows:
         selected = chunk.shape.selected
-        return Rows(session, selected.sql(chunk.task.progress.key, limit), selected.columns, self._settings.read_timeout)
+        sql = selected.sql(chunk.task.progress.key, limit)
+        return Rows(session, sql, selected.columns, len(selected.table.schema.columns), self._settings.read_timeout)
 
     def _connected(self) -> Session:
         if self._session is None:
@@ -346,7 +348,7 @@ class Snapshot:
         if rows.step(SLICE):
             chunk.whole = True
             self._connected().query("COMMIT")
-        elif rows.size > MOST_BYTES and rows.rows:
+        elif rows.size > MOST_BYTES and len(rows):
             chunk.whole = chunk.cut = True
             self._hang_up()  # quicker than to read on to the end
 
@@ -363,13 +365,13 @@ class Snapshot:
             self.holds = True
             chunk.rows = self._select(self._connected(), chunk)
             return
-        task, shape, rows = chunk.task, chunk.shape, chunk.rows.rows
-        key = shape.selected.table.key
-        after = tuple(literals(shape.selected, key, rows[-1])) if rows and key else task.progress.key
-        if rows:
-            self._average = max(1, chunk.rows.size // len(rows))
-        state = "done" if not chunk.cut and len(rows) < chunk.limit else "reading"
-        count = self._put(chunk, rows, chunk.rows.size, "last" if state == "done" else "")
+        task, shape, rows = chunk.task, chunk.shape, chunk.rows
+        key, came = shape.selected.table.key, len(rows)
+        after = tuple(literals(shape.selected, key, rows.last)) if came and key else task.progress.key
+        if came:
+            self._average = max(1, rows.size // came)
+        state = "done" if not chunk.cut and came < chunk.limit else "reading"
+        count = self._put(chunk, rows, "last" if state == "done" else "")
         self._written = task, TableProgress(state, after, task.progress.rows + count, task.progress.chunks + 1)
         self._chunk, self._disturbed = None, 0
         self._backoff.reset()
@@ -378,8 +380,9 @@ class Snapshot:
         """Put the rows of a table without key as they come: the stream stands still."""
         assert chunk.rows is not None
         done = chunk.rows.step(SLICE)
-        rows, size, chunk.rows.rows, chunk.rows.size = chunk.rows.rows, chunk.rows.size, [], 0
-        read = chunk.task.progress.rows + self._put(chunk, rows, size, "last" if done else "")
+        read = chunk.task.progress.rows + self._put(chunk, chunk.rows, "last" if done else "")
+        if len(chunk.rows):
+            chunk.rows.clear()
         chunk.task.progress = chunk.task.progress._replace(state="reading", rows=read)
         if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
@@ -390,27 +393,32 @@ class Snapshot:
             self._chunk, self._disturbed, self.holds = None, 0, False
             self._backoff.reset()
 
-    def _put(self, chunk: _Chunk, rows: list[Any], size: int, part: str) -> int:
+    def _put(self, chunk: _Chunk, rows: Rows | None, part: str) -> int:
         """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many.
 
         The last event of a table says so (`part`), even where it has no rows.
         """
-        shape, task, gone = chunk.shape, chunk.task, chunk.window.keys
-        if shape.selected.extras:
-            width = len(shape.selected.table.schema.columns)
-            rows = [row[:width] for row in rows]
-        if shape.plan.blob is not None:
-            body = self._decoder.filter.apply(shape.plan, [None, None, None, rows], len(shape.selected.table.schema.columns))
-            rows = body[3]
-        if gone:
-            key_indexes = shape.key_indexes
-            rows = [row for row in rows if tuple([row[i] for i in key_indexes]) not in gone]
-        if rows or part:
+        shape, task = chunk.shape, chunk.task
+        if rows is not None and len(rows) and chunk.window.keys:
+            rows.rows.leave_out((chunk.window.keys,), shape.key_indexes)
+        count = 0 if rows is None else len(rows)
+        if count or part:
             request = next(request for request in self.progress.requests if request.id == task.request)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
             name = task.database, task.table
-            self._read_events.put(self._store.latest_event, name, shape.schema, rows, size, props, part)
-        return len(rows)
+            size = 0 if rows is None else rows.size
+            some = partial(self._body, shape, rows)
+            self._read_events.put(self._store.latest_event, name, shape.schema, count, some, size, props, part)
+        return count
+
+    def _body(self, shape: _Shape, rows: Rows | None, first: int, count: int) -> Any:
+        """Some rows as an event's body has them, after the column filters."""
+        if rows is None or not count:
+            return []
+        found = Packed(rows.rows.array(first, count))
+        if shape.plan.blob is None:
+            return found
+        return self._decoder.filter.apply(shape.plan, [None, None, None, found], len(shape.selected.table.schema.columns))[3]
 
     def settle(self) -> None:
         """Write down how far it is. Call it when what `step` left in the transaction buffer is in the store."""

@@ -10,6 +10,7 @@ from shmstore.encoding import codec
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import read_server
 from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.native_code import COMPILED
 from shmstore.producer.snapshot.select import literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, read_table
 from shmstore.producer.snapshot.watermarks import begin, prepare
@@ -23,18 +24,17 @@ def session_of(server: Server) -> Session:
     return session
 
 
-def selected(session: Session, table: SourceTable, limit: int = 1000) -> list[tuple[Any, ...]]:
+def selected(session: Session, table: SourceTable, limit: int = 1000, *, compiled_code: bool = COMPILED) -> list[list[Any]]:
     """All rows of a table, in stored form, read chunk by chunk."""
-    choice, after, found = selection(table), list[str](), list[tuple[Any, ...]]()
-    width = len(table.schema.columns)
+    choice, after, found = selection(table), list[str](), list[list[Any]]()
     while True:
-        rows = Rows(session, choice.sql(after, limit), choice.columns, 30)
+        rows = Rows(session, choice.sql(after, limit), choice.columns, len(table.schema.columns), 30, compiled_code=compiled_code)
         while not rows.step(30):
             pass
-        found += [row[:width] for row in rows.rows]
-        if table.key is None or len(rows.rows) < limit:
+        found += codec.unpack_rows(codec.Packed(rows.rows.array(0, limit)))
+        if table.key is None or len(rows) < limit:
             return found
-        after = literals(choice, table.key, rows.rows[-1])
+        after = literals(choice, table.key, rows.last)
 
 
 def as_shown(schema: TableSchema) -> TableSchema:
@@ -54,6 +54,7 @@ def equals_stream(server: Server, database: str, table: str, seen: list[Any], *,
         assert found is not None
         assert found.schema == as_shown(seen[0].schema)
         rows = selected(session, found, limit)
+        assert repr(selected(session, found, limit, compiled_code=False)) == repr(rows)
         header = [2, 16, "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
         event = codec.decode(codec.encode_stored(header, codec.encode_schema(found.schema), [None, None, None, rows]))
         assert [repr(row.after) for row in event.rows] == [repr(row.after) for one in seen for row in one.rows]
