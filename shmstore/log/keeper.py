@@ -248,8 +248,11 @@ class Keeper:
         if code == OVERSIZED_NEXT:
             before = self._words[LOGGED]
             try:
-                payload = overflow.read(self._segment, before + 1)
+                payload, unlogged = overflow.read(self._segment, before + 1), self._segment.unlogged
+                self._segment.unlogged = None  # before it is logged: from then on it may be that of the next one
                 code = self._appender.append_oversized(payload)
+                if self._words[LOGGED] == before:
+                    self._segment.unlogged = unlogged
                 overflow.free(self._segment, before)
             except OSError as error:
                 code, file = error.errno or errno.EIO, os.fsdecode(error.filename or "")

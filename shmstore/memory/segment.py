@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
@@ -89,6 +89,8 @@ class Segment:
         self.home = self.read_text("home")  # of a store with a log
         #: Reads the store's log, where it has one: a `shmstore.log.files.LogFiles`, of whoever opened the store.
         self.log: Any = None
+        #: Sequence and file of the oversized event that its producer, which is here, put last, until the log has it.
+        self.unlogged: tuple[int, BinaryIO] | None = None
         self._finalizer = weakref.finalize(self, os.close, fd)
         self._finalizer.atexit = False  # a daemon thread may use it until the process is gone
 

@@ -29,6 +29,8 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
             _fill(fd, segment, payload)
             if not _named(fd, path):
                 _fill_foreign(path, segment, payload)
+            if segment.home:  # whoever cleans up /dev/shm under us does not take it away before the log has it
+                segment.unlogged = sequence, os.fdopen(os.dup(fd), "rb")
         finally:
             os.close(fd)
     except OSError as error:
@@ -101,6 +103,10 @@ def _in_the_way(path: str) -> StoreError:
 
 def read(segment: Segment, sequence: int) -> bytes:
     """Return the bytes of an oversized event. Raises OSError where its segment cannot be read."""
+    known = segment.unlogged
+    if known is not None and known[0] == sequence:
+        known[1].seek(0)
+        return known[1].read()
     with open(f"{segment.overflow_prefix}.{sequence}", "rb") as file:
         return file.read()
 

@@ -208,6 +208,28 @@ def test_an_oversized_put_under_way_when_the_segment_is_taken_away(name: str, mo
     assert not [each for each in os.listdir("/dev/shm") if each.startswith(f"shmstore.{name}@")]
 
 
+def test_an_oversized_event_whose_file_is_taken_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever cleans up /dev/shm takes the memory and the event's payload before the log has it: the log gets it from the producer."""
+    read, removed = shmstore.ring.overflow.read, threading.Event()
+
+    def late(*arguments: Any) -> bytes:
+        assert removed.wait(20)
+        return read(*arguments)
+
+    monkeypatch.setattr(shmstore.ring.overflow, "read", late)
+    with EventStore.create(name, capacity=4, memory_unit=4) as store:
+        assert store.put([b"larger than all of the ring"]) == 0
+        for each in os.listdir("/dev/shm"):
+            if each.startswith(f"shmstore.{name}"):
+                os.unlink(f"/dev/shm/{each}")
+        removed.set()
+    with EventStore.attach(name) as store:
+        assert store.newest == 0
+        assert store.peek(0).raw == b"larger than all of the ring"
+        assert store.put(b"next") == 1
+        assert store.segment.unlogged is None
+
+
 PRODUCER = """
 import os, sys
 from shmstore import EventStore
