@@ -9,8 +9,9 @@ import numpy as np
 
 from shmstore.errors import StoreCorrupt
 from shmstore.log import format as log_format
-from shmstore.log.files import LogSet, set_firsts
+from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS
+from shmstore.log.log_set import LogSet
 
 
 def verify(folder: str | os.PathLike[str], epoch: int, logged: int | None = None) -> list[str]:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from shmstore.atomic_file import sync
 from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as log_format
-from shmstore.log.files import set_firsts, verify_blocks
+from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, HEADER, RECORD, SLOTS
+from shmstore.log.log_set import verify_blocks
 
 UNSEALED: Final = 2  # sets at the end that may not be on disk
 

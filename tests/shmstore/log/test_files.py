@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from shmstore import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.log import files as log_files
 from shmstore.log import format as log_format
+from shmstore.log import log_set
 from shmstore.log.files import Content, LogFiles, remove_sets
 from shmstore.log.recovery import recover
 from shmstore.memory.layout import SLOT, SlotFlag
@@ -41,7 +42,7 @@ items = st.builds(
 def _both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test with the compiled check of blocks, and with the one in Python."""
     if request.param == "pure":
-        monkeypatch.setattr(log_files, "verify_blocks", log_format.verify_blocks)
+        monkeypatch.setattr(log_set, "verify_blocks", log_format.verify_blocks)
 
 
 def opened(path: Path, writer: Appending) -> LogFiles:
