@@ -12,21 +12,24 @@ from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS
 from shmstore.log.log_set import LogSet
+from shmstore.log.mark import read_mark
 
 
 def verify(folder: str | os.PathLike[str], epoch: int, logged: int | None = None) -> list[str]:
     """Return what is wrong with the log in `folder`, a sentence each with the events that are lost; an empty list where nothing is.
 
-    Reads every byte. `logged` is the last event written, where a store is there to say; without, the last whole group counts as that.
+    Reads every byte. `logged` is the last event written, where a store is there to say; without, the last that was on disk counts as that,
+    or the last whole group behind it.
     May run while events are appended and sets removed. Raises `StoreError` where the folder cannot be read.
     """
     folder, found = Path(folder), []
+    mark = read_mark(folder, epoch) if logged is None else None
     firsts = set_firsts(folder)
     for k, first in enumerate(firsts):
         last = firsts[k + 1] - 1 if k + 1 < len(firsts) else logged
         stem = folder / log_format.set_name(first)
         try:
-            found += _findings(LogSet(folder, first, epoch), last)
+            found += _findings(LogSet(folder, first, epoch), last, mark)
         except FileNotFoundError as error:
             if stem.with_suffix(EVENTS).exists():  # else it was removed since
                 found.append(f"{error.filename} is missing: {_events(first, last)} are lost")
@@ -35,10 +38,13 @@ def verify(folder: str | os.PathLike[str], epoch: int, logged: int | None = None
     return found
 
 
-def _findings(log_set: LogSet, last: int | None) -> list[str]:
+def _findings(log_set: LogSet, last: int | None, mark: int | None) -> list[str]:
     found = []
+    whole = -1 if last is not None else _last_whole(log_set)
+    if last is None and mark is not None and mark > whole:
+        last = mark
     if last is None:
-        last = _last_whole(log_set)
+        last = whole
         size = os.stat(log_set.stem.with_suffix(BLOCKS)).st_size
         count = log_set.cover(last, last) - log_set.first + 1
         if not log_set.damaged and size > log_set.blocks * BLOCK.itemsize:

@@ -180,6 +180,21 @@ class LogFiles:
         found, last = self.set_of(first, last)
         return _slots_of(found.records(first, found.verify_records(first, last)))
 
+    def sound_from(self, first: int, last: int) -> int:
+        """Return the first event, from `first` on, from which all up to `last` are there and sound; the one after `last` where that is not."""
+        at = first
+        while at <= last:
+            try:
+                found, end = self.set_of(at, last)
+                damage = found.damage(at, end)
+                at = end + 1
+                if damage is not None:
+                    first = at = damage.last + 1
+            except (PositionNotFound, StoreCorrupt):  # a set that is missing, or cannot be read at all
+                following = bisect_right(self.firsts, at)
+                first = at = self.firsts[following] if following < len(self.firsts) else last + 1
+        return first
+
     def _verified(self, first: int, last: int) -> tuple[LogSet, int]:
         """The set that has `first`, and the last event up to `last` that is sound; what `extent` has just found out is not asked again."""
         known = self._extent

@@ -34,6 +34,7 @@ from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
 from shmstore.log.files import LogFiles, SetStat, remove_sets
 from shmstore.log.home import AppendLock, log_folder
+from shmstore.log.mark import mark_bytes, open_mark
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory.layout import StoreFlag, StoreState, header_word, subscription_word
 from shmstore.memory.segment import Segment
@@ -96,7 +97,7 @@ class Keeper:
         self._appender: Appends
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
-        self._fd = -1  # of the folder
+        self._fd = self._mark = -1  # of the folder, and of the mark in it
         self._current: Files | None = None
         self._next: Files | None = None
         self._retired: tuple[tuple[int, int, int], int, int, int] | None = None  # full, and not on disk yet
@@ -132,6 +133,7 @@ class Keeper:
         words[LOG_ERROR] = 0
         try:
             self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._mark = open_mark(self._folder)
             sizes = self._file_bytes, self._file_slots
             self._appender = appender_of(self._segment.views, self._fd, self._segment.epoch, *sizes)
             first = tail.last + 1 if tail.first is None else tail.first
@@ -230,9 +232,10 @@ class Keeper:
             if files is not None:
                 files.close()
         self._current = self._next = self._retired = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._mark):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._mark = -1
         self._lock.release()
 
     def __del__(self) -> None:
@@ -388,6 +391,8 @@ class Keeper:
             self._sync_folder()
             self._named = self._current
         words[SYNCED] = logged  # only now: all of it is on disk
+        with suppress(OSError):  # an older mark says less, and nothing wrong
+            os.pwrite(self._mark, mark_bytes(self._segment.epoch, logged), 0)
         self._synced_at = now
 
     # ---------------------------------------------------------------- retention
@@ -459,9 +464,11 @@ def fix_of(code: int) -> str:
 
 
 def report_cut(store: str, tail: Tail) -> None:
-    """Log what recovery took away: after a kill or a crash of the host what was just being written, which nobody was promised."""
+    """Log what recovery took away: after a kill or a crash of the host what was just being written, which nobody was promised; and damage."""
     for text in tail.cut:
         _log.info("the log of store %r was cut at its end, event %d: %s", store, tail.last, text)
+    for text in tail.damaged:
+        _log.warning("the log of store %r is damaged: %s. `shmstore log verify %s` names the files", store, text, store)
 
 
 def _now_ms() -> int:

@@ -1,8 +1,9 @@
 """The end of a log after a crash: what was being written is cut off, the rest is made to last.
 
 A set is cut to what is used and put on disk before the set after the next one gets its name. So all sets but the last two are whole, and
-the last two are checked block by block: the first that does not hold ends the log. What is known to be on disk is never cut, as nothing
-is counted so before its three files and their names are.
+the last two are checked block by block: the first that does not hold ends the log. What is on disk is never cut so, as nothing is counted
+as that before its three files and their names are. Where the mark (`mark.py`) says that a block was on disk, it is damaged instead: what
+follows it is kept, and readers are told what is lost; where nothing that holds follows it, the log ends before it, which is said, too.
 
 A crash within a recovery leaves what the next one makes the same of.
 """
@@ -24,6 +25,8 @@ from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, HEADER, RECORD, SLOTS
 from shmstore.log.log_set import verify_blocks
+from shmstore.log.mark import read_mark, set_mark
+from shmstore.memory.layout import SlotFlag
 
 UNSEALED: Final = 2  # sets at the end that may not be on disk
 
@@ -31,8 +34,8 @@ UNSEALED: Final = 2  # sets at the end that may not be on disk
 class Tail(NamedTuple):
     """Where a log ends: its last event, the ring's `ends` and `rows` there, and the set to go on in, None where a new one is to be begun.
 
-    That set has `events` events, with `at` bytes, in `blocks` blocks. `cut` says, a sentence
-    each, what was taken away.
+    That set has space for `events` events, with `at` bytes, in `blocks` blocks. `cut` says, a sentence each, what was being written and is
+    taken away; `damaged` what was on disk and cannot be read.
     """
 
     last: int
@@ -43,10 +46,11 @@ class Tail(NamedTuple):
     at: int = 0
     blocks: int = 0
     cut: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 def recover(folder: str | os.PathLike[str], epoch: int, first: int = 0) -> Tail:
-    """Cut the log in `folder` to its sound beginning and put that on disk; `first` is the store's first sequence. Call it under the log's lock.
+    """Cut the log in `folder` behind what is sound and put that on disk; `first` is the store's first sequence. Call it under the log's lock.
 
     A log without events gives a tail without a set, whose `last` is the sequence before the first to come. Raises `StoreCorrupt` where the
     files are of another store or version: nothing is changed then; `StoreError` where the disk refuses.
@@ -77,28 +81,56 @@ def _recovered(folder: Path, epoch: int, first: int) -> Tail:
     for each, there in endings.items():
         if each is None or EVENTS not in there:  # prepared and not used, or removed up to here
             _remove(folder, log_format.NEXT if each is None else log_format.set_name(each))
+    mark = read_mark(folder, epoch)
+    synced = first - 1 if mark is None else mark
     trusted, checked = firsts[:-UNSEALED], firsts[-UNSEALED:]
     found: list[Tail] = []
-    for each in checked:
-        before = found[-1] if found else None
-        end = _examined(folder, each, before) if before is None or before.last + 1 == each else None
-        if end is None:
+    left: dict[
+        int, int
+    ] = {}  # sets that were on disk whole and are damaged at their end, as the next one's name tells: from which event on
+    lost: list[tuple[int, int]] = []
+    for each, following in zip(checked, [*checked[1:], synced + 2], strict=False):
+        before = found[-1] if found and not left else None
+        end = None
+        if before is None or before.last + 1 == each:
+            end, holes = _examined(folder, each, before, synced)
+            lost += holes
+        behind = each if end is None else end.last + 1
+        if behind < following <= synced + 1:
+            left[each] = behind
+        if end is not None:
+            found.append(end)
+        elif each not in left:
             os.stat(folder / f"{log_format.set_name(each)}{EVENTS}")  # raises where it was removed since the folder was listed
             break
-        found.append(end)
     if found:
         tail = found[-1]
     elif trusted:
         tail = _described(folder, trusted[-1], checked[0] - 1)
     else:
         tail = _begun(folder, checked[0]) if checked else Tail(first - 1, 0, 0)
-    cut = [f"events from {each} on were not written whole" for each in checked[len(found) :]]
-    for each in reversed(checked[len(found) :]):
-        _remove(folder, log_format.set_name(each))
+    goes_on = tail.first is not None and bool(checked) and tail.first == checked[-1]
+    stay = {end.first for end in found} | (
+        left.keys() if goes_on else set()
+    )  # else the log ends in the one that is left, or before it
+    cut = [f"events from {each} on were not written whole" for each in checked if each not in stay]
+    for each in reversed(checked):
+        if each not in stay:
+            _remove(folder, log_format.set_name(each))
     for end in found or ([tail] if tail.first is not None else []):
-        cut += _cut(folder, end)
+        if not (end.first in left and goes_on):
+            cut += _cut(folder, end)
+    if goes_on:
+        lost += [(behind, checked[-1] - 1) for behind in left.values()]
+    damaged = [f"events {low} to {high} were on disk and cannot be read; what follows them is kept" for low, high in lost]
     sync(folder)
-    return tail._replace(cut=tuple(cut))
+    if tail.last < synced:
+        damaged.append(
+            f"events {tail.last + 1} to {synced}, with which it ended, were on disk and cannot be read: they are cut off, and a producer "
+            "reads them again where its server still has them"
+        )
+        set_mark(folder, epoch, tail.last)  # before anything is appended that is not on disk yet
+    return tail._replace(cut=tuple(cut), damaged=tuple(damaged))
 
 
 def _refuse_others(folder: Path, firsts: list[int], epoch: int) -> None:
@@ -125,18 +157,22 @@ def _begun(folder: Path, first: int) -> Tail:
     return Tail(first - 1, int(header["end"]), int(header["rows"]))
 
 
-def _examined(folder: Path, first: int, before: Tail | None) -> Tail | None:
-    """The end of the sound beginning of a set; None where it has none, or does not go on from `before`."""
+def _examined(folder: Path, first: int, before: Tail | None, synced: int) -> tuple[Tail | None, list[tuple[int, int]]]:
+    """The end of a set, and the events before that which were on disk and are damaged, as (first, last).
+
+    It ends before its first block that does not hold and was not on disk, or else behind its last one that holds. No end where none holds,
+    or where it does not go on from `before`.
+    """
     stem = folder / log_format.set_name(first)
     if not all(stem.with_suffix(ending).exists() for ending in log_format.ENDINGS):
-        return None
+        return None, []
     raw = _header(stem.with_suffix(SLOTS))
     if log_format.header_torn(raw):
-        return None
+        return None, []
     header = np.frombuffer(raw, HEADER)[0]
     end, rows = int(header["end"]), int(header["rows"])
     if before is not None and (before.end, before.rows) != (end, rows):
-        return None
+        return None, []
     events, slots, blocks_file = (_bytes_of(stem.with_suffix(ending)) for ending in (EVENTS, SLOTS, BLOCKS))
     record_bytes = slots[HEADER.itemsize :]
     records = np.frombuffer(record_bytes, RECORD, len(record_bytes) // RECORD.itemsize)
@@ -146,12 +182,54 @@ def _examined(folder: Path, first: int, before: Tail | None) -> Tail | None:
         bad = verify_blocks(events, record_bytes, blocks_file, 0, count - 1, first)
         count = count if bad < 0 else bad
     count = _consistent(blocks[:count], records, first, end, rows)
-    if not count:
-        return None
-    last, block = int(blocks["first"][count - 1] + blocks["count"][count - 1]) - 1, blocks[count - 1]
-    record = records[last - first]
-    at = int(block["at"]) + int(block["size"])
-    return Tail(last, int(record["end"]), int(record["rows"]), first, last - first + 1, at, count)
+
+    def holds(i: int, behind: int, at: int) -> bool:
+        block = blocks[i]
+        start = int(block["first"])
+        if verify_blocks(events, record_bytes, blocks_file, i, i, first) >= 0 or start < behind or int(block["at"]) < at:
+            return False
+        mine = records[start - first : _behind(block) - first]
+        if start > behind:  # whatever was before it is lost
+            return _follow(mine, int(block["at"]), *_before(mine[0]))
+        known = records[behind - 1 - first] if behind > first else header
+        return _follow(mine, at, int(known["end"]), int(known["rows"]))
+
+    lost: list[tuple[int, int]] = []
+    behind, at = (_behind(blocks[count - 1]), _end_of(blocks[count - 1])) if count else (first, 0)
+    for i in range(count, len(blocks)):  # where one does not hold
+        block = blocks[i]
+        if not holds(i, behind, at):
+            if behind > synced:
+                break  # torn
+            continue
+        start = int(block["first"])
+        if start > behind:
+            if start - 1 > synced:
+                break  # what is missing before it was not on disk
+            lost.append((behind, start - 1))
+        behind, at, count = _behind(block), _end_of(block), i + 1
+    if behind == first:
+        return None, []
+    record = records[behind - 1 - first]
+    return Tail(behind - 1, int(record["end"]), int(record["rows"]), first, behind - first, at, count), lost
+
+
+def _behind(block: np.void) -> int:
+    return int(block["first"]) + int(block["count"])
+
+
+def _end_of(block: np.void) -> int:
+    return int(block["at"]) + int(block["size"])
+
+
+def _before(record: np.void) -> tuple[int, int]:
+    """The ring's `ends` and `rows` before an event, as far as its record tells."""
+    charged = 0 if record["slot"]["flags"] & int(SlotFlag.OVERSIZED) else int(record["slot"]["size"])
+    return int(record["end"]) - charged, int(record["rows"]) - int(record["slot"]["rows"])
+
+
+def _follow(records: NDArray[np.void], at: int, end: int, rows: int) -> bool:
+    return log_format.first_fault(records, at, end, rows) < 0
 
 
 def _following(blocks: NDArray[np.void], first: int, size: int, slots: int) -> int:

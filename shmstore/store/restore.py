@@ -31,9 +31,8 @@ from shmstore.memory.layout import DISARMED, LOCK_PRODUCER, LOCK_SUBSCRIPTION, S
 from shmstore.memory.locks import Ownership
 from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, LOGGED, PUT, Cursor
+from shmstore.ring.cursors import FLOOR, LOGGED, PUT
 from shmstore.store.checkpoint import checkpoints, home_of
-from shmstore.store.kept_batch import totals
 
 PATIENCE = 5.0  # seconds for another process to finish with the log
 
@@ -55,10 +54,10 @@ class Recent(NamedTuple):
 
 
 def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
-    """Return as many of the last events as fill half a ring; none of them oversized, and none before one that is."""
+    """Return as many of the last events as fill half a ring; none of them oversized or damaged, and none before one that is."""
     last = tail.last
     most = max(1, capacity // 2)
-    first = max(files.oldest, last + 1 - most - capacity)
+    first = files.sound_from(max(files.oldest, last + 1 - most - capacity), last)
     slots = [np.empty(0, SLOT)]
     sequence = first
     while sequence <= last:
@@ -73,17 +72,10 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
     floor = last - left
     known = max(first - 1, floor - capacity)
     records, charged = records[known + 1 - first :], np.where(plain, sizes, limit)[known + 1 - first :]
-    before = totals(files, known) if len(records) else Cursor(last, tail.end, tail.rows, 0)
-    return Recent(
-        floor,
-        known,
-        before.bytes,
-        before.rows,
-        records,
-        before.bytes + np.cumsum(charged),
-        before.rows + np.cumsum(records["rows"], dtype=np.int64),
-        b"".join(_payloads(files, floor + 1, last)),
-    )
+    ends, rows = np.cumsum(charged), np.cumsum(records["rows"], dtype=np.int64)
+    end = tail.end - (int(ends[-1]) if len(ends) else 0)  # what is before the first may be damaged
+    row_sum = tail.rows - (int(rows[-1]) if len(rows) else 0)
+    return Recent(floor, known, end, row_sum, records, end + ends, row_sum + rows, b"".join(_payloads(files, floor + 1, last)))
 
 
 def _payloads(files: LogFiles, first: int, last: int) -> Iterator[memoryview]:

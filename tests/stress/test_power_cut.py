@@ -22,6 +22,7 @@ from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, NEXT, RECORD, SLOTS
 from shmstore.log.home import log_folder
+from shmstore.log.mark import NAME as MARK
 from shmstore.store.checkpoint import home_of
 from tests.shmstore.samples import leftovers
 from tests.stress.arena import payload
@@ -38,10 +39,12 @@ def copied(home: Path, name: str, target: Path) -> int:
     (target / "log").mkdir(parents=True)
     for file in home.glob("*.json"):
         shutil.copyfile(file, target / file.name)
+    with suppress(FileNotFoundError):  # before anything is said to be synced
+        shutil.copyfile(log_folder(home) / MARK, target / "log" / MARK)
     with StoreView.attach(name) as store:
         log = store.stat().log
     assert log is not None
-    for file in sorted(log_folder(home).iterdir()):
+    for file in sorted({*log_folder(home).iterdir()} - {log_folder(home) / MARK}):
         with suppress(FileNotFoundError):  # prepared, and named just now: its events came later
             shutil.copyfile(file, target / "log" / file.name)
     return log.synced

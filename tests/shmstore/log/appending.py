@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from shmstore.log import format as log_format
+from shmstore.log import mark
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, NEXT, RECORD, SLOTS
 from shmstore.log.recovery import Tail
 from shmstore.memory.layout import SLOT
@@ -196,6 +197,7 @@ class Appending:
             self.current = _Files(tail.first, *files, tail.events, tail.at, tail.blocks)
             disk.truncate(self.current.slots, log_format.slots_size(file_slots))
             disk.truncate(self.current.events, max(file_bytes, tail.at))
+        self.mark: int | None = None
         self.prepare()
 
     def prepare(self) -> None:
@@ -223,6 +225,9 @@ class Appending:
                 self.disk.sync(file)
         self.disk.sync_names()
         self.synced = logged
+        if self.mark is None:
+            self.mark = self.disk.create(mark.NAME)
+        self.disk.write(self.mark, 0, mark.mark_bytes(self.epoch, logged))
 
     def append(self, group: Sequence[Item]) -> None:
         """The appender: write a group of events, at most to the end of the current set, then the others."""

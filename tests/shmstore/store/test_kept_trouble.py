@@ -14,11 +14,13 @@ import shmstore.memory.mapping
 from shmstore import (
     CheckpointFile,
     EventStore,
+    StoreCorrupt,
     StoreFull,
     StoreView,
 )
+from shmstore.log.home import log_folder
 from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT, STATE_OF
-from tests.shmstore.store.kept import payload, reboot
+from tests.shmstore.store.kept import payload, reboot, taken
 
 
 @pytest.fixture(name="name")
@@ -148,3 +150,66 @@ def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypa
     with EventStore.attach(name) as store:
         store.claim()
         assert store.sync() == store.newest
+
+
+def test_bit_rot_in_the_newest_file_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """After a reboot readers get what comes before and behind it, an error with the events that are lost between, and the store goes on."""
+    with EventStore.create(name, capacity=16) as store:
+        store.subscribe("r").close()
+        for k in range(6):  # a block each
+            store.put(payload(k))
+            store.sync()
+        home = store.segment.home
+    reboot(name)
+    events = log_folder(home) / f"{0:020d}.events"
+    content = events.read_bytes()
+    at = content.index(payload(3))
+    events.write_bytes(content[:at] + b"?" + content[at + 1 :])
+    with EventStore.attach(name) as store:
+        assert store.newest == 5
+        assert "events 3 to 3 were on disk and cannot be read; what follows them is kept" in caplog.text
+        assert store.put(payload(6)) == 6
+        with store.subscribe("r") as reader:
+            assert taken(reader, 3) == [payload(k) for k in range(3)]
+            with pytest.raises(StoreCorrupt, match=r"events 3 to 3 of the log are lost.*`shmstore seek` to 4"):
+                reader.get(timeout=0)
+            reader.seek(4)
+            assert taken(reader, 3) == [payload(k) for k in range(4, 7)]
+        assert store.stat().log is not None
+        assert store.check() == []
+    caplog.clear()
+    reboot(name)
+    content = events.read_bytes()
+    at = content.index(payload(6))
+    events.write_bytes(content[:at] + b"?" + content[at + 1 :])
+    with EventStore.attach(name) as store:
+        assert store.newest == 5
+        assert "events 6 to 6, with which it ended, were on disk and cannot be read" in caplog.text
+        assert store.put(b"again") == 6
+        with store.subscribe("r") as reader:
+            assert taken(reader, 0) == []
+
+
+def test_a_log_without_a_mark(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A log as version 0.1.0 wrote it at first has none: it is read and gone on with; damage in the newest file ends it, as it did."""
+    with EventStore.create(name, capacity=16) as store:
+        for k in range(4):
+            store.put(payload(k))
+            store.sync()
+        home = store.segment.home
+    for lost in (False, True):
+        reboot(name)
+        (log_folder(home) / "synced").unlink()
+        if lost:
+            events = log_folder(home) / f"{0:020d}.events"
+            content = events.read_bytes()
+            at = content.index(payload(2))
+            events.write_bytes(content[:at] + b"?" + content[at + 1 :])
+        with EventStore.attach(name) as store:
+            assert store.newest == (1 if lost else 3)
+            assert store.put(b"next") == store.newest
+            assert store.sync() == store.newest
+        assert (log_folder(home) / "synced").exists()
+        if not lost:
+            reboot(name)
+            EventStore.attach(name).close()
