@@ -171,8 +171,10 @@ class Settings:
     store_path: str = _option("", "file to keep the store in, instead of shared memory")
     store_group: str = _option("", "group whose members may use the new store too; empty: only its owner")
     store_checksum: bool = _option(False, "add a CRC-32 to each event of the new store; always with store_path")
-    capacity: int = _option(16384, "most events that the new store holds, a power of two", low=2)
-    memory_unit: int = _option(1024, "bytes of memory in the new store for each of these events", low=1)
+    capacity: int = _option(
+        0, "most events that the store's ring holds, a power of two; 0: as many as it has, 16384 in a new one", low=0
+    )
+    memory_unit: int = _option(0, "bytes of memory for each of these events; 0: as many as it has, 1024 in a new one", low=0)
     batch_mode: str = _option(
         "MEMSIZE", "what limits the new store: events and bytes, or events only (ITEMSIZE)", choices=("MEMSIZE", "ITEMSIZE")
     )
@@ -183,9 +185,14 @@ class Settings:
         "is as it was (on); or the ring alone, which forgets (off)",
         choices=("on", "off"),
     )
-    log_keep: str = _option("24h", "how long the log keeps events that every reader has acked: 90m, 24h, 7d, or seconds")
+    log_keep: str = _option(
+        "",
+        "how long the log keeps events that every reader has acked: 90m, 24h, 7d, or seconds; empty: as long as now, 24h in a new one",
+    )
     log_size: str = _option(
-        "10g", "most bytes of the log, as 500m or 10g; what was acked goes earlier then, and `lag` decides about the rest"
+        "",
+        "most bytes of the log, as 500m or 10g; what was acked goes earlier then, and `lag` decides about the rest; empty: as many as now, "
+        "10g in a new one",
     )
     lag: str = _option(
         "block",
@@ -204,11 +211,12 @@ class Settings:
                 raise SettingsError(f"{option.name} is {value!r}; allowed: {', '.join(meta['choices'])}{near}")
             if isinstance(value, int | float) and not value >= meta["low"]:
                 raise SettingsError(f"{option.name} is {value}; it must be at least {meta['low']:g}")
-        if self.capacity & (self.capacity - 1):
+        if self.capacity == 1 or self.capacity & (self.capacity - 1):
             raise SettingsError(f"capacity is {self.capacity}; it must be a power of two, such as 16384")
         for name, read in (("log_keep", duration), ("log_size", size)):
             try:
-                read(getattr(self, name))
+                if getattr(self, name):
+                    read(getattr(self, name))
             except ValueError as error:
                 raise SettingsError(f"{name} is {error}") from error
         if self.server_id >= 2**32:

@@ -37,6 +37,8 @@ PATIENCE = 5.0  # seconds without free space before that is worth a line in the 
 AGAIN = 60.0  # ... and between two such lines
 
 
+_log = logging.getLogger("producer")
+
 Stop = Callable[[], bool]
 Worked = TypeVar("Worked")
 
@@ -191,14 +193,14 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
 def opened(settings: Settings) -> Iterator[EventStore]:
     """Attach to the store, or create it. One that was created, and is of no use when an error ends it all, or its source was never
     read, goes again."""
-    path, created = settings.store_path or None, False
+    created = False
     try:
-        store = EventStore.attach(settings.store, path=path, state=settings.state or None)
+        store = _attached(settings)
     except StoreNotFound:
         try:
             store, created = _created(settings), True
         except StoreExists:  # somebody was faster
-            store = EventStore.attach(settings.store, path=path, state=settings.state or None)
+            store = _attached(settings)
     with store:
         try:
             yield store
@@ -210,6 +212,47 @@ def opened(settings: Settings) -> Iterator[EventStore]:
             _remove(store, settings)
 
 
+def _attached(settings: Settings) -> EventStore:
+    """Attach, and give the store the sizes that were asked for. The ring's take putting it together again, which nobody may use then."""
+    path, state = settings.store_path or None, settings.state or None
+    store, sizes = EventStore.attach(settings.store, path=path, state=state), _sizes(settings)
+    try:
+        if not sizes or store.stat().producer_alive or (store.has_log and store.resize(**sizes)):
+            return store  # where there is a producer already this one is about to be refused, and changes nothing
+        if not store.has_log:
+            if (
+                sizes.get("capacity", store.capacity) != store.capacity
+                or sizes.get("memory_unit", store.memory_unit) != store.memory_unit
+            ):
+                _log.warning(
+                    "store %r has no log, and keeps the ring that it was created with: `shmstore rm` it to begin anew", store.name
+                )
+            return store
+        if store.in_use or store.sync() < store.newest:
+            _log.warning(
+                "the ring of store %r keeps its %d events and %d bytes while somebody reads it: stop its readers and start this again, and it gets "
+                "the new size; or at the next boot",
+                *(store.name, store.capacity, store.limit_bytes),
+            )
+            return store
+    except BaseException:
+        store.close()
+        raise
+    with store:
+        EventStore.unlink(store.name, path=path)  # all of it is in the log, on disk
+    return EventStore.attach(settings.store, path=path, state=state)
+
+
+def _sizes(settings: Settings) -> dict[str, Any]:
+    given: dict[str, Any] = {"capacity": settings.capacity, "memory_unit": settings.memory_unit}
+    given = {name: value for name, value in given.items() if value}
+    if settings.log_keep:
+        given["log_keep"] = duration(settings.log_keep)
+    if settings.log_size:
+        given["log_size"] = size(settings.log_size)
+    return given
+
+
 def _remove(store: EventStore, settings: Settings) -> None:
     with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
         store.claim()
@@ -219,8 +262,7 @@ def _remove(store: EventStore, settings: Settings) -> None:
 def _created(settings: Settings) -> EventStore:
     return EventStore.create(
         settings.store,
-        capacity=settings.capacity,
-        memory_unit=settings.memory_unit,
+        **_sizes(settings),
         batch_mode=BatchMode[settings.batch_mode],
         ddl_isolation=settings.ddl_isolation,
         lag="evict" if settings.lag == "evict" else "block",
@@ -230,7 +272,5 @@ def _created(settings: Settings) -> EventStore:
         path=settings.store_path or None,
         checksum=settings.store_checksum or None,
         log=settings.log == "on",
-        log_keep=duration(settings.log_keep),
-        log_size=size(settings.log_size),
         state=settings.state or None,
     )

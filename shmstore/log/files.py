@@ -170,15 +170,19 @@ class LogFiles:
         start, end = int(head["at"]), int(tail["at"]) + int(tail["slot"]["size"])
         ends: NDArray[np.int64] = records["at"] + records["slot"]["size"]
         ends -= start
-        slots = _slots_of(records)
+        slots = slots_of(records)
         rows = int(tail["rows"]) - int(head["rows"]) + int(head["slot"]["rows"])
         found.pass_over(first, start, last)
         return Content(first, last, found.payload(start, end), ends, slots, rows)
 
     def slots(self, first: int, last: int) -> NDArray[np.void]:
         """Return the slots of events from `first` on, up to `last` at most: at least one, as `read`, without a look at their payloads."""
+        return slots_of(self.records(first, last))
+
+    def records(self, first: int, last: int) -> NDArray[np.void]:
+        """As `slots`, the whole RECORDs, in the mapping."""
         found, last = self.set_of(first, last)
-        return _slots_of(found.records(first, found.verify_records(first, last)))
+        return found.records(first, found.verify_records(first, last))
 
     def sound_from(self, first: int, last: int) -> int:
         """Return the first event, from `first` on, from which all up to `last` are there and sound; the one after `last` where that is not."""
@@ -275,6 +279,6 @@ def _times(stem: Path, count: int) -> tuple[int, int]:
     return first, last
 
 
-def _slots_of(records: NDArray[np.void]) -> NDArray[np.void]:
+def slots_of(records: NDArray[np.void]) -> NDArray[np.void]:
     """A copy of the slots of records."""
     return records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : SLOT.itemsize].copy().view(SLOT).reshape(-1)

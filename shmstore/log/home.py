@@ -137,6 +137,11 @@ def note_start(home: str | os.PathLike[str], start: Position) -> None:
     write(home, read(home)._replace(start_file=start.file, start_offset=start.offset))
 
 
+def resize(home: str | os.PathLike[str], options: Options) -> None:
+    """Write down what the store is to have from when it is put together next. Raises `StoreError`."""
+    write(home, read(home)._replace(options=options))
+
+
 def remove(home: str | os.PathLike[str], epoch: int | None = None) -> bool:
     """Remove the log of a home, of that `epoch` only where it is given; return whether there was one. Raises `StoreError`.
 

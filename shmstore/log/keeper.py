@@ -49,6 +49,8 @@ IDLE_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 1.0  # after the disk refused
 AGAIN: Final = 60.0  # seconds between two lines in the log about the same
 LOG_ERROR: Final = header_word("log_error")
+LOG_SIZE: Final = header_word("log_size")
+LOG_KEEP_MS: Final = header_word("log_keep_ms")
 LOG_BYTES: Final = header_word("log_bytes")
 LOG_OLDEST_MS: Final = header_word("log_oldest_ms")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what ends by itself, when there is space
@@ -88,8 +90,8 @@ class Keeper:
         self._segment, self._subscriptions = segment, subscriptions
         self._words = segment.words
         self._folder = log_folder(segment.home)
-        self._size, self._keep = self._words[header_word("log_size")], self._words[header_word("log_keep_ms")] / 1000
-        self._file_bytes, self._file_slots = files_format.file_bytes(self._size), files_format.file_slots(self._size)
+        size = self._words[LOG_SIZE]
+        self._file_bytes, self._file_slots = files_format.file_bytes(size), files_format.file_slots(size)
         self._condition = Condition(segment.views.fixed, header_word("keeper"))
         self._awake = Condition(segment.views.fixed, subscription_word(0, "woken"))  # the appender sleeps on it
         self._freed = Condition(segment.views.fixed, header_word("freed"))
@@ -403,7 +405,8 @@ class Keeper:
         used = sum(each.bytes for each in sets)
         evicts = bool(self._segment.flags & StoreFlag.EVICT)
         spared = self._newest(sets)
-        while used + self._file_bytes > self._size and len(sets) > spared:
+        size = self._words[LOG_SIZE]  # may be changed at any time
+        while used + self._file_bytes > size and len(sets) > spared:
             oldest = sets.pop(0)
             now = time.monotonic()
             since = self._bound_since or now
@@ -418,7 +421,7 @@ class Keeper:
                 _log.warning(
                     "store %r: subscription %r was evicted: it held the log at its bound of %d bytes for %g s. To read again, move it with "
                     "`shmstore seek %s %s earliest`, or forget it with `shmstore unsubscribe %s %s`",
-                    *(self._segment.name, name, self._size, self._segment.evict_after),
+                    *(self._segment.name, name, size, self._segment.evict_after),
                     *(self._segment.name, name, self._segment.name, name),
                 )
         self._bound_since = 0.0
@@ -428,13 +431,13 @@ class Keeper:
 
     def _age(self) -> None:
         """Remove the sets that were last written longer ago than the log keeps them, as far as everybody has acked them."""
-        now = time.time()
-        if now - self._aged < min(10.0, max(self._keep / 10, 1.0)):
+        now, keep = time.time(), self._words[LOG_KEEP_MS] / 1000
+        if now - self._aged < min(10.0, max(keep / 10, 1.0)):
             return
         self._aged = now
         sets = self._note()
         spared = self._newest(sets)
-        while len(sets) > spared and _written(sets[0].path) < now - self._keep:
+        while len(sets) > spared and _written(sets[0].path) < now - keep:
             if self._subscriptions.let_go(sets[0].last, evict=False) is None:
                 break
             remove_sets(self._folder, [sets.pop(0).first])

@@ -168,7 +168,7 @@ HEADER: Final = _record(
     ],
     # last event known to be on disk, by the keeper; the one that somebody wants there, by anybody; and what the keeper sleeps on
     [("synced", "<i8"), ("sync_wanted", "<i8"), ("keeper", "<i8")],
-    [("log_size", "<i8"), ("log_keep_ms", "<i8"), ("home", f"S{HOME_BYTES}")],  # of the log, fixed at creation
+    [("log_size", "<i8"), ("log_keep_ms", "<i8"), ("home", f"S{HOME_BYTES}")],  # of the log
 )
 
 SUBSCRIPTION: Final = _record(

@@ -229,6 +229,19 @@ def take_memory(fd: int, size: int, *, in_memory: bool) -> None:
     os.posix_fallocate(fd, 0, size)
 
 
+def check_memory(found: Segment, size: int) -> None:
+    """Raise `StoreError` where a segment cannot be made again with `size` bytes."""
+    directory = os.path.dirname(found.where) or "."
+    there = os.statvfs(directory)
+    free = there.f_bavail * there.f_frsize if there.f_blocks else size
+    free = free if found.path is not None else min(free, free_memory())
+    if size > free + found.sizes.total:
+        raise StoreError(
+            f"store {found.name!r} would need {size:,} bytes in {directory}, and has {found.sizes.total:,}; {free:,} more are free: choose a "
+            "smaller capacity or memory unit"
+        )
+
+
 def _group(group: str | int | None) -> int:
     if not isinstance(group, str):
         return -1 if group is None else group

@@ -14,20 +14,30 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.errors import ProducerInUse, StoreError, StoreExists, StoreNotFound
 from shmstore.log import home as homes
-from shmstore.log.files import LogFiles
+from shmstore.log.files import LogFiles, slots_of
+from shmstore.log.format import RECORD
 from shmstore.log.home import Identity
 from shmstore.log.keeper import report_cut
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory import layout, segment
-from shmstore.memory.create_options import Options
-from shmstore.memory.layout import DISARMED, LOCK_PRODUCER, LOCK_SUBSCRIPTION, SLOT, SlotFlag, SubscriptionState
+from shmstore.memory.create_options import Options, checked
+from shmstore.memory.layout import (
+    DISARMED,
+    LOCK_PRODUCER,
+    LOCK_SUBSCRIPTION,
+    SLOT,
+    SlotFlag,
+    StoreFlag,
+    SubscriptionState,
+    header_word,
+)
 from shmstore.memory.locks import Ownership
 from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
@@ -58,24 +68,26 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
     last = tail.last
     most = max(1, capacity // 2)
     first = files.sound_from(max(files.oldest, last + 1 - most - capacity), last)
-    slots = [np.empty(0, SLOT)]
+    parts = [np.empty(0, RECORD)]
     sequence = first
     while sequence <= last:
-        slots.append(files.slots(sequence, last))
-        sequence += len(slots[-1])
-    records = np.concatenate(slots)
-    sizes = records["size"].astype(np.int64)
-    plain = (records["flags"] & int(SlotFlag.OVERSIZED)) == 0
+        parts.append(files.records(sequence, last))
+        sequence += len(parts[-1])
+    records = np.concatenate(parts)
+    slots = slots_of(records)
+    sizes = slots["size"].astype(np.int64)
+    plain = (slots["flags"] & int(SlotFlag.OVERSIZED)) == 0
     fits = np.cumsum(sizes[::-1][:most]) <= limit // 2
     short = np.flatnonzero(~(fits & plain[::-1][:most]))
     left = int(short[0]) if len(short) else min(most, len(records))  # how many fit, from the end
     floor = last - left
     known = max(first - 1, floor - capacity)
-    records, charged = records[known + 1 - first :], np.where(plain, sizes, limit)[known + 1 - first :]
-    ends, rows = np.cumsum(charged), np.cumsum(records["rows"], dtype=np.int64)
-    end = tail.end - (int(ends[-1]) if len(ends) else 0)  # what is before the first may be damaged
-    row_sum = tail.rows - (int(rows[-1]) if len(rows) else 0)
-    return Recent(floor, known, end, row_sum, records, end + ends, row_sum + rows, b"".join(_payloads(files, floor + 1, last)))
+    records, slots = records[known + 1 - first :], slots[known + 1 - first :]
+    ends, rows = records["end"].astype(np.int64), records["rows"].astype(np.int64)
+    # What is before the first may be damaged. An oversized one is charged what the ring's limit was: no reader counts from before it.
+    end = int(ends[0]) - (int(slots["size"][0]) if plain[known + 1 - first] else 0) if len(ends) else tail.end
+    row_sum = int(rows[0]) - int(slots["rows"][0]) if len(rows) else tail.rows
+    return Recent(floor, known, end, row_sum, slots, ends, rows, b"".join(_payloads(files, floor + 1, last)))
 
 
 def _payloads(files: LogFiles, first: int, last: int) -> Iterator[memoryview]:
@@ -116,6 +128,35 @@ def attached(
     if restore and found.path is not None and found.home and _of_an_earlier_boot(found):
         found = _replaced(found, read_only=read_only)
     return with_log(found)
+
+
+def resized(
+    found: Segment, *, capacity: int | None, memory_unit: int | None, log_size: int | None, log_keep: float | None
+) -> bool:
+    """As `EventStore.resize`."""
+    name, words = found.name, found.words
+    if not found.home:
+        raise StoreError(
+            f"store {name!r} has no log: it keeps the size that it was created with; `shmstore rm {name}`, and create it anew"
+        )
+    old = homes.read(found.home).options
+    wanted: dict[str, Any] = {"capacity": capacity, "memory_unit": memory_unit, "log_size": log_size, "log_keep": log_keep}
+    new = checked(
+        **{field: getattr(old, field) if value is None else value for field, value in wanted.items()},
+        batch_mode=old.batch_mode,
+        ddl_isolation=bool(old.flags & StoreFlag.DDL_ISOLATION),
+        lag="evict" if old.flags & StoreFlag.EVICT else "block",
+        evict_after=old.evict_after,
+        checksum=bool(old.flags & StoreFlag.CHECKSUM),
+        first_sequence=old.first,
+        home=old.home,
+    )
+    if (new.capacity, new.limit) != (old.capacity, old.limit):
+        segment.check_memory(found, layout.sizes(new.capacity, new.limit).total)
+    if new != old:
+        homes.resize(found.home, new)
+    words[header_word("log_size")], words[header_word("log_keep_ms")] = new.log_size, round(new.log_keep * 1000)
+    return (new.capacity, new.limit) == (found.views.capacity, found.views.limit)
 
 
 def _of_an_earlier_boot(found: Segment) -> bool:

@@ -40,7 +40,7 @@ from shmstore.store.backpressure import Backpressure
 from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile, checkpoints, forget, home_of
 from shmstore.store.recovery import recover
 from shmstore.store.replay_filter import ReplayFilter
-from shmstore.store.restore import attached, catch_up, made
+from shmstore.store.restore import attached, catch_up, made, resized
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription
 from shmstore.store.subscription_table import SubscriptionTable
@@ -431,6 +431,28 @@ class EventStore(StoreView):
         acked = self._table.move(name, start)
         self._durable(name).save(Checkpoint(NOWHERE, self.epoch, min(acked, self.sync(acked))))
         return acked
+
+    def resize(
+        self,
+        *,
+        capacity: int | None = None,
+        memory_unit: int | None = None,
+        log_size: int | None = None,
+        log_keep: float | None = None,
+    ) -> bool:
+        """Change the sizes of a store with a log, durably; None leaves one as it is. Return whether all of them hold already.
+
+        Those of the log do at once. The ring keeps its own until the store is put together again from its home: after a reboot, or with
+        `unlink` and `attach` once nobody uses it (`in_use`). Raises `StoreError` for a store without a log, or where the memory would not
+        be there; `ValueError` as `create`.
+        """
+        self._check_open()
+        return resized(self.segment, capacity=capacity, memory_unit=memory_unit, log_size=log_size, log_keep=log_keep)
+
+    @property
+    def in_use(self) -> bool:
+        """True while somebody produces into the store, or reads as a subscription, in this process or another."""
+        return segment.has_users(self.segment.where)
 
     def trim(self, before: Start) -> Trimmed:
         """Remove what the log has before `before`, in whole files, as far as every subscription has acked it, and not the newest file.

@@ -131,7 +131,7 @@ def test_sources_of_one_store(tmp_path: Path) -> None:
     file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\n")
     assert [(one.store, one.name) for one in load_all(config=file, environ={})] == [("s", "a"), ("s", "b")]
     file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\ncapacity = 32\n")
-    with pytest.raises(SettingsError, match=r"capacity is 16384 in source 'a' and 32 in 'b', which share store 's'"):
+    with pytest.raises(SettingsError, match=r"capacity is 0 in source 'a' and 32 in 'b', which share store 's'"):
         load_all(config=file, environ={})
     file.write_text("[source.a]\nstore = 's'\n[source.b]\nstore = 's'\nname = 'a'\n")
     with pytest.raises(SettingsError, match="store 's' has two sources named 'a'"):

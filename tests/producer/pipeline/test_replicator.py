@@ -343,6 +343,30 @@ def test_a_store_that_was_made_in_vain(meanwhile: str) -> None:
         remove(settings.store)
 
 
+def test_the_sizes_of_a_store_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
+    """The log's limits hold at once, the ring's size as soon as nobody uses it; what is not asked for stays, and who is refused changes nothing."""
+    name = store_name()
+    sizes = producer.Settings(store=name, capacity=32, memory_unit=64, log_size="20m", log_keep="1h")
+    try:
+        with EventStore.create(name, capacity=16, log_size=1 << 30) as store, store.subscribe("r") as reader:
+            store.put([b"one", b"two"])
+            with opened(sizes) as refused:
+                assert refused.stat().log.size == 1 << 30
+            reader.ack(reader.get())
+        with EventStore.attach(name) as store, store.subscribe("r"), opened(sizes) as waiting:
+            assert (waiting.capacity, waiting.stat().log.size, waiting.stat().log.keep_ms) == (16, 20 << 20, 3_600_000)
+            assert "keeps its 16 events and 16384 bytes while somebody reads it: stop its readers" in caplog.text
+        with opened(producer.Settings(store=name)) as store:
+            assert store.capacity == 16
+        EventStore.attach(name).resize(capacity=16, memory_unit=1024)
+        with opened(dataclasses.replace(sizes, log_size="", log_keep="0")) as store:
+            assert (store.capacity, store.limit_bytes, store.newest) == (32, 32 * 64, 1)
+            assert (store.stat().log.size, store.stat().log.keep_ms) == (20 << 20, 0)
+            assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"r": 1}
+    finally:
+        remove(name)
+
+
 def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:
     """A row that is larger than the whole ring passes, alone, in its place in the transaction."""
     with running(any_server, capacity=64, memory_unit=64, transaction_bytes=2048, log="off") as run:
