@@ -13,10 +13,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shmstore import StoreStat, SubscriptionStat, state_directory
+from shmstore.consumer.table_counts import TableCounts
 from shmstore.snapshots import copies_aside
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
+NO_COUNTS: Final[Mapping[str, TableCounts]] = MappingProxyType({})
 SILENCE_MS = 60_000  # no sign of life, no word of the source or no free space for so long is a problem
 PATIENCE = 5.0  # seconds that a client may say nothing, or take nothing
 
@@ -55,8 +57,13 @@ class Families:
         return "".join(f"{line}\n" for line in lines)
 
 
-def prometheus(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> str:
-    """Return the metrics of these stores, each family once, with the label `store` (and `subscription`), and those `missing` as down."""
+def prometheus(
+    stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE, counts: Mapping[str, TableCounts] = NO_COUNTS
+) -> str:
+    """Return the metrics of these stores, each family once, with the label `store` (and `subscription`), and those `missing` as down.
+
+    `counts` are those of the stores' tables.
+    """
     families, up = Families("shmstore"), "1 where the store is there and can be read."
     for stat in stats:
         families.add("up", "gauge", up, 1, store=stat.name)
@@ -68,6 +75,8 @@ def prometheus(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) ->
         for subscription, tables in copies_aside(stat.log.home if stat.log else state_directory() / stat.name).items():
             aside = "Tables whose copies do not follow them now: they wait for a snapshot, or for what the query's log says."
             families.add("copies_aside", "gauge", aside, len(tables), store=stat.name, subscription=subscription)
+        if stat.name in counts:
+            _tables(families, stat.name, counts[stat.name])
     for name in missing:
         families.add("up", "gauge", up, 0, store=name)
     return families.text()
@@ -176,6 +185,21 @@ def _subscription(families: Families, store: str, stat: SubscriptionStat) -> Non
     add("oldest_unacked_timestamp_seconds", "gauge", oldest, stat.oldest_ms / 1000)
 
 
+def _tables(families: Families, store: str, counts: TableCounts) -> None:
+    # As lists: the thread that counts goes on meanwhile.
+    help = "Rows put, by table and operation, since this endpoint began."
+    for (database, table, operation), rows in list(counts.rows.items()):
+        families.add("table_rows_total", "counter", help, rows, store=store, database=database, table=table, operation=operation)
+    for (database, table), size in list(counts.bytes.items()):
+        by = {"store": store, "database": database, "table": table}
+        help = "Bytes of events with rows put, by table, since this endpoint began."
+        families.add("table_bytes_total", "counter", help, size, **by)
+        help = "Event time of a table's newest rows."
+        families.add("table_last_event_timestamp_seconds", "gauge", help, counts.last_ms[database, table] / 1000, **by)
+    help = "Events that left the store, or could not be read, before they were counted by table."
+    families.add("table_uncounted_events_total", "counter", help, counts.uncounted, store=store)
+
+
 def problems(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> list[str]:
     """Return what keeps these stores, and those `missing` (and why), from making progress, a sentence each. Links that stand prove nothing: what
     counts is what came."""
@@ -215,14 +239,14 @@ Answer = Callable[[str], tuple[int, str] | None]  # a path -> status and text; N
 Look = Callable[[], tuple[Sequence[StoreStat], Mapping[str, str]]]  # -> stores, and for each that is missing, why
 
 
-def pages(look: Look) -> Answer:
-    """Return the pages of stores: ``/metrics`` is what `look` finds at that moment, ``/healthz`` is 200 or, where a store is missing or
-    something keeps one from making progress, 503 and what that is.
+def pages(look: Look, counts: Mapping[str, TableCounts] = NO_COUNTS) -> Answer:
+    """Return the pages of stores: ``/metrics`` is what `look` finds at that moment, with the `counts` of their tables; ``/healthz`` is 200
+    or, where a store is missing or something keeps one from making progress, 503 and what that is.
     """
 
     def answer(path: str) -> tuple[int, str] | None:
         if path == "/metrics":
-            return 200, prometheus(*look())
+            return 200, prometheus(*look(), counts)
         if path == "/healthz":
             found = problems(*look())
             return 503 if found else 200, "".join(f"{line}\n" for line in found or ["ok"])

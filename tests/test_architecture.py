@@ -38,7 +38,7 @@ LAYERS = {
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
-    "shmstore.consumer": ("consumer", "formats", "tail metrics", "spark wire"),
+    "shmstore.consumer": ("consumer", "formats", "tail table_counts", "metrics", "spark wire"),
     "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),
 }

@@ -88,6 +88,7 @@ def spark_options() -> str:
 def metrics() -> str:
     """Every metric of `shmstore metrics` with its kind and HELP text."""
     from shmstore.consumer.metrics import prometheus
+    from shmstore.consumer.table_counts import TableCounts
     from shmstore.event import Position
     from shmstore.ring.cursors import Cursor
     from shmstore.snapshots import keep_aside
@@ -105,7 +106,9 @@ def metrics() -> str:
         keep_aside("s", "s", [], state=folder)
         log = made(LogStat, home=f"{folder}/s")
         stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=log)
-        text = prometheus([stat])
+        counts = TableCounts(0, 0)
+        counts.rows["d", "t", "insert"] = counts.bytes["d", "t"] = counts.last_ms["d", "t"] = 1
+        text = prometheus([stat], counts={"s": counts})
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     found = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
     return table(["metric", "kind", "what it is"], ((f"`{name}`", kinds[name], about) for name, about in found))

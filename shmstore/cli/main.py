@@ -363,6 +363,7 @@ def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`. A store that is missing hides none of the others; one that is in its home alone is missing."""
     from shmstore import StoreView
     from shmstore.consumer.metrics import Endpoint, pages, prometheus
+    from shmstore.consumer.table_counts import Counting
 
     def look() -> tuple[list[StoreStat], dict[str, str]]:
         found, missing = [], {}
@@ -383,14 +384,17 @@ def metrics(options: argparse.Namespace) -> int:
         for message in missing.values():
             say(message)
         return 1 if missing else 0
+    counting = Counting(lambda: options.stores or StoreView.names())
     try:
-        server = Endpoint(options.listen, pages(look))
+        server = Endpoint(options.listen, pages(look, counting.counts))
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
+    counting.start()
     say(f"listening on {options.listen[0]}:{server.server_port}")
     service.notify("READY=1")
     with server, on_signal(server.stop) as came:
         server.serve_forever()
+    counting.close()
     return ended(came)
 
 

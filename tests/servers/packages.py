@@ -43,6 +43,7 @@ ORIGINS = {
     "mysql": Origin("mysql-server-core", "mysql-client-core", {"debian": "sid"}, ""),
     "redis": Origin("redis-server", "redis-tools", {}, ""),  # for scripts/bench alone
     "postgresql": Origin("postgresql", "postgresql-client", {}, ""),
+    "prometheus": Origin("prometheus", "prometheus", {}, ""),  # with promtool
 }
 
 
