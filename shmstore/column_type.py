@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from shmstore.event import Column
@@ -45,3 +46,17 @@ def logged_type(column: Column) -> str:
 
 def _quoted(member: str) -> str:
     return "'" + member.replace("'", "''") + "'"
+
+
+_SIZED: Final = {"decimal": 10, "bit": 1, "char": 1, "binary": 1, "varchar": 0, "varbinary": 0}
+_ARGUMENTS = re.compile(r"\(\s*(\d+)")
+
+
+def sized(column: Column) -> Column:
+    """Return a column that is known by its definition alone with the size that its rows will say."""
+    if column.type not in _SIZED or not column.definition:
+        return column
+    match = _ARGUMENTS.search(column.definition)
+    size = int(match[1]) if match else _SIZED[column.type]
+    column = column._replace(size=size * _CHARACTER_BYTES.get(column.charset, 1))
+    return defined(column, column.definition)

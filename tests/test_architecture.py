@@ -61,6 +61,7 @@ PUBLIC_MODULES = tuple(
         "snapshots",
         "sql_tokens",
         "start_position",
+        "table_definitions",
         "table_patterns",
     ]
 )

@@ -43,6 +43,7 @@ HELP = {
     "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
     "zeroDates": "fail | null: typed payload, zero or impossible dates (fail)",
     "storeTimeout": "seconds to wait for a store that is missing or still catching up after it was re-created (60)",
+    "tableTimeout": "seconds to wait for a typed query's table that does not exist yet (0)",
     "stateDirectory": "folder of the store's home, or without a log of the subscription's durable checkpoint (the store's default)",
 }
 _NAMES = {name.lower(): name for name in HELP}
@@ -121,6 +122,7 @@ class Options:
     schema_changes: str
     zero_dates: str
     store_timeout: float
+    table_timeout: float
     state_directory: str | None
 
     @classmethod
@@ -164,6 +166,7 @@ class Options:
             schema_changes=_choice(given, "schemachanges", SCHEMA_CHANGES, "fail"),
             zero_dates=_choice(given, "zerodates", ZERO_DATES, "fail"),
             store_timeout=_seconds(given, "storetimeout", 60.0),
+            table_timeout=_seconds(given, "tabletimeout", 0.0),
             state_directory=given.get("statedirectory"),
         )
 

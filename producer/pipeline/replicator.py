@@ -28,11 +28,13 @@ from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, S
 from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.published import PublishedTables
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
 from shmstore.producer.start.choose import keep_resume
 from shmstore.producer.start.files import find_position, find_time
+from shmstore.producer.start.publish import publish, publish_files
 from shmstore.producer.start.resume import Start
 from shmstore.producer.start.retention import Retention
 from shmstore.producer.start.schema_history import keep_history
@@ -40,6 +42,7 @@ from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.seal import Seal
 from shmstore.producer.transactions.state import Tail
+from shmstore.table_definitions import DefinitionsFile
 
 Handler = Callable[[list[Event]], list[Event] | None]
 
@@ -86,6 +89,10 @@ class Replicator:
             skip_errors=settings.on_error == "skip",
             log=self._log,
         )
+        self._published = PublishedTables(
+            DefinitionsFile(settings.store, settings.state or None, self._sink.source or ""), self._decoder.filter
+        )
+        self._decoder.followed = lambda position, query: self._published.follow(position, query.database, query.sql, query.mode)
         self._seal = Seal(settings)
         alone = self._sink.source is None and not settings.binlog
         self._snapshot = Snapshot(settings, store, self._decoder, self._log, stop) if alone else None
@@ -222,6 +229,7 @@ class Replicator:
         """Write to the disk what a restart has to find."""
         if isinstance(chosen.schemas, SchemaHistory):
             keep_history(chosen.schemas)
+        publish(self._published, found, chosen, self._settings)
         if self._snapshot is not None and chosen.snapshot:
             self._snapshot.want(found.session, found.server, chosen.snapshot)
 
@@ -268,6 +276,7 @@ class Replicator:
         else:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
             files, position, executed = find_position(files, first, self._stop)
+        publish_files(self._published, resume, position)
         self._sink.begin(Start(position, executed))
         self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"

@@ -15,7 +15,7 @@ import errno
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from shmstore.atomic_file import refused, sync
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
-from shmstore.producer.sql.catalog import Catalog, Change, Unreadable
+from shmstore.producer.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.producer.sql.columns import charset_of_collation, column_of_type
 from shmstore.producer.sql.table_change import Draft, Table
 from shmstore.sql_tokens import USUAL, SqlMode
@@ -97,6 +97,11 @@ class SchemaHistory:
 
     # ------------------------------------------------------------ reading
 
+    @property
+    def tables(self) -> Mapping[TableName, Table | Unreadable]:
+        """All tables as they were at the position that was reached, by the names of database and table."""
+        return self._catalog.tables
+
     def find(self, database: str, table: str) -> TableSchema | None:
         """The table as it was at the position that was reached, None where none of this name was known there.
 
@@ -152,6 +157,12 @@ class SchemaHistory:
         return next((n for n, record in enumerate(self._records) if not has(record.position.gtids)), len(self._records))
 
     # ------------------------------------------------------------ writing
+
+    def begin(
+        self, position: Position, tables: Mapping[TableName, Table], *, mariadb: bool = False, fold_case: bool = False
+    ) -> None:
+        """Begin with `tables`, which are known to be so at `position`."""
+        self._add(_Record(position, "snapshot", dict(tables), "", None, ("utf8mb4", mariadb, fold_case)))
 
     def carry(self, other: SchemaHistory, position: Position, has: Callable[[str], bool]) -> None:
         """Begin at `position` with the tables as `other`, of another server of the same transactions, has them.

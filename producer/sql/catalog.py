@@ -13,7 +13,7 @@ from shmstore.producer.sql.columns import charset_of_collation, define_column
 from shmstore.producer.sql.table_change import Draft, Table
 from shmstore.sql_tokens import USUAL, SqlMode, Tokens, statement
 
-__all__ = ["Catalog", "Change", "Unreadable"]
+__all__ = ["Catalog", "Change", "TableName", "Unreadable"]
 
 
 class Unreadable(NamedTuple):

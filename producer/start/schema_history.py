@@ -77,14 +77,16 @@ def require_covered(history: SchemaHistory, position: Position) -> None:
         )
 
 
-def take_snapshot(history: SchemaHistory, session: Session, server: Server) -> Position:
-    """Put the tables as they are into `history`, at a position where they were so; return it.
+def take_snapshot(
+    history: SchemaHistory, session: Session, server: Server, where: Callable[[Session, Server], Position] = current_position
+) -> Position:
+    """Put the tables as they are into `history`, at a position where they were so; return it. `where` says where the server writes.
 
     The tables are read before and after the position is: where both are the same, they were so at the position.
     """
     before = _read(session)
     for _ in range(ATTEMPTS):
-        position = current_position(session, server)
+        position = where(session, server)
         after = _read(session)
         if before == after:
             history.snapshot(after.__getitem__, position)

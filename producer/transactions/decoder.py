@@ -76,6 +76,7 @@ class EventDecoder:
         self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
         self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
         self.altered: Callable[[Statement, str], None] = lambda statement, database: None  # sees each DDL, whatever the filter
+        self.followed: Callable[[Position, events.Query], None] = lambda position, query: None  # after the schema history saw it
         take: dict[int, Callable[[RawEvent], None]] = {
             EventCode.QUERY: self._query,
             EventCode.QUERY_COMPRESSED: lambda raw: self._query(raw._replace(body=uncompress_query(raw.body))),
@@ -375,6 +376,7 @@ class EventDecoder:
             self.altered(statement, query.database)
             if self._schemas is not None:
                 self._schemas.follow(self.position, query.database, query.sql, query.mode)
+            self.followed(self.position, query)
 
     def _passes(self, statement: Statement, query: events.Query) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):

@@ -3,51 +3,99 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 
-from shmstore import EventStore, SchemaUnknown, state_directory
-from shmstore.atomic_file import replace
+from shmstore import EventStore, PositionNotFound, SchemaUnknown, StoreError
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.subscription_owner import attach
-from shmstore.encoding.codec import decode_schema, encode_schema, split_stored
+from shmstore.encoding.codec import decode_schema, split_stored
 from shmstore.event import EntryType, TableSchema
+from shmstore.table_definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
+
+_LOOK_SECONDS = 0.5
 
 
 def find_table(options: Options) -> TableSchema:
-    """Return the newest columns of the one table that `options` names.
+    """Return the columns that the one table that `options` names has in the rows that the query will read.
 
-    They come from the newest event of the table in the ring; if the ring holds none, from a file that an earlier query wrote
-    next to the checkpoints. Raises `SchemaUnknown` where the table was never seen.
+    Those of its newest rows in the store, as far as the query has them before it. Where it has none, all its rows are still to come:
+    then those that it has where the store ends, as the producer wrote them down. Rows behind another DDL have others, which is
+    `schemaChanges`' matter. A table that is not known yet is waited for as long as `tableTimeout` says.
+    Raises `SchemaUnknown` where the table is not known then.
     """
     database, table = options.tables.one.split(".", 1)
-    folder = Path(options.state_directory or state_directory()) / options.store / "tables"
-    kept = folder / f"{database}.{table}.msgpack"
-    with attach(options, 0.0) as store:
-        found = newest_schema(store, database, table)
-        there = "" if found is not None or kept.exists() else _what_is_there(store, f"{database}.{table}")
-    if found is not None:
-        blob = encode_schema(found)
-        if not kept.exists() or kept.read_bytes() != blob:
-            replace(kept, lambda at: at.write_bytes(blob), "columns of a table", "name another folder with stateDirectory")
-        return found
-    if kept.exists():
-        return decode_schema(kept.read_bytes())
-    raise SchemaUnknown(
-        f"store {options.store!r} holds no row of {database}.{table}, so its columns are not known yet: start the query after its "
-        f"first change or with a snapshot (`shmstore snapshot {options.store} --tables {database}.{table}`), or read with payload=json"
-        f"{there}"
-    )
+    deadline = time.monotonic() + options.table_timeout
+    while True:
+        with attach(options, 0.0) as store:
+            found = _look(store, options, database, table)
+            if found is not None:
+                return found
+            if time.monotonic() >= deadline:
+                raise SchemaUnknown(
+                    f"store {options.store!r} knows no table {database}.{table}: its producer has not seen one of that name, and the store has no "
+                    "row of it. Create it first, or wait for it with tableTimeout=SECONDS, or read with payload=json"
+                    + _what_is_there(store, options, f"{database}.{table}")
+                )
+        time.sleep(_LOOK_SECONDS)
 
 
-def _what_is_there(store: EventStore, name: str) -> str:
-    """The tables of which the store has rows, and the reader that keeps it from having more."""
-    names = sorted({f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store))})
+def _look(store: EventStore, options: Options, database: str, table: str) -> TableSchema | None:
+    defined = _definition(store, options, database, table)
+    first = _first_to_read(store, options)
+    if defined is not None and defined.schema is not None and first <= store.newest and _stands_behind(store, first, defined):
+        return defined.schema  # so have all rows from there on: no need to look for one
+    rows = newest_schema(store, database, table, first)
+    if rows is not None:
+        return rows
+    return defined.schema if defined is not None else newest_schema(store, database, table, store.oldest)
+
+
+def _first_to_read(store: EventStore, options: Options) -> int:
+    """The first event that the query reads, about: a query goes on behind what its subscription acked, a new one begins where it is told."""
+    for each in store.stat().subscriptions:
+        if each.name == options.subscription:
+            return max(each.ack.sequence + 1, store.oldest)
+    start = options.start
+    with suppress(PositionNotFound, StoreError, ValueError):
+        if start.kind not in ("committed", "offset"):
+            return store.find(start.place)
+    return store.oldest
+
+
+def _definition(store: EventStore, options: Options, database: str, table: str) -> Definition | None:
+    """How the table is defined where the store ends; of several sources the first that has such a table."""
+    end = store.last_ack_point()
+    for source in sources_of(options.store, options.state_directory):
+        file = DefinitionsFile(options.store, options.state_directory, source)
+        with suppress(StoreError):  # not ours to read: rows may say it, or else the error does
+            found = definition_of(file, database, table, position_in(end, source))
+            if found is not None and found.schema is not None:
+                return found
+    return None
+
+
+def _stands_behind(store: EventStore, first: int, defined: Definition) -> bool:
+    """Whether event `first` comes behind what gave the table its definition; False where that is unknown: in a store of several sources."""
+    for payload in store.peek(first, limit_events=1).payloads():
+        position = split_stored(payload)[0].position
+        return bool(position.file) and not position.of_group and defined.reached_by(position)
+    return False
+
+
+def _what_is_there(store: EventStore, options: Options, name: str) -> str:
+    """The tables that are known, and the reader that keeps the store from having rows of more."""
+    known = {f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store, store.oldest))}
+    for source in sources_of(options.store, options.state_directory):
+        last = {one.name: one for one in DefinitionsFile(options.store, options.state_directory, source).read()}
+        known |= {".".join(one.name) for one in last.values() if one.schema is not None}
+    names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    text = f". It holds rows of {', '.join(names[:5])}{more}" if names else ". It holds no rows"
+    text = f". It knows {', '.join(names[:5])}{more}" if names else ". It knows no table"
     if close:
         text += f"; did you mean {close[0]}?"
     return text + holdup_of(store)
@@ -61,21 +109,21 @@ def holdup_of(store: EventStore, but: str = "") -> str:
     return f". Its ring is full, and the producer waits: {stat.holdup}"
 
 
-def newest_schema(store: EventStore, database: str, table: str) -> TableSchema | None:
-    """Return the columns of a table in its newest rows event in the ring, or None."""
-    for schema in schemas(store):
+def newest_schema(store: EventStore, database: str, table: str, first: int) -> TableSchema | None:
+    """Return the columns of a table in its newest rows event from event `first` on, or None."""
+    for schema in schemas(store, first):
         found = decode_schema(schema)
         if (found.database, found.table) == (database, table):
             return found
     return None
 
 
-def schemas(store: EventStore) -> Iterator[bytes]:
-    """Yield the columns of the tables of which the ring has rows, encoded, newest first."""
+def schemas(store: EventStore, oldest: int) -> Iterator[bytes]:
+    """Yield the columns of the tables of which the store has rows from event `oldest` on, encoded, newest first."""
     known: set[bytes] = set()
     last = store.newest
-    while last >= store.oldest:
-        first = max(store.oldest, last - 1023)
+    while last >= max(oldest, store.oldest):
+        first = max(oldest, store.oldest, last - 1023)
         batch = store.peek(first, limit_events=last - first + 1)
         payloads = list(batch.payloads())
         for i in np.flatnonzero(batch.slots["entry"] == EntryType.ROWS)[::-1].tolist():

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from shmstore import EventStore, SchemaUnknown
+from shmstore import EventStore, SchemaUnknown, TableSchema
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.source import schema_lookup
 from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader
+from shmstore.table_definitions import Definition, DefinitionsFile
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 
@@ -21,8 +23,8 @@ def find(store: str, table: str) -> object:
     return find_table(Options.parse({"store": store, "tables": table}))
 
 
-def test_the_newest_columns_are_found_and_kept(store: EventStore, binlog: Binlog) -> None:
-    """Those of the newest event; once seen they are known though the ring has moved on. A name may hold a dot."""
+def test_the_newest_columns_are_found(store: EventStore, binlog: Binlog) -> None:
+    """Those of the newest event. A name may hold a dot."""
     wider = ORDERS._replace(columns=(*ORDERS.columns, ORDERS.columns[0]._replace(name="more")))
     odd = ORDERS._replace(table="or.ders")
     store.put(
@@ -30,17 +32,14 @@ def test_the_newest_columns_are_found_and_kept(store: EventStore, binlog: Binlog
     )
     assert find(store.name, "shop.orders") == wider
     assert find(store.name, "shop.or.ders") == odd
-    with store.subscribe("r", start="latest"):
-        assert store.oldest > 0
-        assert find(store.name, "shop.orders") == wider
 
 
 def test_an_unknown_table_says_what_there_is(store: EventStore, binlog: Binlog) -> None:
     """A misspelled name is distinguished from a table that has not changed yet."""
     store.put(binlog.insert(order_row(1)))
-    with pytest.raises(SchemaUnknown, match=r"shmstore snapshot .*holds rows of shop\.orders; did you mean shop\.orders\?$"):
+    with pytest.raises(SchemaUnknown, match=r"tableTimeout=SECONDS.*It knows shop\.orders; did you mean shop\.orders\?$"):
         find(store.name, "shop.order")
-    with pytest.raises(SchemaUnknown, match=r"holds rows of shop\.orders$"):
+    with pytest.raises(SchemaUnknown, match=r"It knows shop\.orders$"):
         find(store.name, "crm.people")
 
 
@@ -70,18 +69,67 @@ def test_who_holds_the_producer_up_is_said(
         putting.join(20)
 
 
-def test_queries_that_start_together(store: EventStore, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
-    """Two queries that learn a table's columns at the same time both do, and leave one file and nothing else."""
-    store.put(binlog.insert(order_row(1)))
-    write, found = Path.write_bytes, []
+def more(table: TableSchema, name: str) -> TableSchema:
+    return table._replace(columns=(*table.columns, table.columns[0]._replace(name=name)))
 
-    def write_meanwhile(path: Path, data: bytes) -> int:
-        monkeypatch.setattr(Path, "write_bytes", write)
-        written = path.write_bytes(data)
-        found.append(find(store.name, "shop.orders"))
-        return written
 
-    monkeypatch.setattr(Path, "write_bytes", write_meanwhile)
+def write_down(store: EventStore, state: Path, *versions: tuple[int, TableSchema]) -> None:
+    lines = [Definition("binlog.000001", offset, each.database, each.table, each) for offset, each in versions]
+    DefinitionsFile(store.name, state).replace(lines)
+
+
+def test_a_table_without_a_row(store: EventStore, binlog: Binlog, state: Path) -> None:
+    """Its definition is the one that the producer wrote down; reading it writes nothing."""
+    write_down(store, state, (4, ORDERS))
+    before = sorted(path.name for path in (state / store.name).rglob("*"))
     assert find(store.name, "shop.orders") == ORDERS
+    store.put(binlog.insert(order_row(1), table=ORDERS._replace(table="others")))
+    assert find(store.name, "shop.orders") == ORDERS
+    assert sorted(path.name for path in (state / store.name).rglob("*")) == before
+    with pytest.raises(SchemaUnknown, match=r"It knows shop\.orders, shop\.others; did you mean shop\.orders\?$"):
+        find(store.name, "shop.order")
+
+
+def test_right_after_a_ddl(store: EventStore, binlog: Binlog, state: Path) -> None:
+    """A query that has rows from before it still to read gets their columns; one that has not gets those of the rows to come; and so does
+    neither while the DDL is on its way to the store."""
+    wider = more(ORDERS, "added")
+    store.put(binlog.insert(order_row(1)))
+    end = store.last_ack_point()
+    assert end is not None
+    options = {"store": store.name, "tables": "shop.orders"}
+    latest = Options.parse(options | {"startingOffsets": "latest", "subscription": "other"})
+    write_down(store, state, (4, ORDERS), (end.offset + 1, wider))
+    assert find_table(latest) == ORDERS
+    write_down(store, state, (4, ORDERS), (end.offset, wider))
+    assert find_table(latest) == wider
+    with store.subscribe("spark") as subscription:
+        assert find_table(Options.parse(options)) == ORDERS
+        subscription.get(timeout=0)
+        subscription.ack(store.newest)
+        assert find_table(Options.parse(options)) == wider
+    store.put(binlog.insert((*order_row(2), 3), table=wider))
+    assert find_table(Options.parse(options)) == find_table(latest) == wider
+
+
+def test_no_row_is_looked_for_where_none_can_say_more(
+    store: EventStore, binlog: Binlog, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that nobody altered since the first event that is read: the store, however large, is not searched."""
+    store.put(binlog.insert(order_row(1), table=ORDERS._replace(table="others")))
+    write_down(store, state, (4, ORDERS))
+    monkeypatch.setattr(schema_lookup, "schemas", lambda *_: pytest.fail("searched"))
+    assert find(store.name, "shop.orders") == ORDERS
+
+
+def test_a_table_that_is_waited_for(store: EventStore, state: Path) -> None:
+    """`tableTimeout`: until the producer has seen it; an error that names it when that does not happen."""
+    options = {"store": store.name, "tables": "shop.orders"}
+    found: list[TableSchema] = []
+    waiting = threading.Thread(target=lambda: found.append(find_table(Options.parse(options | {"tableTimeout": "60"}))))
+    waiting.start()
+    write_down(store, state, (4, ORDERS))
+    waiting.join(60)
     assert found == [ORDERS]
-    assert [path.name for path in (state / store.name / "tables").iterdir()] == ["shop.orders.msgpack"]
+    with pytest.raises(SchemaUnknown, match=r"knows no table shop\.none"):
+        find_table(Options.parse(options | {"tables": "shop.none", "tableTimeout": "0.1"}))

@@ -1,0 +1,93 @@
+"""The definitions of the tables, kept in the store's home for readers that come before a table's first row.
+
+They are followed as the schema history follows them, from the DDLs of the binlog in their order. Where a schema history is kept, it is
+that one. Where the binlog itself names the columns there is none, and one in memory takes its place: it begins with what was written
+down up to where the stream goes on; at first with the server's tables as they are, and from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from shmstore import Position, TableSchema
+from shmstore.column_type import sized
+from shmstore.encoding.codec import decode_schema, encode_schema
+from shmstore.producer.filter import TableFilter
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.sql.catalog import TableName, Unreadable
+from shmstore.producer.sql.table_change import Table
+from shmstore.sql_tokens import SqlMode
+from shmstore.table_definitions import Definition, DefinitionsFile
+
+
+class PublishedTables:
+    """Keeps `file` up to date with what passes `table_filter`."""
+
+    def __init__(self, file: DefinitionsFile, table_filter: TableFilter) -> None:
+        self._file, self._filter = file, table_filter
+        self._history: SchemaHistory | None = None
+        self._own = False  # the history is nobody else's, who would follow it
+        self._known: dict[TableName, Table | Unreadable] = {}
+
+    def written(self, until: Position) -> Mapping[TableName, Table]:
+        """Return the tables that were written down up to `until`, where the store ends."""
+        found: dict[TableName, Table] = {}
+        for one in self._file.read():
+            if not one.reached_by(until):
+                continue
+            found.pop(one.name, None)
+            if one.schema is not None:
+                columns = one.schema.columns
+                found[one.name] = Table(columns, tuple([columns[i].name for i in one.schema.primary_key]))
+        return found
+
+    def begin(self, history: SchemaHistory, position: Position, *, own: bool) -> None:
+        """Write down all tables as `history` has them at `position`; `own`: nobody else follows it. Raises `StoreError`.
+
+        A definition that is there already keeps the position from which it holds.
+        """
+        self._history, self._own = history, own
+        self._known = dict(history.tables)
+        before = {one.name: one for one in self._file.read()}
+        now = list(self._definitions(self._known, position))
+        kept = [before.get(one.name) for one in now]
+        still = [
+            old is not None and old.schema == one.schema and old.reached_by(position) for one, old in zip(now, kept, strict=True)
+        ]
+        self._file.replace(old if same and old is not None else one for one, old, same in zip(now, kept, still, strict=True))
+
+    def end(self) -> None:
+        """Nothing is known any more. Raises OSError."""
+        self._history = None
+        self._file.remove()
+
+    def follow(self, position: Position, database: str, sql: str, mode: SqlMode) -> None:
+        """Take in a DDL that ends at `position`, after the schema history has. Raises `StoreError`."""
+        history = self._history
+        if history is None or (self._own and not history.follow(position, database, sql, mode)):
+            return
+        tables = history.tables
+        changed = {name: now for name, now in tables.items() if self._known.get(name) != now}
+        gone = [name for name in self._known if name not in tables]
+        self._known = dict(tables)
+        lines = [*self._definitions(changed, position), *self._unknown(gone, position)]
+        if lines:
+            self._file.append(lines)
+
+    def _definitions(self, tables: Mapping[TableName, Table | Unreadable], position: Position) -> Iterable[Definition]:
+        for (database, table), now in tables.items():
+            if self._filter.passes(database, table):
+                yield Definition(position.file, position.offset, database, table, self._schema(database, table, now))
+
+    def _unknown(self, names: Iterable[TableName], position: Position) -> Iterable[Definition]:
+        return [Definition(position.file, position.offset, *name, None) for name in names if self._filter.passes(*name)]
+
+    def _schema(self, database: str, table: str, now: Table | Unreadable) -> TableSchema | None:
+        """The table as its events will have it: without columns that are left out, with masked ones as text."""
+        if isinstance(now, Unreadable):
+            return None
+        names = [column.name for column in now.columns]
+        key = tuple([names.index(name) for name in now.key])
+        schema = TableSchema(database, table, tuple(map(sized, now.columns)), key)
+        plan = self._filter.plan(schema, encode_schema(schema))
+        return schema if plan.blob is None else decode_schema(plan.blob)

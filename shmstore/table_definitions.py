@@ -1,0 +1,148 @@
+"""How the tables of a store are defined, before any row of theirs has come: durable, in the store's home.
+
+The producer writes what readers will find in the events: after its filter, with the types that the rows will have.
+
+    STATE/STORE/tables.jsonl             of the one source; of each of several: STATE/STORE/SOURCE/tables.jsonl
+
+Each line is a definition and the position from which it holds: at first every table, behind them what each DDL made of one. A line is
+on disk before anything that comes behind its DDL is in the store, so a reader can be ahead of the store, and never behind it: it takes
+the last definition up to where the store ends. Rows that have not come yet have that one, unless another DDL comes before them.
+
+The file begins with all tables whenever the producer connects, by a rename. What a crash cuts off at its end never counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from shmstore.atomic_file import refused, replace, sync
+from shmstore.errors import StoreError
+from shmstore.event import Column, Position, TableSchema
+from shmstore.store.checkpoint import home_of
+
+__all__ = ["Definition", "DefinitionsFile", "definition_of", "position_in", "sources_of"]
+
+NAME: Final = "tables.jsonl"
+_HEAD: Final = {"shmstore_tables": 1}
+_FIX: Final = "name another folder with state"
+
+
+class Definition(NamedTuple):
+    """A table from the binlog position `file`:`offset` on. `schema` None: there is none, or nobody knows how it is defined."""
+
+    file: str
+    offset: int
+    database: str
+    table: str
+    schema: TableSchema | None
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The database and the table."""
+        return self.database, self.table
+
+    def reached_by(self, position: Position) -> bool:
+        """Whether a stream that is at `position` has come to it."""
+        return Position(self.file, self.offset).order <= position.order
+
+
+class DefinitionsFile:
+    """The definitions of one source's tables. `source` is its name among several of one store, empty for the only one."""
+
+    def __init__(self, store: str, state: str | os.PathLike[str] | None = None, source: str = "") -> None:
+        self.path = home_of(store, state) / quote(source, safe="") / NAME
+
+    def replace(self, definitions: Iterable[Definition]) -> None:
+        """Begin with `definitions`, in place of what is there. Raises `StoreError`."""
+        text = b"".join([_line(_HEAD), *map(_packed, definitions)])
+        replace(self.path, lambda path: path.write_bytes(text), "definitions of tables", _FIX)
+
+    def append(self, definitions: Iterable[Definition]) -> None:
+        """Add `definitions`; when this returns they are on disk. Raises `StoreError`; then none of them counts."""
+        lines = b"".join(map(_packed, definitions))
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                end = file.tell()
+                try:
+                    if file.write(lines) < len(lines):
+                        raise OSError(28, os.strerror(28))
+                    os.fsync(file.fileno())
+                except OSError:
+                    os.truncate(file.fileno(), end)  # half a line would spoil what comes behind it
+                    raise
+        except OSError as error:
+            raise refused(self.path, error, "definitions of tables", _FIX) from error
+
+    def read(self) -> list[Definition]:
+        """Return what is there, in its order; nothing where there is no such file. Raises `StoreError`."""
+        try:
+            head, *lines = self.path.read_bytes().split(b"\n")[:-1]  # what is behind the last line end never counted
+            if json.loads(head) != _HEAD:
+                raise ValueError(f"its first line is {head[:60]!r}")
+            return list(map(_unpacked, lines))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            fix = "let this user read there"
+            raise StoreError(f"the definitions of tables in {self.path} cannot be read: {error.strerror}: {fix}") from error
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise StoreError(
+                f"the definitions of tables in {self.path} cannot be read ({error}): remove the file, and its producer, begun again, writes it anew"
+            ) from error
+
+    def remove(self) -> None:
+        """Remove the file, if it is there: what it said is no longer known."""
+        if self.path.exists():
+            self.path.unlink()
+            sync(self.path.parent)
+
+
+def sources_of(store: str, state: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the sources of a store whose tables are known; of a store with a single one, the empty name."""
+    found: Iterator[Path] = home_of(store, state).glob(f"*/{NAME}")
+    there = [""] if (home_of(store, state) / NAME).exists() else []
+    return there + sorted(unquote(path.parent.name) for path in found)
+
+
+def position_in(end: Position | None, source: str) -> Position | None:
+    """Return where `source` stands at the position `end` of its store; None where that does not say."""
+    if end is None or not source:
+        return end
+    for part in end.gtids.split(";"):
+        name, _, rest = part.partition("=")
+        file, _, offset = rest.partition("/")[0].rpartition(":")
+        if unquote(name) == source and offset.isdigit():
+            return Position(unquote(file), int(offset))
+    return None
+
+
+def definition_of(file: DefinitionsFile, database: str, table: str, end: Position | None) -> Definition | None:
+    """Return how a table is defined where the store ends, at `end` of the file's source; the first that is known where that is later."""
+    found = [one for one in file.read() if one.name == (database, table)]
+    reached = [one for one in found if end is None or one.reached_by(end)] or found[:1]
+    return reached[-1] if reached else None
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _packed(one: Definition) -> bytes:
+    schema = one.schema
+    packed = {"at": [one.file, one.offset], "database": one.database, "table": one.table, "columns": None}
+    return _line(packed if schema is None else packed | {"columns": schema.columns, "primary_key": schema.primary_key})
+
+
+def _unpacked(line: bytes) -> Definition:
+    packed = json.loads(line)
+    file, offset = packed["at"]
+    database, table, columns, schema = packed["database"], packed["table"], packed["columns"], None
+    if columns is not None:
+        made = tuple([Column._make([*column[:7], tuple(column[7]), column[8]]) for column in columns])
+        schema = TableSchema(database, table, made, tuple(packed["primary_key"]))
+    return Definition(str(file), int(offset), database, table, schema)
