@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument(
         "--target",
         required=True,
-        help="path of the copies, with {database} and {table}, and {source} if the store has several; with jdbc: SCHEMA.TABLE",
+        help="path of the copies, with {database} and {table}, and {source} if the store has several; jdbc: SCHEMA.TABLE, iceberg: CATALOG.SCHEMA.TABLE",
     )
     what.add_argument("--format", choices=FORMATS, default="delta", help="what the copies are (default: %(default)s)")
     what.add_argument("--tables", default="*", help=HELP["tables"])
@@ -60,12 +61,19 @@ def arguments() -> argparse.ArgumentParser:
     query.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="folder of the query's checkpoint (default: _checkpoint in the folder of the copies; jdbc needs one)",
+        help="folder of the query's checkpoint (default: _checkpoint in the folder of the copies; jdbc and iceberg need one)",
     )
     query.add_argument("--once", action="store_true", help="stop when everything that is in the store now has been copied")
     query.add_argument("--interval", default="0 seconds", help="least time between two micro-batches (default: %(default)s)")
     query.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the Spark source")
     query.add_argument("--master", help="Spark master, unless spark-submit gives one (default: local[*])")
+    query.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of Spark, such as a catalog of Iceberg's tables",
+    )
     query.add_argument("--packages", metavar="GROUP:NAME:VERSION", help="packages for Spark to fetch, such as a JDBC driver")
     jdbc = add.add_argument_group("Copies in a database (--format jdbc)")
     jdbc.add_argument("--url", help="the database: jdbc:postgresql://HOST/DATABASE, jdbc:mariadb://... or jdbc:mysql://...")
@@ -121,7 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ShmStoreError, OSError) as error:
         print(f"shmstore: {error}", file=sys.stderr)
         return 2
-    settings = session_settings() | ({"spark.jars.packages": given.packages} if given.packages else {})
+    settings = (
+        session_settings() | ({"spark.jars.packages": given.packages} if given.packages else {}) | _pairs(given.conf, parser)
+    )
     builder: Any = SparkSession.builder.config(map=settings).appName(f"shmstore replicate {given.store}")
     spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
     spark.sparkContext.setLogLevel("ERROR")
@@ -152,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if query is not None:
             query.stop()
+            _say_what_stays(given)
     except (ValueError, ImportError, PySparkException) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
@@ -160,6 +171,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         spark.stop()
     return 0
+
+
+def _say_what_stays(given: argparse.Namespace) -> None:
+    """What a query that is stopped for good leaves behind, and how to remove it."""
+    where = given.checkpoint or os.path.join(given.target.split("{", 1)[0], "_checkpoint")
+    logging.getLogger("shmstore").info(
+        "stopped: the same command goes on here. If it is not to go on, remove what it left: `shmstore unsubscribe %s %s`, for which the store "
+        "keeps events, and the folder %s",
+        shlex.quote(given.store),
+        shlex.quote(given.subscription),
+        shlex.quote(where),
+    )
 
 
 def _local(builder: Any) -> SparkSession:

@@ -266,8 +266,15 @@ class TableChanges:
                 if old is not None and change.to and change.column is None:
                     self.known[change.to.lower()] = old
         elif action.kind in ("alter", "reread"):
-            self.steps.append(Reread(f"the DDL at {header.file}:{header.offset} may have changed its values ({header.sql})"))
-            self._schema, self.known = None, {}
+            self.distrust(f"the DDL at {header.file}:{header.offset} may have changed its values ({header.sql})")
+
+    def distrust(self, reason: str) -> None:
+        """Only the server knows the rows from here on."""
+        with suppress(CopyDiffers):
+            self._flush()
+        self._last, self._log = {}, []
+        self.steps.append(Reread(reason))
+        self._schema, self.known = None, {}
 
     def _keeps_values(self, action: Action, header: Header) -> bool:
         """Whether no value of the rows that are there changed: what was said of a column's type is known from the rows alone."""
@@ -360,18 +367,20 @@ def collect(
     options: Options,
     keys: dict[str, tuple[str, ...]],
     history: bool,
-    copies: Callable[[str], Iterable[str]],
+    copies: Callable[[str | None], Iterable[tuple[str, str]]],
     source: str | None = None,
     known: Mapping[tuple[str, str], dict[str, Column]] = NOTHING_KNOWN,
 ) -> dict[tuple[str, str], TableChanges]:
     """Return the changes of each table of `options` in `payloads`, encoded events in their order.
 
-    `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database that have a copy.
+    `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database, or with None of all, that have a copy.
     `source` is the one that the events are from, in a store of several. `known` are the columns that earlier rows had, by table.
     Raises `CannotFollow`.
     """
     found: dict[tuple[str, str], TableChanges] = {}
     head = "" if source is None else f"{source}/"
+    touched: set[tuple[str, str]] = set()  # in the transaction that is open
+    prepared: dict[str, set[tuple[str, str]]] = {}  # by the XA transactions of this batch
 
     def changes(database: str, table: str) -> TableChanges:
         name = (database, table)
@@ -380,9 +389,15 @@ def collect(
             found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history, head, known=columns)
         return found[name]
 
+    def distrust(names: Iterable[tuple[str, str]], reason: str) -> None:
+        for name in sorted(names):
+            if options.wants(*name):
+                changes(*name).distrust(reason)
+
     wanted: dict[bytes, TableSchema | None] = {}
     for payload in payloads:
         header, blob, body = decode_stored(payload)
+        place = f"{header.file}:{header.offset}"
         if blob is not None and body is not None:
             if blob not in wanted:
                 schema = decode_schema(blob)
@@ -390,26 +405,37 @@ def collect(
             table = wanted[blob]
             if table is not None:
                 change = changes(table.database, table.table)
+                touched.add(change.name)
                 try:
                     change.add(table, header, body)
                 except (CopyDiffers, PartialImage) as error:
                     change.fail(str(error))
+        elif header.entry == EntryType.BEGIN:
+            touched = set()
+        elif header.entry == EntryType.END:
+            if header.props.get("xa") == "prepare":
+                prepared[header.props["xa_xid"]] = touched
         elif header.type == EventType.XAROLLBACK:
-            raise CannotFollow(
-                f"the XA transaction rolled back at {header.file}:{header.offset} had been written at its XA PREPARE, and its rows are in the copies: "
-                "take a new snapshot of the tables it touched into a new target"
-            )
+            names = prepared.get(header.props.get("xa_xid", ""))
+            reason = f"the XA transaction rolled back at {place} had been written at its XA PREPARE, and its rows are in the copy"
+            distrust(
+                {*copies(None), *found} if names is None else names, reason
+            )  # what an earlier batch brought of it nobody remembers
         elif header.entry == EntryType.ROWS:
-            raise CannotFollow(
-                f"the statement at {header.file}:{header.offset} ({header.sql}) changed rows that the binlog does not hold: set binlog_format=ROW, "
-                "and take a new snapshot"
-            )
+            names = {_table_of(name) for name in header.props.get("tables", "").split(",") if name}
+            if "table" in header.props:
+                names.add((header.database, header.props["table"]))
+            reason = f"the statement at {place} ({header.sql}) changed rows that the binlog does not hold: set binlog_format=ROW on the server"
+            distrust(names or {*copies(None), *found}, reason)
         elif header.entry == EntryType.DDL:
             mode = header.props.get("sql_mode", "")
             for action in actions(header.sql, header.props.get("default_database", header.database), mode):
                 if not action.table:
-                    raise CannotFollow(f"the DDL at {header.file}:{header.offset} cannot be read: {header.sql}")
-                for name in _names(action, lambda name: {*copies(name), *(t for d, t in found if d == name)}):
+                    text = header.sql.lower()
+                    concerned = {name for name in {*copies(None), *found} if name[1].lower() in text}
+                    distrust(concerned, f"the DDL at {place} cannot be read ({header.sql})")
+                    continue
+                for name in _names(action, lambda name: {*(t for _, t in copies(name)), *(t for d, t in found if d == name)}):
                     if options.wants(*name) and action.kind != "create":
                         change = changes(*name)
                         try:
@@ -417,6 +443,11 @@ def collect(
                         except CopyDiffers as error:
                             change.fail(str(error))
     return found
+
+
+def _table_of(name: str) -> tuple[str, str]:
+    database, _, table = name.partition(".")
+    return database, table
 
 
 def _names(action: Action, copies: Callable[[str], Iterable[str]]) -> list[tuple[str, str]]:

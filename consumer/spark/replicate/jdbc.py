@@ -59,10 +59,17 @@ def tables_like(database: Database, head: str, tail: str) -> list[str]:
 
 
 def all_tables(database: Database) -> list[str]:
-    """Return every table of the database that may be a copy, as ``schema.table``, those of the connection's own schema as ``table``, too."""
-    found = database.query(f"SELECT table_schema, table_name, {database.dialect.current_schema} FROM information_schema.tables")
-    names = [(schema, name, own) for schema, name, own in found if not name.startswith(_OURS)]
-    return [f"{schema}.{name}" for schema, name, _ in names] + [name for schema, name, own in names if schema == own]
+    """Return every copy, as ``schema.table``, those in the connection's own schema as ``table``, too: the tables that have marks."""
+    dialect = database.dialect
+    schemas = database.query(
+        f"SELECT table_schema, {dialect.current_schema} FROM information_schema.tables WHERE table_name = {dialect.text(MARKS)}"
+    )
+    found = []
+    for schema, own in schemas:
+        names = [row[0] for row in database.query(f"SELECT DISTINCT name FROM {dialect.quote(schema)}.{MARKS} ORDER BY name")]
+        found += [f"{schema}.{name}" for name in names if not name.startswith(_OURS)]
+        found += [name for name in names if schema == own and not name.startswith(_OURS)]
+    return found
 
 
 def place_of_next(path: str, number: int) -> str:
@@ -312,6 +319,8 @@ class JdbcTarget:
     def _staged(self, columns: Sequence[str], rows: Sequence[str]) -> Iterator[None]:
         """A temporary table with the types of the copy's `columns`, and these rows."""
         names = self._names(columns)
+        if not self._database.dialect.postgres:  # which drops one that is left of rows that were refused
+            self._database.execute(f"DROP TEMPORARY TABLE IF EXISTS {self._stage}")
         self._database.execute(f"CREATE TEMPORARY TABLE {self._stage} AS SELECT {names} FROM {self._table} WHERE 1 = 0")
         self._database.insert(self._stage, names, list(rows))
         yield
@@ -331,18 +340,34 @@ class JdbcTarget:
                 over = self._same(keys, self._table)
                 self._database.execute(f"DELETE {self._table} FROM {self._table} JOIN {self._stage} s ON {over}")
 
+    @contextmanager
+    def _values_fit(self) -> Iterator[None]:
+        """Raise `CopyDiffers` where values are no values of the copy's columns: then nothing was changed."""
+        try:
+            with self._database.all_or_nothing():
+                yield
+        except DatabaseError as error:
+            if not error.of_values:
+                raise
+            raise CopyDiffers(f"the copy {self._table} of {self._name} cannot take its rows: {error}") from error
+
     def _merge(self, step: Merge) -> None:
         dialect, keys = self._database.dialect, list(step.keys)
         touched = dialect.rows(pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)]))
         upserts = dialect.rows(step.upserts)  # before anything is done: they may be none that the database can hold
         self._fit(step.schema, step.keys, history=False)
-        self._delete(keys, touched)
-        self._database.insert(self._table, self._names(step.upserts.column_names), upserts)
+        with self._values_fit():
+            self._delete(keys, touched)
+            self._database.insert(self._table, self._names(step.upserts.column_names), upserts)
 
     def _add_versions(self, step: Versions) -> None:
-        dialect, keys = self._database.dialect, list(step.keys)
-        versions = dialect.rows(step.versions)
+        versions = self._database.dialect.rows(step.versions)
         self._fit(step.schema, step.keys, history=True)
+        with self._values_fit():
+            self._add_rows(step, versions)
+
+    def _add_rows(self, step: Versions, versions: list[str]) -> None:
+        dialect, keys = self._database.dialect, list(step.keys)
         over = f"{self._same(keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
         with self._staged([*keys, VALID_TO, SEQ], dialect.rows(step.ends)):
             if dialect.postgres:

@@ -23,13 +23,21 @@ DRIVERS = {
     "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.5.0"),
 }
 _ALIVE_SECONDS = 5
+_INCORRECT_STRING = 1366
 _STATEMENT_CHARACTERS = 1 << 19
 _SECRET = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|passphrase)[^=&;?\s]*=)[^&;\s]*")
 _USER_INFO = re.compile(r"//[^/@\s]*@")
 
 
 class DatabaseError(ValueError):
-    """The database cannot be reached, or refused a statement. One line, without secrets."""
+    """The database cannot be reached, or refused a statement. One line, without secrets. `state` is its SQLSTATE, where it gave one."""
+
+    state = ""
+
+    @property
+    def of_values(self) -> bool:
+        """Whether values do not fit the columns they are for; the statement did nothing then, and the transaction stands."""
+        return self.state.startswith("22") or self.state == "42804"
 
 
 class Database:
@@ -131,15 +139,16 @@ class Database:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Undo what the body did where a statement of it was refused; what was done before stays, and the transaction goes on."""
-        if not self.dialect.postgres:  # the others go on by themselves after a statement that failed
-            yield
-            return
+        """Undo what the body did where a statement of it was refused; what was done before stays, and the transaction goes on.
+
+        What MariaDB and MySQL commit by themselves, a DDL, stays as well.
+        """
         self.execute("SAVEPOINT shmstore")
         try:
             yield
-        except DatabaseError:
-            self.execute("ROLLBACK TO SAVEPOINT shmstore")
+        except DatabaseError as error:
+            if self.dialect.postgres or error.of_values:
+                self.execute("ROLLBACK TO SAVEPOINT shmstore")
             raise
 
     # ---------------------------------------------------------------- statements
@@ -186,15 +195,17 @@ class Database:
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         """Turn the driver's exceptions into one line: Java's own text, with its stack, may hold the URL with a password."""
-        said = None
+        said, state = None, ""
         try:
             yield
         except Py4JJavaError as error:
-            said = _message(error.java_exception)
+            said, state = _message(error.java_exception), _state(error.java_exception)
         except Py4JError as error:
             said = str(error).partition("\n")[0]
         if said is not None:
-            raise DatabaseError(f"{self._clean(what, self._properties)}: {self._clean(said, self._properties)}")
+            failed = DatabaseError(f"{self._clean(what, self._properties)}: {self._clean(said, self._properties)}")
+            failed.state = state
+            raise failed
 
     @staticmethod
     def _clean(text: str, properties: Mapping[str, str]) -> str:
@@ -202,6 +213,13 @@ class Database:
             if value and _SECRET.match(f"{key}="):
                 text = text.replace(value, "***")
         return " ".join(_USER_INFO.sub("//", _SECRET.sub(r"\1***", text)).split())
+
+
+def _state(error: Any) -> str:
+    """The SQLSTATE of an exception that has one; for text that is none MySQL says no more than its own number."""
+    with suppress(Py4JError, TypeError):  # no SQLException has no such method
+        return "22000" if error.getErrorCode() == _INCORRECT_STRING else str(error.getSQLState() or "")
+    return ""
 
 
 def _message(error: Any) -> str:

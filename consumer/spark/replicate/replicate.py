@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ _NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for a
 
 
 def _target(
-    format: str, database: Database | None, storage: Mapping[str, str] | None, optimize: int
+    format: str, database: Database | None, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None
 ) -> Callable[[str, str], Target]:
     if (database is not None) != (format == "jdbc"):
         raise ValueError("url and format='jdbc' go together: format='jdbc', url='jdbc:postgresql://HOST/DATABASE'")
@@ -58,6 +58,12 @@ def _target(
         from shmstore.consumer.spark.replicate.jdbc import JdbcTarget
 
         return partial(JdbcTarget, database)
+    if format == "iceberg":
+        if session is None:
+            raise ValueError("format='iceberg' is written by Spark: give its session")
+        from shmstore.consumer.spark.replicate.iceberg import IcebergTarget
+
+        return partial(IcebergTarget, session)
     if format == "parquet":
         from shmstore.consumer.spark.replicate.parquet import ParquetTarget
 
@@ -91,6 +97,7 @@ class Replication:
         storage: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         optimize: int = 0,
+        session: SparkSession | None = None,
     ) -> None:
         if "{table}" not in target:
             raise ValueError(
@@ -99,14 +106,19 @@ class Replication:
         self._options = options
         self._template = target.replace("{schema}", "{database}")
         self._database = database
+        self._catalog = session if format == "iceberg" else None
         self._checkpoint = checkpoint
         self._query = ""
-        self._open, self._storage = _target(format, database, storage, optimize), storage
+        self._open, self._storage = _target(format, database, storage, optimize, session), storage
         self._place_of_next: Callable[[str, int], str] = _folder_of_next
         if database is not None:
             from shmstore.consumer.spark.replicate.jdbc import place_of_next
 
             self._place_of_next = place_of_next
+        elif self._catalog is not None:
+            from shmstore.consumer.spark.replicate.iceberg import place_of_next as iceberg_place_of_next
+
+            self._place_of_next = iceberg_place_of_next
         self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
         self._history = history
         self._copies: dict[tuple[str | None, str, str], Copy] = {}
@@ -123,13 +135,18 @@ class Replication:
 
     def _named(self, name: str) -> str:
         """A name as part of a copy's path: one folder, inside the target, that Spark does not take for hidden."""
-        if self._database is None:
+        if not self._in_names:
             return _NO_FOLDER.sub(lambda found: f"~{ord(found[0]):02X}", name)
         if "." in name:
             raise CannotFollow(
                 f"the name {name!r} has a dot, which separates schema and table in a database: leave the table out (tables='*,!*.{name}')"
             )
         return name
+
+    @property
+    def _in_names(self) -> bool:
+        """Whether copies have names, ``schema.table``, and no folders of ours."""
+        return self._database is not None or self._catalog is not None
 
     def _template_of(self, source: str | None) -> str:
         if (source is None) == ("{source}" in self._template):
@@ -173,7 +190,7 @@ class Replication:
             for source, events in payloads.items():
                 known = self._known.setdefault(source, {})
                 with no_collector():
-                    there = partial(self._existing, self._template_of(source))
+                    there = partial(self._copied, source)
                     changes = collect(events, self._options, self._keys, self._history, there, source, known)
                 for (database, table), change in changes.items():
                     steps = change.finish()
@@ -207,6 +224,12 @@ class Replication:
         return sorted(self._aside)
 
     @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A transaction to look at copies in, where they are in a database."""
+        with nullcontext() if self._database is None else self._database.transaction():
+            yield
+
+    @contextmanager
     def _writing(self) -> Iterator[None]:
         """One transaction for all tables, where the copies are in a database."""
         try:
@@ -230,27 +253,50 @@ class Replication:
 
     def existing(self) -> list[str]:
         """Return patterns that match the tables that have a copy."""
+        found = self._listed(None)
+        if "{database}" not in self._template:
+            return [f"regex:.*\\.{exactly(table).removeprefix('regex:')}" for _, table in found]
+        return sorted(exactly(f"{database}.{table}") for database, table in found)
+
+    def _copied(self, source: str | None, database: str | None) -> list[tuple[str, str]]:
+        """The tables of a database, or with None of all, that have a copy. Raises `CannotFollow` where that is not known."""
+        if database is not None:
+            return [(database, table) for table in self._existing(self._template_of(source), database)]
+        if "{database}" not in self._template or "://" in self._template:
+            raise CannotFollow(
+                f"which copies in {self._template!r} a rolled back XA transaction, or a statement that cannot be read, concerns is not known: ask for "
+                f"the rows of all with shmstore snapshot {self._options.store}, into a new target"
+            )
+        return self._listed(source)
+
+    def _listed(self, source: str | None) -> list[tuple[str, str]]:
+        """The database, where the target says it, and the table of each copy."""
         if "://" in self._template:
             raise ValueError(
                 f"copies in {self._template!r} cannot be listed, so which are missing is not known: ask with shmstore snapshot {self._options.store}"
             )
-        parts = re.split(r"\{(database|table)\}", self._template_of(None))
+        parts = re.split(r"\{(database|table)\}", self._template_of(source))
         if self._database is not None:
             from shmstore.consumer.spark.replicate.jdbc import all_tables
 
-            with self._database.transaction():
-                names = all_tables(self._database)
+            names = all_tables(self._database)
+        elif self._catalog is not None:
+            from shmstore.consumer.spark.replicate.iceberg import all_tables as tables_of_catalog
+
+            names = tables_of_catalog(self._catalog, self._template.split(".")[0])
         else:
             names = glob.glob("".join("*" if i % 2 else glob.escape(part) for i, part in enumerate(parts)))
         pattern = "".join(f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts))
-        found = [match for match in map(re.compile(pattern).fullmatch, names) if match and not match["table"].startswith("_")]
-        if "{database}" not in self._template:
-            return [f"regex:.*\\.{exactly(self._unnamed(match['table'])).removeprefix('regex:')}" for match in found]
-        return sorted(exactly(f"{self._unnamed(match['database'])}.{self._unnamed(match['table'])}") for match in found)
+        found = [match.groupdict() for match in map(re.compile(pattern).fullmatch, names) if match]
+        return [
+            (self._unnamed(match.get("database", "")), self._unnamed(match["table"]))
+            for match in found
+            if not match["table"].startswith("_")
+        ]
 
     def _unnamed(self, name: str) -> str:
         """The name that `_named` made this part of a path of."""
-        return name if self._database is not None else re.sub("~(..)", lambda code: chr(int(code[1], 16)), name)
+        return name if self._in_names else re.sub("~(..)", lambda code: chr(int(code[1], 16)), name)
 
     def _existing(self, template: str, database: str) -> list[str]:
         """The tables of a database that have a copy: a DROP DATABASE drops them all."""
@@ -259,6 +305,10 @@ class Replication:
             from shmstore.consumer.spark.replicate.jdbc import tables_like
 
             return tables_like(self._database, head, tail)
+        if self._catalog is not None:
+            from shmstore.consumer.spark.replicate.iceberg import tables_like as copies_like
+
+            return copies_like(self._catalog, head, tail)
         if "://" in head:
             from shmstore.consumer.spark.replicate.delta import folders
 
@@ -305,7 +355,8 @@ def replicate(
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
-    `target` is a path with ``{database}`` and ``{table}``, and ``{source}`` where the store has several. `format` is delta, parquet or jdbc: with jdbc the
+    `target` is a path with ``{database}`` and ``{table}``, and ``{source}`` where the store has several. `format` is delta, iceberg, parquet
+    or jdbc: with iceberg `target` is ``catalog.{database}.{table}`` of a catalog that Spark is configured with, and `checkpoint` must be given; with jdbc the
     copies are tables of the database (PostgreSQL, MariaDB, MySQL) at `url`, `target` is ``{database}.{table}`` or such, `properties` are those of the
     driver (user, password), `checkpoint` must be given, and every micro-batch is one transaction over all tables. `keys` names the key columns of
     tables without a primary key, as ``{"shop.log": ["id"]}``. With `history` every version of a row is kept (SCD type 2:
@@ -335,6 +386,8 @@ def replicate(
             "format='jdbc' writes through the driver's JVM, which a session of Spark Connect does not reach: use a session of the driver's "
             "own, as SparkSession.builder.master('local[*]') or spark-submit gives, or another format"
         )
+    if format == "iceberg":
+        _require_iceberg(spark, target, checkpoint)
     if storage and checkpoint is None:
         raise ValueError("copies in an object store need a place for the query's checkpoint: checkpoint='/path/of/a/folder'")
     database = None if url is None else Database(spark, url, properties)
@@ -356,12 +409,14 @@ def replicate(
         storage=storage,
         checkpoint=where,
         optimize=optimize,
+        session=spark,
     )
     if database is not None:
         database.connect()  # a wrong URL or account is an error before a query runs
     if snapshot:
         require_one_source(parsed)
-        there = replication.existing()
+        with replication.reading():
+            there = replication.existing()
     register(spark)
     writer = spark.readStream.format("shmstore").options(**given).load().writeStream.foreachBatch(replication)
     writer = writer.option("checkpointLocation", checkpoint_location(spark, where)).trigger(**trigger)
@@ -371,6 +426,20 @@ def replicate(
     if snapshot:
         InitialRows(parsed, there, lambda: query.isActive).start()
     return query
+
+
+def _require_iceberg(spark: SparkSession, target: str, checkpoint: str | None) -> None:
+    """Raise ValueError where copies cannot be kept in Iceberg's tables."""
+    if is_connect(spark):
+        raise ValueError(
+            "format='iceberg' writes through the driver's JVM, which a session of Spark Connect does not reach: use a session of the driver's "
+            "own, as SparkSession.builder.master('local[*]') or spark-submit gives, or another format"
+        )
+    if checkpoint is None:
+        raise ValueError("format='iceberg' needs a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
+    from shmstore.consumer.spark.replicate.iceberg import require_runtime
+
+    require_runtime(spark, target)
 
 
 def _stop_at_end(query: StreamingQuery) -> None:

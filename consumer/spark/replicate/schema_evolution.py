@@ -41,6 +41,11 @@ def difference(schema: pa.Schema, fields: Sequence[pa.Field], name: str) -> str:
     wanted = {field.name: field.type for field in fields}
     different = [f"{column} ({type_})" for column, type_ in wanted.items() if there.get(column) != type_]
     different += [f"no {column}" for column in there if column not in wanted]
+    return no_ddl_explains(name, different)
+
+
+def no_ddl_explains(name: str, different: Sequence[str]) -> str:
+    """Return what is wrong where the columns of rows of table `name` and of its copy are `different`."""
     return f"rows of {name} have columns that its copy does not have so, and no DDL explains it: {', '.join(different)}"
 
 

@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[3]
 OLDEST = "4.0"
 
 
-def run(version: str, folder: Path, *words: str) -> str:
+def run(version: str, folder: Path, *words: str, tests: str = "tests/consumer/spark") -> str:
     """Run the Spark tests with pyspark of `version`; return what pytest says."""
     python = environment(version, folder / version)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_HOME", "PYTEST_"))}
     shown = [python, "-c", "import pyspark; print(pyspark.__version__)"]
     found = subprocess.run(shown, capture_output=True, text=True, check=True, env=kept).stdout
     assert found.startswith(f"{version}."), f"this is pyspark {found}"
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", *words, "tests/consumer/spark"]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", *words, tests]
     done = subprocess.run(
         command,
         cwd=ROOT,

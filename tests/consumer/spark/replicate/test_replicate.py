@@ -16,7 +16,6 @@ from deltalake import DeltaTable
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate import delta, parquet
-from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
 from shmstore.snapshots import ProgressFile, copies_aside
@@ -369,17 +368,62 @@ def test_a_dropped_table_is_empty(tmp_path: Path, binlog: Binlog) -> None:
     assert rows(copy, "parquet") == {}
 
 
-@pytest.mark.parametrize(
-    ("entry", "type_", "says"),
-    [(EntryType.ROWS, EventType.QUERY, "binlog_format=ROW"), (EntryType.DDL, EventType.XAROLLBACK, "XA transaction")],
-)
-def test_changes_that_are_not_in_rows_stop_the_copy(
-    tmp_path: Path, binlog: Binlog, entry: EntryType, type_: EventType, says: str
+PEOPLE = ORDERS._replace(table="people")
+
+
+def xa(events: list[Event], xid: str) -> list[Event]:
+    """The transaction as it is written at XA PREPARE."""
+    return [*events[:-1], events[-1]._replace(props={"xa": "prepare", "xa_xid": xid})]
+
+
+def rolled_back(binlog: Binlog, xid: str) -> list[Event]:
+    return [
+        event._replace(type=EventType.XAROLLBACK, props={"xa": "rollback", "xa_xid": xid})
+        for event in binlog.ddl(f"XA ROLLBACK {xid}")
+    ]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_xa_transaction_that_is_rolled_back_after_its_prepare(
+    tmp_path: Path, binlog: Binlog, format: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A statement without rows, and the rollback of an XA transaction whose rows came before, cannot be followed: said, not skipped."""
-    (event,) = binlog.ddl("UPDATE orders SET status = 'x'")
-    with pytest.raises(CannotFollow, match=says):
-        apply(replication(tmp_path, "parquet"), 0, [event._replace(entry=entry, type=type_)])
+    """The copies of the tables that it touched are read again; of all, where what it touched was in an earlier batch. The query goes on."""
+    copy = replication(tmp_path, format)
+    apply(copy, 0, binlog.insert(order_row(1)), binlog.insert(order_row(1), table=PEOPLE))
+    apply(copy, 1, xa(binlog.insert(order_row(2)), "x"), rolled_back(binlog, "x"), binlog.insert(order_row(2), table=PEOPLE))
+    assert copy.aside == ["shop.orders"]
+    assert "written at its XA PREPARE" in caplog.text
+    assert set(rows(copy, format, "people")) == {1, 2}
+    apply(copy, 2, binlog.read("whole", order_row(1)))
+    assert set(rows(copy, format)) == {1}
+    apply(copy, 3, xa(binlog.insert(order_row(3)), "y"))
+    copy = replication(tmp_path, format)
+    apply(copy, 4, rolled_back(binlog, "y"))
+    assert copy.aside == ["shop.orders", "shop.people"]
+
+
+def test_a_statement_without_rows(tmp_path: Path, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
+    """The copy of its table is read again; where it names none, all are."""
+    copy = replication(tmp_path, "parquet")
+    apply(copy, 0, binlog.insert(order_row(1)), binlog.insert(order_row(1), table=PEOPLE))
+    (event,) = binlog.ddl("UPDATE people SET status = 'x'")
+    statement = event._replace(entry=EntryType.ROWS, type=EventType.QUERY)
+    apply(copy, 1, [statement._replace(props={"table": "people"})], binlog.insert(order_row(2)))
+    assert copy.aside == ["shop.people"]
+    assert "binlog_format=ROW" in caplog.text
+    assert set(rows(copy, "parquet")) == {1, 2}
+    apply(copy, 2, [statement])
+    assert copy.aside == ["shop.orders", "shop.people"]
+
+
+def test_a_ddl_that_cannot_be_read(tmp_path: Path, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
+    """The copies whose names are in it are read again, and the others go on."""
+    copy = replication(tmp_path, "parquet")
+    apply(copy, 0, binlog.insert(order_row(1)), binlog.insert(order_row(1), table=PEOPLE))
+    apply(copy, 1, binlog.ddl("ALTER TABLE"), binlog.ddl("RENAME TABLE People AS TO"), binlog.insert(order_row(2)))
+    assert copy.aside == ["shop.people"]
+    assert "cannot be read" in caplog.text
+    assert set(rows(copy, "parquet")) == {1, 2}
 
 
 def test_a_partial_row_image_sets_a_copy_aside(

@@ -1,0 +1,362 @@
+"""IcebergTarget: a copy of a table in Iceberg, written by Spark with Iceberg's own runtime, in a catalog as Spark is configured.
+
+Every snapshot carries the copy's marks in its summary, all of them: how far each query is, and the state of the copy. So a replayed batch
+finds the steps that are done. What others commit meanwhile, such as a compaction, has no marks: those of the newest snapshot before it hold.
+
+Rows are merged by Spark's MERGE. What changes no row file (columns, an emptied table, marks alone) goes through Iceberg's Java API, columns and marks in
+one transaction. Iceberg's columns have identities, so that renames and drops rewrite nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from shmstore.consumer.spark.replicate import schema_evolution
+from shmstore.consumer.spark.replicate.change_reduction import (
+    CURRENT,
+    SEQ,
+    VALID_TO,
+    Alter,
+    CannotFollow,
+    CopyDiffers,
+    Empty,
+    Merge,
+    Replace,
+    Step,
+    Versions,
+    keeps_history,
+    target_fields,
+)
+from shmstore.consumer.spark.spark_version import version
+from shmstore.event import TableSchema
+
+MARKS = "shmstore.marks"
+_OURS = "shmstore.copy"  # a table's property: its snapshots have marks
+_PROPERTY = f"spark.sql.iceberg.snapshot-property.{MARKS}"
+_JARS = {(4, 0): "4.0", (4, 1): "4.1"}
+_RELEASE = "1.11.0"
+_PREFIX = "_shmstore_"
+_ROWS = _PREFIX + "rows"
+_DELETED = "_shmstore_deleted"
+
+
+def require_runtime(session: SparkSession, target: str) -> None:
+    """Raise ValueError where the session has no Iceberg, or not the catalog that `target` begins with; the message says how to get it."""
+    found = ".".join(map(str, version()))
+    jar = _JARS.get(version())
+    loader = session._jsparkSession.sharedState().jarClassLoader()
+    try:
+        loader.loadClass("org.apache.iceberg.spark.SparkCatalog")
+    except Py4JJavaError as error:
+        if jar is None:
+            raise ValueError(
+                f"format='iceberg' needs Iceberg's runtime for Spark, and there is none for Spark {found}: use Spark {' or '.join(_JARS.values())} "
+                f"(pip install 'pyspark=={max(_JARS.values())}.*'), or format='delta'"
+            ) from error
+        raise ValueError(
+            f"format='iceberg' needs Iceberg's runtime for Spark {found}, which this session does not have: start Spark with "
+            f"--packages org.apache.iceberg:iceberg-spark-runtime-{jar}_2.13:{_RELEASE}"
+        ) from error
+    catalog = target.split(".")[0]
+    if "{" in catalog or session.conf.get(f"spark.sql.catalog.{catalog}", "") == "":
+        raise ValueError(
+            f"target {target!r} must begin with the name of a catalog, as in lake.{{database}}.{{table}}, that Spark is configured with: "
+            "spark.sql.catalog.lake=org.apache.iceberg.spark.SparkCatalog, spark.sql.catalog.lake.type=hadoop, rest or jdbc, and what that needs"
+        )
+
+
+def place_of_next(path: str, number: int) -> str:
+    """Return the name of the table whose rows replace those of the copy `path`."""
+    space, _, _ = path.rpartition(".")
+    return f"{space}.{_PREFIX}next_{number:x}"
+
+
+def tables_like(session: SparkSession, head: str, tail: str) -> list[str]:
+    """Return the source tables that have a copy: what is between `head` (``catalog.database.prefix``) and `tail` in their names."""
+    space, _, prefix = head.rpartition(".")
+    try:
+        rows = session.sql(f"SHOW TABLES IN {_quoted(space)}").collect()
+    except Exception as error:
+        if "SCHEMA_NOT_FOUND" in str(error) or "NoSuchNamespace" in str(error):
+            return []
+        raise
+    names = [row.tableName for row in rows if not row.tableName.startswith(_PREFIX)]
+    return [name[len(prefix) : len(name) - len(tail)] for name in names if name.startswith(prefix) and name.endswith(tail)]
+
+
+def all_tables(session: SparkSession, catalog: str) -> list[str]:
+    """Return every copy in a catalog, as ``catalog.database.table``."""
+    spaces = [row.namespace for row in session.sql(f"SHOW NAMESPACES IN {_quoted(catalog)}").collect()]
+    names = [f"{catalog}.{space}.{name}" for space in spaces for name in tables_like(session, f"{catalog}.{space}.", "")]
+    return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_quoted(name)}").where(f"key = '{_OURS}'").count()]
+
+
+def _quoted(path: str) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in path.split("."))
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    """The rows with Iceberg's types, which have no integers of less than 32 bits."""
+    return table.cast(_fields(table.schema))
+
+
+def _fields(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [field.with_type(pa.int32()) if field.type in (pa.int8(), pa.int16()) else field.with_nullable(True) for field in schema]
+    )
+
+
+class IcebergTarget:
+    """One table's copy, the Iceberg table `path`, ``catalog.database.table``."""
+
+    def __init__(self, session: SparkSession, path: str, name: str) -> None:
+        self._session, self._path, self._name = session, path, name
+        self._table = _quoted(path)
+        self._jvm: Any = session.sparkContext._jvm
+        self._found: Any = None  # the Java table
+        self._marks: dict[str, int] = {}
+        if session.catalog.tableExists(self._table):
+            self._look()
+
+    def _look(self) -> None:
+        """Read the table as it is now, with its newest marks."""
+        self._session.catalog.refreshTable(self._table)
+        self._found = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._session._jsparkSession, self._table)
+        self._found.refresh()
+        snapshot = self._found.currentSnapshot()
+        while snapshot is not None:
+            text = snapshot.summary().get(MARKS)
+            if text is not None:
+                self._marks = {str(name): int(number) for name, number in json.loads(text).items()}
+                return
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else self._found.snapshot(parent)
+        if self._found.properties().get(_OURS) is not None:
+            raise CannotFollow(
+                f"the copy {self._path} of {self._name} has no snapshot left that says how far it is: they were expired. Remove it, and it begins "
+                "again; keep the newest snapshot of replicate when others are expired (retain_last)"
+            )
+        self._marks = {}
+
+    # ---------------------------------------------------------------- state
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self._found is not None
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+        return self._found is not None and keeps_history(self._names())
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+        return self._marks.get(name, -1)
+
+    def _names(self) -> list[str]:
+        return [field.name() for field in self._found.schema().columns()]
+
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Create the table without rows, in one commit."""
+        self._write(pa.schema(target_fields(schema)).empty_table(), marks)
+
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
+
+        Raises `CopyDiffers`, `CannotFollow`; then nothing was changed.
+        """
+        if self._found is None:
+            if isinstance(step, Merge | Versions):
+                self._write(step.upserts if isinstance(step, Merge) else step.versions, marks)
+            return
+        if isinstance(step, Merge | Versions):
+            self._fit(step)
+            if isinstance(step, Merge):
+                self._merge(step, marks)
+            else:
+                self._add_versions(step, marks)
+        elif isinstance(step, Replace):
+            self._take_over(step, marks)
+        elif isinstance(step, Alter):
+            self._alter(step, marks)
+        elif isinstance(step, Empty) and self.keeps_history:
+            moment = f"timestamp_micros({step.time_ms * 1000})"
+            with self._marked(marks):
+                self._session.sql(f"UPDATE {self._table} SET {VALID_TO} = {moment}, {CURRENT} = false WHERE {CURRENT}")
+        elif isinstance(step, Empty):
+            everything = self._jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+            self._set(self._found.newDelete().deleteFromRowFilter(everything), marks)
+        else:
+            self._set(self._found.newAppend(), marks)  # of no files
+        self._look()
+        if any(self._marks.get(name) != number for name, number in marks.items()):
+            self._set(self._found.newAppend(), marks)  # the statement changed nothing, so that Spark committed none
+            self._look()
+
+    def remove(self) -> None:
+        """Drop the table with its files."""
+        self._session.sql(f"DROP TABLE IF EXISTS {self._table} PURGE")
+        self._found, self._marks = None, {}
+
+    # ---------------------------------------------------------------- commits
+
+    def _text(self, marks: Mapping[str, int]) -> str:
+        return json.dumps({**self._marks, **marks})
+
+    def _set(self, update: Any, marks: Mapping[str, int]) -> None:
+        """Commit an update of the Java API with the marks in its snapshot."""
+        update.set(MARKS, self._text(marks)).commit()
+
+    @contextmanager
+    def _marked(self, marks: Mapping[str, int]) -> Iterator[None]:
+        """What Spark commits in the body has the marks in its snapshot."""
+        self._session.conf.set(_PROPERTY, self._text(marks))
+        try:
+            yield
+        finally:
+            self._session.conf.unset(_PROPERTY)
+
+    def _frame(self, table: pa.Table) -> DataFrame:
+        table = _stored(table)
+        return self._session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+
+    def _write(self, table: pa.Table, marks: Mapping[str, int]) -> None:
+        """Make the table, or another in its place, with these rows: one commit."""
+        self._replace(self._frame(table), marks)
+
+    def _replace(self, frame: DataFrame, marks: Mapping[str, int]) -> None:
+        space, _, _ = self._path.rpartition(".")
+        if self._found is None:
+            self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(space)}")
+        writer = frame.writeTo(self._table).using("iceberg").tableProperty("format-version", "2").tableProperty(_OURS, "1")
+        with self._marked(marks):
+            writer.createOrReplace()
+        self._look()
+
+    # ---------------------------------------------------------------- steps
+
+    def _fit(self, step: Merge | Versions) -> None:
+        """Check that the columns are those of the rows; a copy without rows takes theirs."""
+        rows = step.upserts if isinstance(step, Merge) else step.versions
+        if isinstance(step, Merge) == self.keeps_history:
+            raise CannotFollow(
+                f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
+                f"choose another target{', or history=True' * self.keeps_history}"
+            )
+        there = self._session.table(self._table)
+        wanted = from_arrow_schema(_fields(rows.schema), prefer_timestamp_ntz=True)
+        have, want = ({field.name: field.dataType for field in schema} for schema in (there.schema, wanted))
+        if have == want:
+            return
+        if there.limit(1).count():
+            different = [f"{name} ({type_.simpleString()})" for name, type_ in want.items() if have.get(name) != type_]
+            different += [f"no {name}" for name in have if name not in want]
+            raise CopyDiffers(schema_evolution.no_ddl_explains(self._name, different))
+        self._write(rows.slice(0, 0), {})
+
+    def _merge(self, step: Merge, marks: Mapping[str, int]) -> None:
+        deletes = step.deletes
+        for field in step.upserts.schema:
+            if field.name not in step.keys:
+                deletes = deletes.append_column(field, pa.nulls(len(deletes), field.type))
+        rows = pa.concat_tables([step.upserts, deletes.select(step.upserts.column_names)])
+        rows = rows.append_column(_DELETED, pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
+        names = step.upserts.column_names
+        self._run(
+            rows,
+            f"MERGE INTO {self._table} t USING {_ROWS} s ON {_same(step.keys)} WHEN MATCHED AND s.{_DELETED} THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {_assigned(names)} WHEN NOT MATCHED AND NOT s.{_DELETED} THEN INSERT {_inserted(names)}",
+            marks,
+        )
+
+    def _add_versions(self, step: Versions, marks: Mapping[str, int]) -> None:
+        over = f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
+        ended = f"WHEN MATCHED THEN UPDATE SET {VALID_TO} = s.{VALID_TO}, {CURRENT} = false"
+        self._run(step.ends, f"MERGE INTO {self._table} t USING {_ROWS} s ON {over} {ended}", {})
+        self._look()
+        names = step.versions.column_names
+        over = f"{_same(step.keys)} AND t.{SEQ} = s.{SEQ}"
+        self._run(
+            step.versions,
+            f"MERGE INTO {self._table} t USING {_ROWS} s ON {over} WHEN NOT MATCHED THEN INSERT {_inserted(names)}",
+            marks,
+        )
+
+    def _run(self, rows: pa.Table, sql: str, marks: Mapping[str, int]) -> None:
+        self._frame(rows).createOrReplaceTempView(_ROWS)
+        try:
+            with self._marked(marks):
+                self._session.sql(sql)
+        finally:
+            self._session.catalog.dropTempView(_ROWS)
+
+    def _take_over(self, step: Replace, marks: Mapping[str, int]) -> None:
+        other = IcebergTarget(self._session, step.path, self._name)
+        if other.exists:
+            self._replace(self._session.table(other._table), marks)
+        else:
+            self._write(pa.schema(target_fields(step.schema)).empty_table(), marks)
+
+    def _alter(self, step: Alter, marks: Mapping[str, int]) -> None:
+        """All changes and the marks in one transaction. Raises `CopyDiffers`."""
+        if any(change.default is not None for change in step.changes):
+            raise CopyDiffers(
+                f"a column of {self._name} came with a value, which tables of Iceberg's version 2 have no place for"
+            )
+        there = {name.lower(): name for name in self._names()}
+        transaction = self._found.newTransaction()
+        update = transaction.updateSchema()
+        types = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil
+        try:
+            for change in step.changes:
+                name = there.get(change.name.lower())
+                kind = None
+                if change.column is not None:
+                    (field,) = target_fields(TableSchema("", "", (change.column._replace(name=change.to),)))
+                    struct = from_arrow_schema(_fields(pa.schema([field])), prefer_timestamp_ntz=True)
+                    json_type = self._jvm.org.apache.spark.sql.types.DataType.fromJson(struct[0].dataType.json())
+                    kind = types.convert(json_type)
+                if not change.name:
+                    if change.to.lower() not in there and kind is not None:
+                        update.addColumn(None, change.to, kind)
+                elif name is not None and not change.to:
+                    update.deleteColumn(name)
+                elif name is not None:
+                    if kind is not None and self._found.schema().findType(name) != kind:
+                        update.updateColumn(name, kind)
+                    if name != change.to:
+                        update.renameColumn(name, change.to)
+            update.commit()
+            self._set(transaction.newAppend(), marks)
+        except Py4JJavaError as error:
+            raise CopyDiffers(
+                f"Iceberg refuses what became of the columns of {self._name}: {error.java_exception.getMessage()}"
+            ) from error
+        except Py4JError as error:
+            raise CannotFollow(f"Iceberg's Java API is not as expected: {error}") from error
+        transaction.commitTransaction()
+
+
+def _same(keys: Sequence[str]) -> str:
+    return " AND ".join(f"t.{_name(key)} = s.{_name(key)}" for key in keys)
+
+
+def _assigned(names: Sequence[str]) -> str:
+    return ", ".join(f"t.{_name(name)} = s.{_name(name)}" for name in names)
+
+
+def _inserted(names: Sequence[str]) -> str:
+    return f"({', '.join(map(_name, names))}) VALUES ({', '.join(f's.{_name(name)}' for name in names)})"

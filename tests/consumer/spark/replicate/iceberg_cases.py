@@ -1,0 +1,232 @@
+"""Copies in Iceberg, on a Spark that has its runtime: `test_iceberg` runs these tests in an environment of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import Column, Event, EventType, TableSchema
+from shmstore.consumer.spark import replicate, session_settings
+from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.replicate import copy as copies
+from shmstore.consumer.spark.replicate.iceberg import MARKS
+from shmstore.consumer.spark.replicate.replicate import Replication
+from shmstore.encoding.codec import encode
+from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.servers.maven import jars
+
+RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark with Iceberg's runtime, and a catalog `lake` in a folder."""
+    from pyspark.sql import SparkSession
+
+    (jar,) = jars("iceberg-spark-4.0-1.11.0", RUNTIME).glob("*.jar")
+    catalog = "spark.sql.catalog.lake"
+    settings = {
+        "spark.jars": str(jar),
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "hadoop",
+        f"{catalog}.warehouse": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    session = (
+        SparkSession.builder.master("local[2]").config(map=session_settings(local_checkpoints=False) | settings).getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def target() -> str:
+    """Where the copies of one test are."""
+    return f"lake.n{next(_numbers)}_{{database}}.{{table}}"
+
+
+def replication(spark: Any, target: str, **named: Any) -> Replication:
+    return Replication(Options.parse({"store": "none", "zeroDates": "null"}), target, "iceberg", session=spark, **named)
+
+
+def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
+    copy.apply([encode(event) for events in transactions for event in events], query, batch)
+
+
+def rows(copy: Replication, spark: Any, table: str = "orders") -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.table(copy.path("shop", table)).collect())
+
+
+def snapshots(copy: Replication, spark: Any, table: str = "orders") -> int:
+    return int(spark.table(f"{copy.path('shop', table)}.snapshots").count())
+
+
+def test_changes_deletes_and_keys(spark: Any, target: str, versions: list[list[list[Event]]]) -> None:
+    """A row that changes twice, one that goes and comes again, one whose key changes; a batch that is run again changes nothing."""
+    copy = replication(spark, target)
+    for batch, transactions in enumerate(versions):
+        apply(copy, batch, *transactions)
+        count = snapshots(copy, spark)
+        apply(replication(spark, target), batch, *transactions)
+        assert snapshots(copy, spark) == count
+    found = {row["id"]: row["status"] for row in spark.table(copy.path("shop", "orders")).collect()}
+    assert found == {1: "sent", 2: "again", 4: "new"}
+
+
+def test_every_type(spark: Any, target: str, binlog: Binlog) -> None:
+    """Values are what they are in the source; small integers are Iceberg's int."""
+    columns = (
+        Column("id", "smallint", unsigned=True), Column("t", "tinyint"), Column("b", "bigint", unsigned=True), Column("f", "float"),
+        Column("d", "double"), Column("bits", "bit", size=3), Column("raw", "varbinary", size=9), Column("e", "enum", charset="utf8mb4", members=("a",)),
+        Column("n", "decimal", size=38, scale=9), Column("day", "date"), Column("odd `name.x", "varchar", size=9), Column("{s}", "int"),
+    )  # fmt: skip
+    table = TableSchema("shop", "types", columns, (0,))
+    values = (65535, -128, 18446744073709551615, 1.5, -2.25, 5, b"\0\xff", "a", Decimal("1.000000001"), None, "ü", 3)
+    copy = replication(spark, target)
+    apply(copy, 0, binlog.insert(values, (2,) + (None,) * 11, table=table))
+    apply(copy, 1, binlog.update((values, (*values[:-1], 4)), table=table))
+    found = rows(copy, spark, "types")
+    assert [tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row) for row in found] == [
+        (2,) + (None,) * 11,
+        (*values[:2], Decimal(values[2]), *values[3:-1], 4),
+    ]
+
+
+def test_columns_follow_in_one_commit(spark: Any, target: str, binlog: Binlog) -> None:
+    """ADD, DROP, RENAME and widenings write no row again; what comes with a value is read again."""
+    copy = replication(spark, target)
+    apply(copy, 0, binlog.insert(order_row(1), order_row(2)))
+    before = snapshots(copy, spark)
+    apply(
+        copy,
+        1,
+        binlog.ddl(
+            "alter table shop.orders add note varchar(9), drop customer, change status state varchar(300), modify amount decimal(20,2)"
+        ),
+    )
+    assert snapshots(copy, spark) == before + 1
+    there = spark.table(copy.path("shop", "orders"))
+    assert sorted(there.columns) == sorted(["id", "amount", "placed", "seen", "state", "note"])
+    assert dict(there.dtypes)["amount"] == "decimal(20,2)"
+    assert [(row.id, row.state, row.note) for row in there.orderBy("id").collect()] == [(1, "new", None), (2, "new", None)]
+    apply(copy, 2, binlog.ddl("alter table shop.orders add flag int not null default 9"))
+    assert copy.aside == ["shop.orders"]
+
+
+def test_all_rows_go_and_come_again(spark: Any, target: str, binlog: Binlog) -> None:
+    """TRUNCATE; a DDL whose rows are read again by a snapshot, which take the place of the old ones in one step; DROP DATABASE."""
+    copy = replication(spark, target)
+    apply(copy, 0, binlog.insert(order_row(1), order_row(2)))
+    apply(copy, 1, binlog.ddl("truncate table shop.orders", EventType.TRUNCATE), binlog.insert(order_row(3)))
+    assert [row[0] for row in rows(copy, spark)] == [3]
+    wider = ORDERS._replace(columns=(*ORDERS.columns[:-1], Column("status", "int")))
+    apply(copy, 2, binlog.ddl("alter table shop.orders modify status int"))
+    assert copy.aside == ["shop.orders"]
+    assert [row[0] for row in rows(copy, spark)] == [3]
+    first = binlog.read("first", (*order_row(3)[:-1], 1), table=wider)
+    apply(replication(spark, target), 3, first, binlog.insert((*order_row(4)[:-1], 2), table=wider))
+    copy = replication(spark, target)
+    apply(copy, 4, binlog.read("last", (*order_row(5)[:-1], 3), table=wider))
+    assert [(row[0], row[5]) for row in rows(copy, spark)] == [(3, 1), (4, 2), (5, 3)]
+    assert copy.aside == []
+    assert [row.tableName for row in spark.sql(f"SHOW TABLES IN {copy.path('shop', 'x').rpartition('.')[0]}").collect()] == [
+        "orders"
+    ]
+    apply(copy, 5, binlog.ddl("drop database shop", EventType.ERASE))
+    assert rows(copy, spark) == []
+
+
+def test_a_crash_before_and_after_each_commit(spark: Any, target: str, binlog: Binlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that is run again finds what is done, and the copy is as it should be."""
+    batch = [
+        *binlog.insert(order_row(1), order_row(2)),
+        *binlog.ddl("alter table shop.orders add note varchar(9)"),
+        *binlog.ddl("truncate table shop.orders", EventType.TRUNCATE),
+    ]
+    wider = ORDERS._replace(columns=(*ORDERS.columns, Column("note", "varchar", size=9)))
+    batch += binlog.insert((*order_row(3), "x"), table=wider)
+    real, crashes = copies.Copy._do, itertools.count()
+
+    class Killed(Exception):
+        pass
+
+    for moment in itertools.count():
+        left = itertools.count()
+
+        def do(self: Any, *step: Any, left: Any = left, moment: int = moment) -> None:
+            if next(left) == moment:
+                raise Killed
+            real(self, *step)
+            if next(left) == moment:
+                raise Killed
+
+        monkeypatch.setattr(copies.Copy, "_do", do)
+        try:
+            apply(replication(spark, target), 0, batch)
+        except Killed:
+            next(crashes)
+            continue
+        finally:
+            monkeypatch.undo()
+        break
+    assert next(crashes) >= 4
+    assert [(row.id, row.note) for row in spark.table(replication(spark, target).path("shop", "orders")).collect()] == [(3, "x")]
+
+
+def test_what_others_commit(spark: Any, target: str, binlog: Binlog) -> None:
+    """A compaction between batches does not make the copy forget how far it is; expired snapshots are an error that says so."""
+    copy = replication(spark, target)
+    apply(copy, 0, binlog.insert(order_row(1)))
+    apply(copy, 1, binlog.insert(order_row(2)))
+    name = copy.path("shop", "orders")
+    spark.sql(f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
+    count = snapshots(copy, spark)
+    apply(replication(spark, target), 1, binlog.insert(order_row(9)))
+    assert snapshots(copy, spark) == count
+    spark.sql(
+        f"CALL lake.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
+    )
+    with pytest.raises(ValueError, match="they were expired"):
+        apply(replication(spark, target), 2, binlog.insert(order_row(3)))
+
+
+def test_a_history(spark: Any, target: str, versions: list[list[list[Event]]], binlog: Binlog) -> None:
+    """Every version of a row, once, also where a batch is run again by another query."""
+    for query in ("q", "another"):
+        copy = replication(spark, target, history=True)
+        for batch, transactions in enumerate(versions):
+            apply(copy, batch, *transactions, query=query)
+    found = spark.table(copy.path("shop", "orders")).orderBy("id", "_seq").collect()
+    assert [(row.id, row.status, row._current) for row in found] == [
+        *((1, "new", False), (1, "paid", False), (1, "sent", True)),
+        *((2, "new", False), (2, "again", True), (3, "new", False), (4, "new", True)),
+    ]
+    apply(copy, 9, binlog.ddl("truncate table shop.orders", EventType.TRUNCATE))
+    assert not any(row._current for row in spark.table(copy.path("shop", "orders")).collect())
+
+
+def test_replicate_into_a_catalog(spark: Any, tmp_path: Path) -> None:
+    """The whole query; a missing catalog and a missing checkpoint are errors before it."""
+    from shmstore import EventStore
+
+    binlog = Binlog()
+    with EventStore.create(f"iceberg-{next(_numbers)}", state=str(tmp_path / "state")) as store:
+        store.put([*binlog.insert(order_row(1), order_row(2)), *binlog.delete(order_row(1))])
+        options = {"stateDirectory": str(tmp_path / "state")}
+        given = {"store": store.name, "format": "iceberg", "options": options, "trigger": {"availableNow": True}}
+        with pytest.raises(ValueError, match="needs a folder"):
+            replicate(spark, target="lake.{database}.{table}", **given)
+        with pytest.raises(ValueError, match="name of a catalog"):
+            replicate(spark, target="nowhere.{database}.{table}", checkpoint=str(tmp_path / "c"), **given)
+        query = replicate(spark, target="lake.whole_{database}.{table}", checkpoint=str(tmp_path / "c"), **given)
+        query.awaitTermination(120)
+        assert query.exception() is None
+        assert [row.id for row in spark.table("lake.whole_shop.orders").collect()] == [2]
+        summary = spark.sql("SELECT summary FROM lake.whole_shop.orders.snapshots ORDER BY committed_at DESC").first().summary
+        assert str(query.id) in summary[MARKS]
