@@ -45,7 +45,7 @@ GROUPS = {
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
     "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
     "lag evict_after",
-    "Snapshot": "snapshot_chunk",
+    "Snapshot": "snapshot_connections snapshot_chunk",
 }
 
 
@@ -121,7 +121,12 @@ class Settings:
         "any time",
         choices=("never", "initial"),
     )
-    snapshot_chunk: int = _option(10_000, "rows of a snapshot that are read at a time", low=1)
+    snapshot_connections: int = _option(
+        0, "connections that read a snapshot's tables at once; 0: a tenth of those that the server has free, from 1 to 4", low=0
+    )
+    snapshot_chunk: int = _option(
+        0, "rows of a snapshot that are read at a time, at most; 0: as many as 8 MiB hold and half a second brings", low=0
+    )
     # ---- tables and columns
     include: tuple[str, ...] = _option((), f"tables to read: {FORMS}; none: all tables")
     exclude: tuple[str, ...] = _option((), "tables to leave out, by the same patterns; wins over include")

@@ -16,6 +16,7 @@ from shmstore.producer.connection.session import Session
 from shmstore.producer.native_code import COMPILED
 
 RECEIVE = 1 << 18
+MOMENT = 0.002  # seconds
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 _END, _ERROR = 0xFE, 0xFF
 NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "bit", "year", "decimal"}
@@ -46,6 +47,7 @@ class Rows:
         self._compiled_code = compiled_code
         self._session, self._columns, self._shown = session, columns, shown
         self.size = 0  # bytes that came
+        self.more = False  # whether more may be here already, which TLS has taken from the socket
         self._rest = b""  # of the answer's beginning, what is not looked at yet
         self._rows: ResultRows | None = None  # None until the server has announced the columns
         self._socket: socket.socket = session.command(bytes([_PREPARE]) + sql.encode())
@@ -96,6 +98,14 @@ class Rows:
             except TimeoutError:
                 return False
 
+    def take(self) -> bool:
+        """Read once, what is there or comes in a moment; True when all rows are there. Raises `SourceError`."""
+        self._socket.settimeout(MOMENT)
+        try:
+            return self._receive_rows()
+        except TimeoutError:
+            return False
+
     def _receive_rows(self) -> bool:
         """Take what comes next; True at the end of the rows."""
         if self._rows is None:
@@ -113,6 +123,7 @@ class Rows:
         if not size:
             raise translate(OSError(2013, "the server closed the link"), self._session.endpoint)
         self.size += size
+        self.more = size == RECEIVE
         return self._took(self._rows, size)
 
     def _took(self, rows: ResultRows, size: int) -> bool:
@@ -167,6 +178,7 @@ class Rows:
         if not piece:
             raise translate(OSError(2013, "the server closed the link"), self._session.endpoint)
         self.size += len(piece)
+        self.more = len(piece) == RECEIVE
         self._rest += piece
 
     def _packet(self) -> bytes:

@@ -84,6 +84,10 @@ class TlsSocket(io.RawIOBase):
         """Send all of `data`."""
         self._until_done(lambda: self._tls.write(data))
 
+    def fileno(self) -> int:
+        """The socket's. What it tells is only of what was not received yet: who waits for it reads until a buffer is not filled."""
+        return self._plain.fileno()
+
     def settimeout(self, seconds: float | None) -> None:
         """Let each call from now on take `seconds` at most."""
         self._plain.settimeout(seconds)

@@ -350,8 +350,8 @@ class Replicator:
 
     def _put(self, flush: Flush, link: Link) -> bool:
         self._seal.close(flush)
-        if self._snapshot is not None and self._snapshot.window is not None:
-            self._snapshot.window.note(bytes(flush.blob), flush.slots)
+        if self._snapshot is not None:
+            self._snapshot.note(flush.blob, flush.slots)
         events = _decode(flush) if self._before or self._after else []
         if self._before is not None:
             last = events[-1]

@@ -2,6 +2,9 @@
 
 A row of the chunk whose key is noted here is left out: the stream has brought a newer one, or has deleted it. That takes full
 row images; after a partial one, or a DDL of the table, the chunk is read again.
+
+Several chunks of a table are under way at once, each begun at a place of its own. So what is noted is kept in segments: one begins
+with each chunk, and what concerns a chunk is its own segment and all behind. A key is noted once, however many chunks there are.
 """
 
 from __future__ import annotations
@@ -17,20 +20,61 @@ _XA = pack("xa_xid")
 _CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
 
 
+class _Segment:
+    """What was put between the beginnings of two chunks."""
+
+    def __init__(self) -> None:
+        self.keys: set[bytes] = set()  # each the key's values as MessagePack, one behind the other
+        self.prepared: set[str | None] = set()  # XA transactions
+        self.changed = False  # any row
+        self.broken = ""  # why no chunk that began here, or before, can be used
+        self.missed = ""  # why the one that began here cannot
+
+
 class Window:
-    """The keys of one table's rows that were put since the window was opened."""
+    """The keys of one table's rows that were put, while chunks of it are under way."""
 
     def __init__(self, database: str, table: str, key: tuple[str, ...]) -> None:
         self._name, self._key = (database, table), key
         self._mark = pack(database) + pack(table)  # so the schema of each event of the table has it
         self._key_indexes: dict[bytes, tuple[int, ...] | None] = {}
-        self._prepared: set[str | None] = set()  # XA transactions
-        self.keys: set[bytes] = set()  # each the key's values as MessagePack, one behind the other
-        self.changed = False  # any row
-        self.broken = ""  # why the chunk cannot be used
+        self._segments: list[_Segment] = []
+        self._first = 0  # number of the first segment that is kept
+
+    # ------------------------------------------------------------ chunks
+
+    def open(self) -> int:
+        """A chunk begins; return its segment's number."""
+        self._segments.append(_Segment())
+        return self._first + len(self._segments) - 1
+
+    def forget_before(self, segment: int) -> None:
+        """No chunk is under way any more that began before this segment."""
+        del self._segments[: segment - self._first]
+        self._first = max(self._first, segment)
+
+    def keys(self, segment: int) -> list[set[bytes]]:
+        """The keys noted since `segment` began."""
+        return [one.keys for one in self._since(segment) if one.keys]
+
+    def changed(self, segment: int) -> bool:
+        """Whether any row of the table was put since `segment` began."""
+        return any(one.changed for one in self._since(segment))
+
+    def broken(self, segment: int) -> str:
+        """Why a chunk that began with `segment` cannot be used; empty where it can."""
+        since = self._since(segment)
+        return since[0].missed or next((one.broken for one in since if one.broken), "")
+
+    def _since(self, segment: int) -> list[_Segment]:
+        return self._segments[segment - self._first :]
+
+    # ------------------------------------------------------------ what is put
 
     def note(self, blob: bytes, slots: NDArray[np.void]) -> None:
         """Note what is being put."""
+        if not self._segments:
+            return
         ends = np.cumsum(slots["size"], dtype=np.int64)
         for i in np.flatnonzero(np.isin(slots["type"], _CHANGES)).tolist():
             end = int(ends[i])
@@ -46,9 +90,12 @@ class Window:
         """Rows of an XA transaction came when it was prepared, and are seen by a read only once it is committed."""
         name = header.props.get("xa_xid")
         if header.entry == int(EntryType.END):
-            self._prepared.add(name)
-        elif header.type == int(EventType.XACOMMIT) and name not in self._prepared:
-            self.broken = "an XA transaction prepared before was committed"
+            self._segments[-1].prepared.add(name)
+        elif header.type == int(EventType.XACOMMIT):
+            # A chunk begun before the prepare has its keys noted; one begun behind it has not, and its read may show older rows.
+            at = max((i for i, one in enumerate(self._segments) if name in one.prepared), default=-1)
+            for one in self._segments[at + 1 :]:
+                one.missed = "an XA transaction prepared before was committed"
 
     def _event(self, payload: bytes) -> None:
         _, schema, body = decode_stored(payload)
@@ -59,15 +106,16 @@ class Window:
         key_indexes = self._key_indexes[schema]
         if key_indexes is None:
             return  # another table's
-        self.changed = True
+        last = self._segments[-1]
+        last.changed = True
         before_columns, before, after_columns, after = body
         if -1 in key_indexes:
-            self.broken = "its columns changed"
+            last.broken = "its columns changed"
         elif before_columns is not None or after_columns is not None:
-            self.broken = "its rows came with some columns only: SET GLOBAL binlog_row_image = FULL"
+            last.broken = "its rows came with some columns only: SET GLOBAL binlog_row_image = FULL"
         elif key_indexes:
             for rows in (before, after):
-                self.keys.update(b"".join([pack(row[i]) for i in key_indexes]) for row in rows or ())
+                last.keys.update(b"".join([pack(row[i]) for i in key_indexes]) for row in rows or ())
 
     def _find_key(self, schema: bytes) -> tuple[int, ...] | None:
         """Where the key's columns are, -1 where they are not; None for another table."""
@@ -81,6 +129,6 @@ class Window:
         names = {(base.lower(), name.lower()) for base, name in (*statement.tables, *statement.targets)}
         own = (self._name[0].lower(), self._name[1].lower())  # a server may fold names' case
         mine = own in names or (not names and (statement.name or database).lower() == own[0])
-        if mine:
-            self.broken = "a DDL changed it"
+        if mine and self._segments:
+            self._segments[-1].broken = "a DDL changed it"
         return mine

@@ -28,6 +28,7 @@ class ReadEvents:
         self._state, self._buffer, self._alone, self._server_id = state, buffer, limit // 2, server_id
         self._order = self._begun = self._events = self._rows = self._now = 0
         self._open = False
+        self._at = ("", 0)  # where the stream stood at the last put
         self._props: dict[str, str] = {}
 
     def put(
@@ -48,7 +49,10 @@ class ReadEvents:
         """
         state, self._props = self._state, props
         same = newest is not None and (newest.position.file, newest.position.offset) == (state.file, state.offset)
-        self._order = newest.order + 1 if newest is not None and same else 0
+        order = newest.order + 1 if newest is not None and same else 0
+        if self._at == (state.file, state.offset):
+            order = max(order, self._order)  # what was written before is not in the store yet
+        self._at, self._order = (state.file, state.offset), order
         most = max(1, count * EVENT_BYTES // max(1, size))
         for at in range(0, count or 1, most):
             number = min(most, count - at)

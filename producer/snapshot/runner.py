@@ -1,30 +1,37 @@
 """Snapshots: the rows of chosen tables, put between the stream's transactions while the stream goes on.
 
-Plan. A table is read chunk by chunk in the order of its key (`chunks`); no lock is taken and nothing is written to the server.
-Between two reads of the stream `step` does a little, and begins a chunk again where something came between:
+Plan. A table is read chunk by chunk in the order of its key (`chunks`), over several connections, each with a chunk of its own; no
+lock is taken and nothing is written to the server. Between two reads of the stream `step` does a little of each:
 
     open    at a transaction end of the stream, low: put an event that says so where the table begins; note from here on the keys
-            of this table that are put (`window`), and begin
-            a consistent read of the next rows, which must show all that the stream has read. high: where the log ends then
+            of this table that are put (`Window`), and begin
+            a consistent read of the chunk, which must show all that the stream has read. high: where the log ends then
     read    take the rows as they come, a few milliseconds at a time; the stream is read in between
-    put     at the first transaction end behind high: rows whose keys were noted are left out, since the stream has brought a
-            newer state of them; the others are, at this position, as the server has them. Then write down the last key
+    put     at the first transaction end behind high, and when the chunks before it are put: rows whose keys were noted are left out,
+            since the stream has brought a newer state of them; the others are, at this position, as the server has them. Then
+            write down the last key
 
 What is put is one or more whole transactions, BEGIN, READ events, END. They stand at the transaction end that was put before
 them (same file, offset, GTIDs), `order` goes on counting, and a checkpoint may stand at their END.
 
+Where something came between, all chunks under way are forgotten and begun again behind the last key that is put.
+
 A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a position behind which nothing
-of it was put, and the stream waits meanwhile.
+of it was put, and the stream waits meanwhile. No other chunk is under way then.
 """
 
 from __future__ import annotations
 
 import logging
+import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shmstore import EventStore, EventType, Position, SourceError, checkpoints
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema
@@ -34,51 +41,22 @@ from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
-from shmstore.producer.filter import TablePlan, read_patterns
-from shmstore.producer.gtid import ExecutedSet
+from shmstore.producer.filter import read_patterns
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.changed_keys import Window
+from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, Shape, TableRead
 from shmstore.producer.snapshot.read_events import ReadEvents
-from shmstore.producer.snapshot.select import Selection, literals, selection
+from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
-from shmstore.producer.snapshot.watermarks import begin, prepare
+from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare
 from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
 
 MISSING = "missing"  # reason of a request for the tables that no copy has yet
 SLICE = 0.02  # seconds of reading between two looks at the stream
-CHUNK_BYTES = 16 << 20  # what a chunk is meant to take at most; of larger rows it has fewer
-MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
+CONNECTIONS = 4  # at most, where nothing was said
 ATTEMPTS = 20  # of one chunk
 MISSES = 3  # looks in a row that met the stream inside a transaction; then each end is looked for
-
-
-class _Shape(NamedTuple):
-    """A table as it is read: the SELECT, and how its rows become events."""
-
-    selected: Selection
-    blob: bytes  # of the schema, as the table has it
-    plan: TablePlan
-    by: tuple[str, ...]  # the key's columns
-    key_indexes: tuple[int, ...]  # of these in the rows that are put
-
-    @property
-    def schema(self) -> bytes:
-        """The schema as events carry it."""
-        return self.blob if self.plan.blob is None else self.plan.blob
-
-
-class _Chunk:
-    """A chunk under way."""
-
-    def __init__(self, task: Task, shape: _Shape, low: Position, executed: ExecutedSet | None) -> None:
-        self.task, self.shape, self.low, self.executed = task, shape, low, executed
-        self.window = Window(task.database, task.table, shape.by)
-        self.high: Position | None = None
-        self.rows: Rows | None = None
-        self.limit = 0
-        self.whole = self.cut = False  # all rows are here; there were more than memory is spent on
 
 
 class Snapshot:
@@ -93,21 +71,22 @@ class Snapshot:
         if self.progress.epoch == store.epoch and self.progress.ahead_of(store.newest):  # the host crashed
             self.progress.rewind(store.newest)
             self._file.save(self.progress)  # before anything is put: what comes now has those sequences
-        self._session: Session | None = None
+        self._sessions: list[Session] = []  # for reading chunks
+        self._most = 0  # how many of them there may be; 0: the server was not asked yet
         self._server: Server | None = None
         self._read_events = ReadEvents(decoder.state, decoder.buffer, store.limit_bytes)
-        self._shape: tuple[Task, _Shape] | None = None
-        self._chunk: _Chunk | None = None
-        self._written: tuple[Task, TableProgress] | None = None  # what is in the transaction buffer
-        self._backoff = Backoff(settings)  # of its own link
-        self._disturbed = 0  # how often the chunk that is due was begun in vain
-        self._pause, self._heard, self._average = 0.0, False, 0
+        self._tables: list[TableRead] = []  # under way, in the order of their tasks
+        self._busy: Task | None = None  # whose chunk is looked at
+        self._written: list[tuple[Task, TableProgress]] = []  # what is in the transaction buffer
+        self._backoff = Backoff(settings)  # of its own links
+        self._disturbed: dict[tuple[str, str], int] = {}  # how often each table's chunks were begun in vain since one was put
+        self._pause, self._heard = 0.0, False
         self._ahead: list[Position] = []
         self._saved = 0.0
         self.holds = False  # True while the stream must not be read
         self.active = False  # True while there is something to do
         self.waits = False  # True while an end of a transaction is wanted and was not met by chance
-        self._misses = 0
+        self._misses, self._wants_end = 0, False
 
     # ------------------------------------------------------------ requests
 
@@ -123,7 +102,9 @@ class Snapshot:
     def begin(self, server: Server) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
-        self._server, self._heard, self._disturbed, self._pause = server, False, 0, 0.0
+        self._server, self._heard, self._pause, self._most = server, False, 0.0, 0
+        self._disturbed.clear()
+        self._written.clear()
         self._backoff.reset()
         server_id = int(server.variables.get("server_id") or 0)
         self._read_events = ReadEvents(self._decoder.state, self._decoder.buffer, self._store.limit_bytes, server_id)
@@ -155,7 +136,7 @@ class Snapshot:
         for path, request in asked:
             if request.cancel:
                 self.progress.cancel()
-                self._disturbed = 0
+                self._disturbed.clear()
                 self._drop()
             elif request.id not in known:
                 try:
@@ -211,56 +192,65 @@ class Snapshot:
 
     # ------------------------------------------------------------ between reads of the stream
 
-    @property
-    def window(self) -> Window | None:
-        """What wants to know of each put."""
-        return None if self._chunk is None else self._chunk.window
+    def note(self, blob: memoryview, slots: NDArray[np.void]) -> None:
+        """Note what is being put."""
+        if windows := [table.window for table in self._tables if table.chunks]:
+            copy = bytes(blob)
+            for window in windows:
+                window.note(copy, slots)
 
     def _altered(self, statement: Statement, database: str) -> None:
-        self._shape = None
-        if self._chunk is not None:
-            self._chunk.window.altered(statement, database)
+        for table in self._tables:
+            table.stale = True
+            table.window.altered(statement, database)
 
     def step(self, heard: bool) -> None:
         """Do a little. `heard`: something of the stream was read since the last call. What is ready must have been put."""
         self._heard |= heard
         if not self._heard or time.monotonic() < self._pause:
             return
+        self._misses = 0 if self._at_end() else self._misses + 1
+        self._wants_end = False
+        self._try(self._advance)
+        self.waits = self._misses > MISSES and self._wants_end
+
+    def _try(self, work: Callable[[], object]) -> None:
+        """Work, and begin again, or give a table up, where the server does not do its part."""
         try:
-            self._misses = 0 if self._at_end() else self._misses + 1
-            self._advance()
-            chunk = self._chunk
-            self.waits = self._misses > MISSES and (chunk is None or chunk.rows is None or chunk.whole)
+            work()
         except (LinkLost, ServerUnreachable, LoginRefused) as error:
             wait = self._backoff.failed()
             self._log.warning("snapshot: %s; trying again in %.1f s", error, wait)
             self._drop(wait)
         except SourceError as error:
-            self._stumble(str(error), final=isinstance(error, PrivilegeMissing))
+            if self._busy is None or not self._busy.open:
+                raise
+            self._stumble(self._busy, str(error), final=isinstance(error, PrivilegeMissing))
 
     def read_on(self) -> None:
-        """The ring is full, for who knows how long: end the read that is under way, so that the server is rid of it."""
-        until = time.monotonic() + 1.0
-        while (chunk := self._chunk) and chunk.rows is not None and not (chunk.whole or self.holds):
-            self.step(False)
-            if time.monotonic() > until:
-                return
+        """The ring is full, for who knows how long: end the reads that are under way, so that the server is rid of them."""
+        if not self.holds:  # nothing is put, nor begun: what is being put is not in the store yet
+            self._try(lambda: self._read_more(time.monotonic() + 1.0))
 
     def _advance(self) -> None:
-        task = next((task for task in self.progress.tasks if task.open), None)
-        chunk = self._chunk
-        if task is None:
+        self._busy = next((task for task in self.progress.tasks if task.open), None)
+        if self._busy is None:
             self._log.info("snapshot: all that was asked for is in the store")
             self._drop()
             self.active = False
-        elif chunk is None or chunk.high is None:
-            self._open(task)
-        elif self.holds:
-            self._read_whole(chunk)
-        elif chunk.rows is not None and not chunk.whole:
-            self._read(chunk, chunk.rows)
-        elif self._at_end() and self._decoder.position.order >= chunk.high.order:
-            self._place(chunk)
+            return
+        if not self.holds:
+            self._place_ready()
+        if self.holds:
+            self._read_whole(self._tables[0].chunks[0])
+            return
+        until = time.monotonic() + SLICE
+        self._open_more()
+        while self._read_more(until):
+            self._open_more()
+
+    def _reading(self) -> list[Chunk]:
+        return [chunk for table in self._tables for chunk in table.chunks if chunk.reading]
 
     def _at_end(self) -> bool:
         """Whether the stream is between two transactions, and the store ends inside none."""
@@ -282,46 +272,117 @@ class Snapshot:
 
     # ------------------------------------------------------------ a chunk
 
-    def _open(self, task: Task) -> None:
-        if not self._at_end() or self._behind_readers():
+    def _open_more(self) -> None:
+        """Give each connection that has nothing to read a chunk."""
+        if time.monotonic() < self._pause:
             return
-        session = self._connected()
-        shape = self._shape_of(session, task)
-        if shape is None or self._server is None:
+        if not self._at_end():
+            left = sum(task.open for task in self.progress.tasks) > len(self._tables) or self._unopened() is not None
+            if left or any(not table.planned for table in self._tables):
+                self._wants_end = self._wants_end or len(self._reading()) < max(1, self._most)
             return
-        if self._chunk is None or self._chunk.window.broken or self._chunk.shape is not shape:
-            executed = self._decoder.executed
-            self._chunk = _Chunk(task, shape, self._decoder.position, executed.copy() if executed is not None else None)
-            if not task.progress.chunks:
+        if self._behind_readers():
+            return
+        # What is read waits for the chunks before it: it must not become more and more.
+        while sum(len(table.chunks) for table in self._tables) < 2 * max(1, self._most) or self._unopened():
+            session = self._idle()
+            if session is None:
+                return
+            chunk = self._unopened() or self._plan(session)
+            if chunk is None or not self._open(chunk, session):
+                return
+
+    def _idle(self) -> Session | None:
+        """A connection that reads nothing; None where all do."""
+        busy = [chunk.session for table in self._tables for chunk in table.chunks]
+        idle = next((session for session in self._sessions if session not in busy), None)
+        if idle is None and len(self._sessions) < max(1, self._most):
+            try:
+                idle = self._connected()
+            except SourceError as error:
+                if not self._sessions:
+                    raise
+                self._most = len(self._sessions)
+                self._log.info("snapshot: reading over %d connections: no other can be opened: %s", self._most, error)
+        return idle
+
+    def _connected(self) -> Session:
+        """Open one more connection for reading."""
+        assert self._server is not None
+        session = connect(self._settings, self._server.endpoint, self._stop)
+        self._sessions.append(session)
+        prepare(session)
+        if not self._most:
+            self._most = self._settings.snapshot_connections or max(1, min(CONNECTIONS, free_connections(session) // 10))
+        return session
+
+    def _unopened(self) -> Chunk | None:
+        """A chunk that is in line, and read by nobody yet."""
+        return next((chunk for table in self._tables if (chunk := table.may_open)), None)
+
+    def _plan(self, session: Session) -> Chunk | None:
+        """The next chunk of the tables under way, else the first of the next table; None where none can be begun now."""
+        wait, alone = self._settings.read_timeout, self._most == 1
+        for table in self._tables:
+            self._busy = table.task
+            if (chunk := table.plan(session, wait, alone=alone)) is not None:
+                return chunk
+        names = {(table.task.database, table.task.table) for table in self._tables}
+        for task in self.progress.tasks:
+            if not task.open or (task.database, task.table) in names:
+                continue
+            if any(table.keyless for table in self._tables):
+                return None
+            self._busy = task
+            shape = self._shape_of(session, task)
+            if shape is None:
+                continue
+            table = TableRead(task, shape, self._settings.snapshot_chunk)
+            if table.keyless and any(table.chunks for table in self._tables):
+                return None
+            self._tables.append(table)
+            return table.plan(session, wait, alone=alone)
+        return None
+
+    def _open(self, chunk: Chunk, session: Session) -> bool:
+        """Begin to read a chunk; False where that is to be tried again."""
+        table, task = chunk.table, chunk.table.task
+        self._busy = task
+        assert self._server is not None
+        if table.stale:
+            if self._written:
+                return False  # first that counts: the key may be another now
+            shape = self._shape_of(session, task)
+            if shape is None:
+                self._drop()
+                return False
+            if shape != table.shape:
+                self._stumble(task, "a DDL changed it")
+                return False
+            table.stale = False
+        if chunk.segment < 0:
+            chunk.note_from(self._decoder.position, self._decoder.executed)
+            if not table.began:
                 # At low: whoever begins to keep the table's changes at this event has those that the first rows are put without.
-                self._put(self._chunk, None, "first")
-        chunk = self._chunk
+                table.began = True
+                self._put(chunk, "first")
         high = begin(session, self._server, chunk.low, chunk.executed)
         if high is None:
             self._pause = time.monotonic() + 0.005  # a commit on its way
-            return
-        if shape.by:
-            average = self._average or shape.selected.table.row_bytes or 1
-            chunk.limit = max(1, min(self._settings.snapshot_chunk, CHUNK_BYTES // average))
-            chunk.rows = self._select(session, chunk, chunk.limit)
+            return False
+        chunk.session, chunk.began = session, time.monotonic()
+        if not table.keyless:
+            chunk.rows = self._select(session, chunk)
         chunk.high = high
+        return True
 
-    def _select(self, session: Session, chunk: _Chunk, limit: int = 0) -> Rows:
-        selected = chunk.shape.selected
-        sql = selected.sql(chunk.task.progress.key, limit)
+    def _select(self, session: Session, chunk: Chunk) -> Rows:
+        selected = chunk.table.shape.selected
+        sql = selected.sql(chunk.after, chunk.until, 0 if chunk.until else chunk.limit)
         return Rows(session, sql, selected.columns, len(selected.table.schema.columns), self._settings.read_timeout)
 
-    def _connected(self) -> Session:
-        if self._session is None:
-            assert self._server is not None
-            self._session = connect(self._settings, self._server.endpoint, self._stop)
-            prepare(self._session)
-        return self._session
-
-    def _shape_of(self, session: Session, task: Task) -> _Shape | None:
-        """How the table is read now; None where there is nothing to read, or another try is due."""
-        if self._shape is not None and self._shape[0] is task:
-            return self._shape[1]
+    def _shape_of(self, session: Session, task: Task) -> Shape | None:
+        """How the table is read now; None where there is nothing to read."""
         table = read_table(session, task.database, task.table, history=self._settings.schema_history)
         if table is None:
             self._settle(task, "gone", "there is no such table any more")
@@ -340,68 +401,116 @@ class Snapshot:
             self._log.warning("snapshot: %s.%s has another key now: read from its beginning", task.database, task.table)
             task.progress = TableProgress()
         task.by, task.estimate, task.began_ms = by, table.rows, task.began_ms or now_ms()
-        shape = _Shape(selection(table), blob, plan, by, tuple([names.index(name) for name in by]))
-        self._shape, self._average = (task, shape), 0
-        return shape
+        return Shape(selection(table), blob, plan, by, tuple([names.index(name) for name in by]))
 
-    def _read(self, chunk: _Chunk, rows: Rows) -> None:
-        if rows.step(SLICE):
-            chunk.whole = True
-            self._connected().query("COMMIT")
+    def _read_more(self, until: float) -> bool:
+        """Take what the connections bring; True when a chunk is whole and there is time left."""
+        while (left := until - time.monotonic()) > 0:
+            reading = {chunk.rows.fileno(): chunk for chunk in self._reading() if chunk.rows is not None}
+            if not reading:
+                return False
+            poll = select.poll()
+            for number in reading:
+                poll.register(number, select.POLLIN)
+            ready = {number for number, chunk in reading.items() if chunk.rows is not None and chunk.rows.more}
+            ready.update(number for number, _ in poll.poll(0 if ready else 1000 * left))
+            for number in ready:
+                chunk = reading[number]
+                self._busy = chunk.table.task
+                if chunk.broken:
+                    self._stumble(self._busy, chunk.broken)
+                    return False
+                if self._read(chunk):
+                    return True
+        return False
+
+    def _read(self, chunk: Chunk) -> bool:
+        """Take what has come of a chunk; True when it is whole."""
+        rows, session = chunk.rows, chunk.session
+        assert rows is not None
+        assert session is not None
+        done = rows.take()
+        if done:
+            session.query("COMMIT")
         elif rows.size > MOST_BYTES and len(rows):
-            chunk.whole = chunk.cut = True
-            self._hang_up()  # quicker than to read on to the end
+            self._hang_up(session)  # quicker than to read on to the end
+        else:
+            return False
+        chunk.table.came(chunk, cut=not done)
+        return True
 
-    def _place(self, chunk: _Chunk) -> None:
-        if chunk.window.broken:
-            self._stumble(chunk.window.broken)
-            return
-        if chunk.rows is None:
-            if chunk.window.changed:
+    def _place_ready(self) -> None:
+        """Put the chunks whose turn it is."""
+        for table in list(self._tables):
+            while table.chunks and (chunk := table.chunks[0]).high is not None and (chunk.whole or table.keyless):
+                self._wants_end = True
+                if not self._at_end():
+                    return
+                if self._decoder.position.order < chunk.high.order:
+                    break
+                self._wants_end = False
+                self._busy = table.task
+                if chunk.broken:
+                    self._stumble(table.task, chunk.broken)
+                    return
+                self._place(chunk)
+                if self.holds or table not in self._tables:
+                    return
+                if table.chunks and table.chunks[0] is chunk:
+                    break
+
+    def _place(self, chunk: Chunk) -> None:
+        table, task = chunk.table, chunk.table.task
+        if table.keyless:
+            if table.window.changed(chunk.segment):
                 self._stumble(
-                    "it has no key and changed while it was to be read; give it a primary key, or ask again when it rests"
+                    task, "it has no key and changed while it was to be read; give it a primary key, or ask again when it rests"
                 )
                 return
+            assert chunk.session is not None
             self.holds = True
-            chunk.rows = self._select(self._connected(), chunk)
+            chunk.rows = self._select(chunk.session, chunk)
             return
-        task, shape, rows = chunk.task, chunk.shape, chunk.rows
-        key, came = shape.selected.table.key, len(rows)
-        after = tuple(literals(shape.selected, key, rows.last)) if came and key else task.progress.key
-        if came:
-            self._average = max(1, rows.size // came)
-        state = "done" if not chunk.cut and came < chunk.limit else "reading"
-        count = self._put(chunk, rows, "last" if state == "done" else "")
-        self._written = task, TableProgress(state, after, task.progress.rows + count, task.progress.chunks + 1)
-        self._chunk, self._disturbed = None, 0
+        ends = table.planned and len(table.chunks) == 1
+        count = self._put(chunk, "last" if ends else "")
+        table.put(chunk)
+        key = chunk.until or chunk.last or table.progress.key
+        table.progress = TableProgress("done" if ends else "reading", key, table.progress.rows + count, table.progress.chunks + 1)
+        self._written.append((task, table.progress))
+        self._disturbed.pop((task.database, task.table), None)
         self._backoff.reset()
 
-    def _read_whole(self, chunk: _Chunk) -> None:
+    def _read_whole(self, chunk: Chunk) -> None:
         """Put the rows of a table without key as they come: the stream stands still."""
-        assert chunk.rows is not None
-        done = chunk.rows.step(SLICE)
-        read = chunk.task.progress.rows + self._put(chunk, chunk.rows, "last" if done else "")
-        if len(chunk.rows):
-            chunk.rows.clear()
-        chunk.task.progress = chunk.task.progress._replace(state="reading", rows=read)
+        task, rows, session = chunk.table.task, chunk.rows, chunk.session
+        assert rows is not None
+        assert session is not None
+        done = rows.step(SLICE)
+        read = task.progress.rows + self._put(chunk, "last" if done else "")
+        if len(rows):
+            rows.clear()
+        task.progress = task.progress._replace(state="reading", rows=read)
         if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
             self._file.save(self.progress)
         if done:
-            self._connected().query("COMMIT")
-            self._written = chunk.task, chunk.task.progress._replace(state="done", chunks=1)
-            self._chunk, self._disturbed, self.holds = None, 0, False
+            session.query("COMMIT")
+            chunk.table.put(chunk)
+            self._written.append((task, task.progress._replace(state="done", chunks=1)))
+            self.holds = False
+            self._disturbed.pop((task.database, task.table), None)
             self._backoff.reset()
 
-    def _put(self, chunk: _Chunk, rows: Rows | None, part: str) -> int:
+    def _put(self, chunk: Chunk, part: str) -> int:
         """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many.
 
-        The last event of a table says so (`part`), even where it has no rows.
+        The first event of a table, and the last, say so (`part`), even where they have no rows.
         """
-        shape, task = chunk.shape, chunk.task
-        if rows is not None and len(rows) and chunk.window.keys:
-            rows.rows.leave_out((chunk.window.keys,), shape.key_indexes)
+        shape, task, rows = chunk.table.shape, chunk.table.task, chunk.rows
         count = 0 if rows is None else len(rows)
+        if rows is not None and count and (keys := chunk.table.window.keys(chunk.segment)):
+            rows.rows.leave_out(keys, shape.key_indexes)
+            count = len(rows)
         if count or part:
             request = next(request for request in self.progress.requests if request.id == task.request)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
@@ -411,7 +520,7 @@ class Snapshot:
             self._read_events.put(self._store.latest_event, name, shape.schema, count, some, size, props, part)
         return count
 
-    def _body(self, shape: _Shape, rows: Rows | None, first: int, count: int) -> Any:
+    def _body(self, shape: Shape, rows: Rows | None, first: int, count: int) -> Any:
         """Some rows as an event's body has them, after the column filters."""
         if rows is None or not count:
             return []
@@ -422,37 +531,37 @@ class Snapshot:
 
     def settle(self) -> None:
         """Write down how far it is. Call it when what `step` left in the transaction buffer is in the store."""
-        if self._written is None:
+        if not self._written:
             return
-        (task, progress), self._written = self._written, None
-        task.progress = progress
-        if progress.state == "done":
-            self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, progress.rows, progress.chunks)
-            self._settle(task, "done", save=False)
+        written, self._written = self._written, []
         newest = self._store.newest
         safe = self._store.sync(newest, 0.0) if self._store.has_log else self._file.acked(self._store.epoch)
-        self.progress.mark(newest, task, -1 if safe is None else safe)
+        for task, progress in written:
+            task.progress = progress
+            if progress.state == "done":
+                self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, progress.rows, progress.chunks)
+                self._settle(task, "done", save=False)
+            self.progress.mark(newest, task, -1 if safe is None else safe)
         self._file.save(self.progress)
 
     # ------------------------------------------------------------ what goes wrong
 
-    def _stumble(self, problem: str, *, final: bool = False) -> None:
-        """Begin the chunk again; after many times, or where that is no use, give the table up."""
-        task = next(task for task in self.progress.tasks if task.open)
-        self._disturbed += 1
-        self._shape = None
-        if final or self._disturbed > ATTEMPTS:
+    def _stumble(self, task: Task, problem: str, *, final: bool = False) -> None:
+        """Begin the chunks again; after many times, or where that is no use, give the table up."""
+        name = task.database, task.table
+        self._disturbed[name] = disturbed = self._disturbed.get(name, 0) + 1
+        if final or disturbed > ATTEMPTS:
             if final:
-                name = f"{task.database}.{task.table}"
-                problem = f"{problem.partition(';')[0]}; GRANT SELECT ON {name} TO the producer's account"
+                problem = f"{problem.partition(';')[0]}; GRANT SELECT ON {'.'.join(name)} TO the producer's account"
             self._settle(task, "failed", problem)
         else:
-            self._log.info("snapshot: %s.%s: a chunk is read again: %s", task.database, task.table, problem)
-        self._drop(0.01 * self._disturbed)
+            self._log.info("snapshot: %s.%s: a chunk is read again: %s", *name, problem)
+        self._drop(0.01 * disturbed)
 
     def _settle(self, task: Task, state: str, problem: str = "", *, save: bool = True) -> None:
         self.progress.settle(task, state, problem)
-        self._shape, self._disturbed = None, 0
+        self._tables = [table for table in self._tables if table.task is not task]
+        self._disturbed.pop((task.database, task.table), None)
         if problem:
             log = self._log.warning if state == "gone" else self._log.error
             log("snapshot: %s.%s is left out: %s", task.database, task.table, problem)
@@ -460,18 +569,20 @@ class Snapshot:
             self._file.save(self.progress)
 
     def _drop(self, wait: float = 0.0) -> None:
-        """Forget the chunk under way."""
-        if self._chunk is not None and self.holds and self._chunk.task.open:
-            self._chunk.task.progress = TableProgress()  # of a table without key nothing counts until all of it is there
-        self._chunk, self._written, self.holds = None, None, False
+        """Forget the chunks under way. What is in the transaction buffer of others is put, and counts (`settle`)."""
+        if self.holds and self._tables and self._tables[0].task.open:
+            self._tables[0].task.progress = TableProgress()  # of a table without key nothing counts until all of it is there
+        self._tables.clear()
+        self.holds = False
         self._pause = time.monotonic() + wait
-        self._hang_up()
+        for session in self._sessions[:]:
+            self._hang_up(session)
 
-    def _hang_up(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+    def _hang_up(self, session: Session) -> None:
+        session.close()
+        self._sessions.remove(session)
 
     def close(self) -> None:
-        """The stream is read no further on this link: end the read under way, which the server keeps old rows for."""
+        """The stream is read no further on this link: end the reads under way, which the server keeps old rows for."""
+        self._written.clear()
         self._drop()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from shmstore import Column
 from shmstore.producer.connection.prepared import BYTES, INDEXED, NUMBERS
-from shmstore.producer.snapshot.tables import Key, SourceTable, quoted
+from shmstore.producer.snapshot.tables import SourceTable, quoted
 from shmstore.producer.values.charsets import python_codec
 
 HIDDEN = "SET SESSION show_gipk_in_create_table_and_information_schema = ON"  # MySQL's invisible keys are in the binlog
@@ -25,27 +25,48 @@ class Selection(NamedTuple):
     columns: tuple[Column, ...]
     extras: tuple[tuple[int, str], ...]
 
-    def sql(self, after: Sequence[str], limit: int) -> str:
-        """Return the SELECT of `limit` rows behind the key `after`; of all rows where the table has no key."""
+    def sql(self, after: Sequence[str], until: Sequence[str], limit: int) -> str:
+        """Return the SELECT of `limit` rows (0: all) behind the key `after`, up to the key `until`; of all where the table has no key."""
         table = self.table
         names = [quoted(column.name) for column in table.schema.columns]
-        text = f"SELECT {', '.join(_as_logged(table, i) for i in range(len(names)))}"
-        text += "".join(f", {expression}" for _, expression in self.extras)
-        text += f" FROM {table.name}" + (" FOR SYSTEM_TIME ALL" if table.versioned else "")
+        chosen = [_as_logged(table, i) for i in range(len(names))] + [expression for _, expression in self.extras]
+        return self._select(chosen, after, until) + (f" LIMIT {limit}" if limit and table.key else "")
+
+    def key_sql(self, after: Sequence[str], rows: int) -> str:
+        """Return the SELECT of the key that stands so many rows behind the key `after`; its columns are `key_columns`."""
+        extras = dict(self.extras)
+        assert self.table.key is not None
+        columns = self.table.schema.columns
+        chosen = [extras.get(i, quoted(columns[i].name)) for i in self.table.key.columns]
+        return f"{self._select(chosen, after, ())} LIMIT {rows - 1}, 1"
+
+    @property
+    def key_columns(self) -> list[Column]:
+        """The columns of what `key_sql` selects."""
+        width = len(self.table.schema.columns)
+        extras = {i: self.columns[width + at] for at, (i, _) in enumerate(self.extras)}
+        return [extras.get(i, self.columns[i]) for i in (self.table.key.columns if self.table.key else ())]
+
+    def _select(self, chosen: Sequence[str], after: Sequence[str], until: Sequence[str]) -> str:
+        table = self.table
+        text = f"SELECT {', '.join(chosen)} FROM {table.name}" + (" FOR SYSTEM_TIME ALL" if table.versioned else "")
         if table.key is None:
             return text
-        keys = [names[i] for i in table.key.columns]
+        keys = [quoted(table.schema.columns[i].name) for i in table.key.columns]
         text += f" FORCE INDEX ({quoted(table.key.name)})"
+        bounds = []
         if after:
-            text += f" WHERE {keys[0]} >= {after[0]} AND ({_behind(keys, after)})"
-        return f"{text} ORDER BY {', '.join(keys)} LIMIT {limit}"
+            bounds.append(f"{keys[0]} >= {after[0]} AND ({_beyond(keys, after, '>', '>')})")
+        if until:
+            bounds.append(f"{keys[0]} <= {until[0]} AND ({_beyond(keys, until, '<', '<=')})")
+        return text + (f" WHERE {' AND '.join(bounds)}" if bounds else "") + f" ORDER BY {', '.join(keys)}"
 
 
-def _behind(keys: Sequence[str], after: Sequence[str]) -> str:
-    """(a, b) > (x, y), written so that an index is used for it."""
+def _beyond(keys: Sequence[str], bound: Sequence[str], sign: str, last: str) -> str:
+    """(a, b) > (x, y), written so that an index is used for it; `last`: the sign of the key's last part."""
     if len(keys) == 1:
-        return f"{keys[0]} > {after[0]}"
-    return f"{keys[0]} > {after[0]} OR ({keys[0]} = {after[0]} AND ({_behind(keys[1:], after[1:])}))"
+        return f"{keys[0]} {last} {bound[0]}"
+    return f"{keys[0]} {sign} {bound[0]} OR ({keys[0]} = {bound[0]} AND ({_beyond(keys[1:], bound[1:], sign, last)}))"
 
 
 def _as_logged(table: SourceTable, i: int) -> str:
@@ -69,12 +90,20 @@ def selection(table: SourceTable) -> Selection:
     return Selection(table, (*columns, *more), tuple(extras))
 
 
-def literals(selected: Selection, key: Key, row: Sequence[Any]) -> list[str]:
+def literals(selected: Selection, row: Sequence[Any]) -> tuple[str, ...]:
     """Return the key of a row of `selected` as SQL literals that mean exactly its bytes."""
-    table = selected.table
-    width = len(table.schema.columns)
+    width = len(selected.table.schema.columns)
     extra = {i: row[width + at] for at, (i, _) in enumerate(selected.extras)}
-    return [_literal(table.schema.columns[i], table.collations[i], extra.get(i, row[i])) for i in key.columns]
+    assert selected.table.key is not None
+    return key_literals(selected, [extra.get(i, row[i]) for i in selected.table.key.columns])
+
+
+def key_literals(selected: Selection, values: Sequence[Any]) -> tuple[str, ...]:
+    """Return a row of `Selection.key_sql` as such literals."""
+    table = selected.table
+    assert table.key is not None
+    parts = zip(table.key.columns, values, strict=True)
+    return tuple([_literal(table.schema.columns[i], table.collations[i], value) for i, value in parts])
 
 
 def _literal(column: Column, collation: str, value: Any) -> str:

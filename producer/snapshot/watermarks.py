@@ -18,6 +18,19 @@ MySQL     low must be within @@global.gtid_executed, asked before the read begin
 
 A read goes forward by key, WHERE (a, b) > (last a, last b) ORDER BY a, b LIMIT n, compared by the server with its own collations:
 the last key comes back to it as the bytes that it sent.
+
+Several chunks at once, each with its own low, read, high and P. They are ranges of the key that do not overlap, as the server
+compares, so a row that keeps its key is in one chunk, and what was said holds of it. A row that a change at U moves from the key of
+chunk A to that of chunk B:
+
+    A read after U, B before    neither read shows it. low of B <= read of B < U: the change stands in the store behind B's low, or comes
+                                there, and brings the row. Nobody who keeps the changes from the table's first low on misses it
+    A read before U, B after    both show it. Where U <= P of A, U is noted for A, since low of A <= read of A < U, and A is put without
+                                it; else the change comes behind A and takes the old key away. B puts it as the change left it, or,
+                                where U was noted for B too, leaves it to the change. So it stands under its new key alone
+
+In which order A and B are put does not matter for this: only what is noted between each one's own low and P. They are put in the
+order of the key so that one key says how far the table is.
 """
 
 from __future__ import annotations
@@ -42,6 +55,14 @@ def prepare(session: Session) -> None:
     session.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     if session.query("SHOW VARIABLES LIKE 'show_gipk_in_create_table_and_information_schema'"):
         session.query(HIDDEN)
+
+
+def free_connections(session: Session) -> int:
+    """How many more connections the server would take from this account."""
+    limits = session.variables(("max_connections", "max_user_connections"))
+    total, own = int(limits.get("max_connections") or 0), int(limits.get("max_user_connections") or 0)
+    taken = int(session.query("SHOW GLOBAL STATUS LIKE 'Threads_connected'")[0][1])
+    return max(0, min(total - taken, own or total))
 
 
 def begin(session: Session, server: Server, reached: Position, executed: ExecutedSet | None) -> Position | None:

@@ -26,15 +26,17 @@ def session_of(server: Server) -> Session:
 
 def selected(session: Session, table: SourceTable, limit: int = 1000, *, compiled_code: bool = COMPILED) -> list[list[Any]]:
     """All rows of a table, in stored form, read chunk by chunk."""
-    choice, after, found = selection(table), list[str](), list[list[Any]]()
+    choice, after, found = selection(table), tuple[str, ...](), list[list[Any]]()
     while True:
-        rows = Rows(session, choice.sql(after, limit), choice.columns, len(table.schema.columns), 30, compiled_code=compiled_code)
+        rows = Rows(
+            session, choice.sql(after, (), limit), choice.columns, len(table.schema.columns), 30, compiled_code=compiled_code
+        )
         while not rows.step(30):
             pass
         found += codec.unpack_rows(codec.Packed(rows.rows.array(0, limit)))
         if table.key is None or len(rows) < limit:
             return found
-        after = literals(choice, table.key, rows.last)
+        after = literals(choice, rows.last)
 
 
 def as_shown(schema: TableSchema) -> TableSchema:

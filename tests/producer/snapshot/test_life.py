@@ -52,12 +52,13 @@ def killable(server: Server, store: str, state: Path, *words: str) -> Iterator[s
             process.kill()
 
 
-def die_many_times(server: Server, database: str, state: Path, kills: int, rows: int, seed: int) -> None:
+def die_many_times(server: Server, database: str, state: Path, kills: int, rows: int, seed: int, connections: int = 1) -> None:
     """Kill the producer -9 `kills` times while it reads `rows` rows under load; a copy by key ends equal to SELECT."""
     r, store, chunk = random.Random(seed), store_name(), 100
     fill(server, database, rows)
     load = Load(server, database, seed=seed, rows=rows + 500, pause=0.01)
     words = ["--include", f"{database}.*", "--snapshot", "initial", "--snapshot-chunk", str(chunk), "--capacity", "65536"]
+    words += ["--snapshot-connections", str(connections)]
     file = ProgressFile(store, state)
     chunks = 0
     try:
@@ -88,7 +89,7 @@ def die_many_times(server: Server, database: str, state: Path, kills: int, rows:
                 copy = Copy()
                 copy.apply(list(attached.peek(attached.oldest)))
         assert copy.tables["t"] == select(server, database, "t")
-        assert copy.chunks <= (rows + 500) // chunk + 1 + kills
+        assert copy.chunks <= (rows + 500) // chunk + 1 + kills * 2 * connections  # those that were under way are read again
     finally:
         load._stop.set()
         remove(store)
@@ -98,15 +99,18 @@ def done(progress: Progress) -> int:
     return sum(task.progress.chunks for task in progress.tasks)
 
 
-def test_a_snapshot_survives_kill_9_at_any_time(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
-    """Five kills: at most one chunk is read again for each, and a reader that keeps rows by key ends equal to SELECT."""
-    die_many_times(any_server, database, tmp_path, 5, 3000, seed)
+@pytest.mark.parametrize("connections", [1, 4])
+def test_a_snapshot_survives_kill_9_at_any_time(
+    any_server: Server, database: str, tmp_path: Path, seed: int, connections: int
+) -> None:
+    """Five kills: at most the chunks under way are read again for each, and a reader that keeps rows by key ends equal to SELECT."""
+    die_many_times(any_server, database, tmp_path, 5, 3000, seed, connections)
 
 
 @pytest.mark.long
 def test_a_snapshot_survives_forty_kills(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
     """The same forty times over a larger table."""
-    die_many_times(any_server, database, tmp_path, 40, 40_000, seed)
+    die_many_times(any_server, database, tmp_path, 40, 40_000, seed, 3)
 
 
 @pytest.fixture

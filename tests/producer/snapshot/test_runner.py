@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from shmstore import Event, EventStore, EventType, producer
+from shmstore import EntryType, Event, EventStore, EventType, producer
+from shmstore.encoding.codec import Header
 from shmstore.producer.connection.dump import BinlogReader
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.snapshot.changed_keys import Window
+from shmstore.producer.snapshot.chunks import Chunk
 from shmstore.producer.snapshot.runner import ATTEMPTS, Snapshot
 from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
 from tests.producer.snapping import Copy, Load, copied, fill, finished, select, states
@@ -152,16 +154,16 @@ def test_any_key_leads_through_the_whole_table_once(any_server: Server, database
 
 def lately(monkeypatch: pytest.MonkeyPatch, server: Server, *changes: Callable[[], Any]) -> None:
     """Let one of `changes` happen between the read of each chunk and its put, which waits until the stream has brought it."""
-    left, logged = list(changes), dict[Window, tuple[str, int]]()
+    left, logged = list(changes), dict[Any, tuple[str, int]]()
     place = Snapshot._place
 
     def late(self: Snapshot, chunk: Any) -> None:
-        if chunk.window not in logged:
+        if chunk not in logged:
             if left:
                 left.pop(0)()
-            logged[chunk.window] = end_of_log(server)
+            logged[chunk] = end_of_log(server)
         reached = self._decoder.position
-        if (reached.file, reached.offset) >= logged[chunk.window]:
+        if (reached.file, reached.offset) >= logged[chunk]:
             place(self, chunk)
 
     monkeypatch.setattr(Snapshot, "_place", late)
@@ -181,6 +183,83 @@ def test_rows_that_the_stream_changed_meanwhile_are_left_out(
         copy = copied(run, any_server)
     assert (copy.tables["t"] == select(any_server, database, "t")) is window
     assert copy.reads == (17 if window else 20)
+
+
+MEANWHILE = {
+    "moved": (
+        "UPDATE t SET id = 3 WHERE id = 72",  # from the last chunk into the first one, and the other way round
+        "UPDATE t SET id = 79 WHERE id = 4",
+        "UPDATE t SET id = id + 1 WHERE id BETWEEN 18 AND 42 ORDER BY id DESC",
+        "DELETE FROM t WHERE id = 60",
+        "INSERT INTO t VALUES (61, 1, 'new'), (20, 2, 'again')",
+        "UPDATE t SET n = 555 WHERE id IN (2, 43, 61, 80)",
+    ),
+    "altered": ("UPDATE t SET n = 7 WHERE id = 2", "ALTER TABLE t ADD COLUMN more int DEFAULT 7", "DELETE FROM t WHERE id = 80"),
+}
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_rows_change_while_several_chunks_are_under_way(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """Four chunks are read, then rows change within and between them, and only then the first is put: the copy is as SELECT shows it."""
+    fill(any_server, database, 80)
+    execute(any_server, database, "DELETE FROM t WHERE id % 2")
+    place, reached = Snapshot._place, list[tuple[str, int]]()
+
+    def late(self: Snapshot, chunk: Chunk) -> None:
+        if not reached:
+            chunks = chunk.table.chunks
+            if len(chunks) < 4 or not all(one.whole for one in list(chunks)[:4]):
+                return
+            execute(any_server, database, *MEANWHILE[meanwhile])
+            reached.append(end_of_log(any_server))
+        if (self._decoder.position.file, self._decoder.position.offset) >= reached[0]:
+            place(self, chunk)
+
+    monkeypatch.setattr(Snapshot, "_place", late)
+    with running(any_server, **{**options, "snapshot_chunk": 10, "snapshot_connections": 4}) as run:
+        copy = copied(run, any_server)
+    assert reached
+    assert copy.tables["t"] == select(any_server, database, "t")
+
+
+def test_a_chunk_that_is_cut_goes_on_before_the_next(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that turn out larger than memory is spent on: what is left of a chunk is put in line behind it, and all come once, in order."""
+    monkeypatch.setattr("shmstore.producer.snapshot.runner.MOST_BYTES", 300_000)
+    execute(any_server, database, "CREATE TABLE t (id int primary key, b mediumblob)")
+    values = ", ".join(f"({i}, repeat('x', {9000 if i > 40 else 10}))" for i in range(240))
+    execute(any_server, database, f"INSERT INTO t VALUES {values}")
+    with running(any_server, **{**options, "snapshot_chunk": 100, "snapshot_connections": 3}) as run:
+        events = [event for event in events_of_snapshot(run, any_server) if event.type is EventType.READ and event.table]
+        progress = producer.snapshot_status(run.settings.store, state=run.settings.state)
+    assert [row.after[0] for event in events for row in event.rows] == list(range(240))
+    assert progress.tasks[0].progress.chunks > 3
+
+
+def test_a_commit_concerns_the_chunks_begun_behind_its_prepare() -> None:
+    """Of an XA transaction: those begun before have its keys; those begun behind it may show rows from before, and are read again."""
+    window = Window("d", "t", ("id",))
+
+    def header(entry: EntryType, type_: EventType) -> Header:
+        return Header(int(entry), int(type_), "b.1", 4, 0, 0, 1, "", 0, 0, "", 0, "", "", {"xa_xid": "x"})
+
+    def note(entry: EntryType, type_: EventType) -> None:
+        window._two_phase(header(entry, type_))
+
+    early = window.open()
+    note(EntryType.END, EventType.XACOMMIT)  # the prepare: its rows end here
+    late = window.open()
+    assert (window.broken(early), window.broken(late)) == ("", "")
+    note(EntryType.ROWS, EventType.XACOMMIT)
+    after = window.open()
+    assert (window.broken(early), window.broken(after)) == ("", "")
+    assert "XA" in window.broken(late)
+    window.forget_before(after)
+    note(EntryType.ROWS, EventType.XACOMMIT)
+    assert "XA" in window.broken(after)
 
 
 def test_a_ddl_or_a_truncate_meanwhile_makes_the_chunk_be_read_again(

@@ -1,0 +1,166 @@
+"""A table of a snapshot as chunks of its key: what is read next, by whom, how much at a time, and in which order it is put.
+
+Plan. A chunk is a range of the key, after one key up to another. With several connections the end of a chunk is asked of the server
+before its rows are (`Selection.key_sql`, which runs over the index alone), so that the next one can be begun at once; what is behind
+the table's last full chunk has no end, and with one connection no chunk has. A chunk that turns out larger than memory is spent on ends
+at the last row that came, and its rest is put in line behind it.
+
+Chunks are read side by side and put one after the other, as their keys stand: so how far a table is remains one key, however many
+connections read it, and whoever goes on after a kill reads again what had not been put, at most a chunk for each connection and one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+from shmstore import Position
+from shmstore.producer.connection.prepared import Rows
+from shmstore.producer.connection.session import Session
+from shmstore.producer.errors import LinkLost
+from shmstore.producer.filter import TablePlan
+from shmstore.producer.gtid import ExecutedSet
+from shmstore.producer.snapshot.changed_keys import Window
+from shmstore.producer.snapshot.select import Selection, key_literals, literals
+from shmstore.snapshots import Task
+
+__all__ = ["Chunk", "Shape", "TableRead"]
+
+CHUNK_BYTES = 8 << 20  # what a chunk is meant to take at most; of larger rows it has fewer
+MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
+CHUNK_SECONDS = 0.5  # what reading it is meant to take: so long does a server keep old rows for it
+FIRST_ROWS = 20_000  # of a table's first chunk at most, when nobody knows yet how fast they come
+
+Key = tuple[str, ...]  # as SQL literals; empty: no bound
+
+
+class Shape(NamedTuple):
+    """A table as it is read: the SELECT, and how its rows become events."""
+
+    selected: Selection
+    blob: bytes  # of the schema, as the table has it
+    plan: TablePlan
+    by: tuple[str, ...]  # the key's columns
+    key_indexes: tuple[int, ...]  # of these in the rows that are put
+
+    @property
+    def schema(self) -> bytes:
+        """The schema as events carry it."""
+        return self.blob if self.plan.blob is None else self.plan.blob
+
+
+class Chunk:
+    """A chunk under way, from `low` on."""
+
+    def __init__(self, table: TableRead, after: Key, until: Key, limit: int) -> None:
+        self.table, self.after, self.until, self.limit = table, after, until, limit
+        self.low = Position("", 0)  # where the stream stood when its segment of the table's window began
+        self.executed: ExecutedSet | None = None
+        self.segment = -1  # none yet
+        self.high: Position | None = None  # None until a consistent read has begun
+        self.rows: Rows | None = None
+        self.session: Session | None = None  # that reads it, while it does
+        self.began = 0.0
+        self.whole = False  # all rows are here
+        self.last: Key = ()  # the key of the last one
+
+    @property
+    def reading(self) -> bool:
+        """Whether rows are still to come."""
+        return self.rows is not None and not self.whole
+
+    @property
+    def broken(self) -> str:
+        """Why it cannot be used; empty where it can."""
+        return "" if self.segment < 0 else self.table.window.broken(self.segment)
+
+    def note_from(self, low: Position, executed: ExecutedSet | None) -> None:
+        """What is put of the table from now on concerns this chunk."""
+        self.low, self.executed = low, executed.copy() if executed is not None else None
+        self.segment = self.table.window.open()
+
+
+class TableRead:
+    """A table that is being read: its chunks in the order of their keys, and where the next one begins."""
+
+    def __init__(self, task: Task, shape: Shape, most_rows: int) -> None:
+        """`most_rows`: of a chunk, 0: no matter."""
+        self.task, self.shape, self._most_rows = task, shape, most_rows
+        self.window = Window(task.database, task.table, shape.by)
+        self.chunks: deque[Chunk] = deque()
+        self.stale = False  # a DDL went by: whether the shape is still the same is to be looked at
+        self.began = bool(task.progress.chunks)  # whether the event that says where the table begins was put
+        self.progress = task.progress  # with what is put, and not in the store yet
+        self._after: Key | None = task.progress.key  # None: the last chunk is planned
+        self._average = 0  # bytes of a row
+        self._limit = 0  # rows of the next chunk
+
+    @property
+    def keyless(self) -> bool:
+        """Whether it can only be read whole."""
+        return self.shape.selected.table.key is None
+
+    @property
+    def may_open(self) -> Chunk | None:
+        """The first chunk that nobody reads yet."""
+        return next((chunk for chunk in self.chunks if chunk.high is None), None)
+
+    @property
+    def planned(self) -> bool:
+        """Whether nothing of the table is without a chunk, as far as is known."""
+        return self._after is None
+
+    def plan(self, session: Session, wait: float, *, alone: bool) -> Chunk | None:
+        """Add the next chunk; None where there is none to add now. `alone`: only one connection reads, so no end is asked for."""
+        if self._after is None:
+            return None
+        limit = self._rows_due()
+        until = self._key_behind(session, limit, wait) if not (alone or self.keyless) else ()
+        chunk = Chunk(self, self._after, until, limit)
+        self._after = until or None
+        self.chunks.append(chunk)
+        return chunk
+
+    def _key_behind(self, session: Session, rows: int, wait: float) -> Key:
+        """The key that stands so many rows behind what is planned; empty where there are fewer."""
+        selected = self.shape.selected
+        assert self._after is not None
+        found = Rows(session, selected.key_sql(self._after, rows), selected.key_columns, len(selected.key_columns), wait)
+        if not found.step(wait):
+            raise LinkLost(
+                f"{session.endpoint.where} did not say in {wait:g} s where the next {rows} rows of {selected.table.name} end"
+            )
+        return key_literals(selected, found.last) if len(found) else ()
+
+    def _rows_due(self) -> int:
+        """How many rows the next chunk is to have."""
+        average = self._average or self.shape.selected.table.row_bytes or 1
+        due = max(1, min(self._limit or FIRST_ROWS, CHUNK_BYTES // average))
+        return min(due, self._most_rows) if self._most_rows else due
+
+    def came(self, chunk: Chunk, *, cut: bool) -> None:
+        """All rows of a chunk are here; `cut`: those that are, there would be more."""
+        rows = chunk.rows
+        assert rows is not None
+        chunk.whole, chunk.session, came = True, None, len(rows)
+        if came and not self.keyless:
+            chunk.last = literals(self.shape.selected, rows.last)
+            self._average = max(1, rows.size // came)
+            took = max(time.monotonic() - chunk.began, 0.001)
+            self._limit = max(1, min(int(came / took * CHUNK_SECONDS), 4 * max(came, FIRST_ROWS)))
+        full = not self.keyless and came >= chunk.limit
+        if cut and chunk.until:
+            at = self.chunks.index(chunk)
+            self.chunks.insert(at + 1, Chunk(self, chunk.last, chunk.until, 0))
+            chunk.until = chunk.last
+        elif not chunk.until and (cut or full):
+            self._after = chunk.until = chunk.last
+
+    def put(self, chunk: Chunk) -> bool:
+        """The first chunk is put; return whether it was the table's last."""
+        assert self.chunks[0] is chunk
+        self.chunks.popleft()
+        begun = [one.segment for one in self.chunks if one.segment >= 0]
+        self.window.forget_before(min(begun, default=chunk.segment + 1))
+        return self.planned and not self.chunks
