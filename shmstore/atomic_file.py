@@ -20,6 +20,7 @@ def replace(path: Path, write: Callable[[Path], object], what: str, fix: str) ->
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
+        give_to_owner(temporary, path.parent)
         sync(temporary)
         os.rename(temporary, path)
         sync(path.parent)  # the rename itself
@@ -41,3 +42,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def give_to_owner(file: int | Path, folder: str | os.PathLike[str]) -> None:
+    """Let a file that root made belong to whom its folder belongs, who would be locked out of it otherwise. Raises OSError."""
+    if os.geteuid() == 0:
+        owner = os.stat(folder)
+        if owner.st_uid != 0:
+            os.chown(file, owner.st_uid, owner.st_gid)

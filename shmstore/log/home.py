@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from shmstore.atomic_file import replace
+from shmstore.atomic_file import give_to_owner, replace
 from shmstore.errors import LayoutMismatch, ProducerInUse, StoreError, StoreNotFound, refused
 from shmstore.event import Position
 from shmstore.memory.create_options import Options
@@ -191,6 +191,7 @@ class AppendLock:
         while True:
             try:
                 lock = cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
+                give_to_owner(lock._fd, path.parent)
             except OSError as error:
                 raise refused(f"the log in {path.parent} cannot be written", error, "let this user write there") from error
             try:

@@ -29,6 +29,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from shmstore.atomic_file import give_to_owner
 from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
@@ -355,6 +356,7 @@ class Keeper:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
                 made[kind] = fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                give_to_owner(fd, self._folder)
                 if self._segment.mode != 0o600:
                     os.fchown(fd, -1, self._segment.gid)
                     os.fchmod(fd, self._segment.mode)

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from shmstore.atomic_file import give_to_owner
 from shmstore.log.format import LOCK_FILE
 
 NAME: Final = "synced"
@@ -55,8 +56,12 @@ def open_mark(folder: Path) -> int:
     """Return a descriptor of the file, made for those who may append where it is not there yet. Raises OSError."""
     fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        give_to_owner(fd, folder)
         like, here = os.stat(folder / LOCK_FILE), os.fstat(fd)  # the lock is whoever's may append
-        if here.st_uid == os.geteuid() and (here.st_gid, stat.S_IMODE(here.st_mode)) != (like.st_gid, stat.S_IMODE(like.st_mode)):
+        if os.geteuid() in (here.st_uid, 0) and (here.st_gid, stat.S_IMODE(here.st_mode)) != (
+            like.st_gid,
+            stat.S_IMODE(like.st_mode),
+        ):
             os.fchown(fd, -1, like.st_gid)
             os.fchmod(fd, stat.S_IMODE(like.st_mode))
     except BaseException:

@@ -159,11 +159,13 @@ def create(
     mode: int,
     group: str | int | None,
     epoch: int = 0,
+    owner: int = -1,
     fill: Callable[[int, Sizes], object] = lambda fd, sizes: None,
 ) -> Segment:
     """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing.
 
-    `epoch` is that of an earlier life; 0: a new one. `fill` writes what the segment is to hold before anybody can attach.
+    `epoch` is that of an earlier life; 0: a new one. `owner` is the uid to which root gives it. `fill` writes what the segment is
+    to hold before anybody can attach.
     """
     path = _file(path)
     if mode not in (0o600, 0o640, 0o660):
@@ -182,16 +184,17 @@ def create(
         raise refused(f"cannot create store {name!r} in {directory}", error, fix) from error
     try:
         try:
-            os.fchown(fd, -1, gid)
+            os.fchown(fd, owner if os.geteuid() == 0 else -1, gid)
         except OSError as error:
             raise StoreError(f"cannot give store {name!r} to group {group!r}: {error.strerror}; be a member of it") from error
         os.fchmod(fd, mode)
         try:
             take_memory(fd, sizes.total, in_memory=path is None)
         except OSError as error:
-            raise StoreError(
-                f"store {name!r} needs {sizes.total} bytes in {directory}; {error.strerror}: choose a smaller capacity or memory unit"
-            ) from error
+            fix = "choose a smaller capacity or memory unit"
+            if path is None and error.errno == errno.ENOSPC:
+                fix += ", make /dev/shm larger (a container's with `--shm-size`), or keep the ring in a file (`path`)"
+            raise StoreError(f"store {name!r} needs {sizes.total:,} bytes in {directory}; {error.strerror}: {fix}") from error
         os.pwrite(fd, _first_header(options, sizes, epoch or secrets.randbits(63) | 1), 0)
         os.pwrite(fd, _first_entries(options), layout.HEADER.itemsize)
         fill(fd, sizes)
@@ -223,9 +226,9 @@ def take_memory(fd: int, size: int, *, in_memory: bool) -> None:
     there = os.fstatvfs(fd)
     free = there.f_bavail * there.f_frsize if there.f_blocks else size  # a tmpfs may have no limit
     if size > free:
-        raise OSError(errno.ENOSPC, f"its file system has {free} free")
+        raise OSError(errno.ENOSPC, f"its file system has {free:,} free")
     if in_memory and size > (free := free_memory()):
-        raise OSError(errno.ENOMEM, f"the host, or a control group that this process is in, has {free} left")
+        raise OSError(errno.ENOMEM, f"the host, or a control group that this process is in, has {free:,} left")
     os.posix_fallocate(fd, 0, size)
 
 

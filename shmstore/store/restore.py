@@ -118,6 +118,11 @@ def attached(
         except StoreNotFound:
             if not restore:
                 raise missing from None
+            if read_only and not os.access(homes.log_folder(home), os.W_OK):
+                raise StoreNotFound(
+                    f"store {name!r} is not in memory, and this user may only look at its home, {home}: it is there again when its producer "
+                    "is started, or whoever may write there attaches"
+                ) from None
             try:
                 restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
                 found = segment.attach(name, path=path, read_only=read_only)
@@ -273,7 +278,8 @@ def _restored(name: str, home: str, path: str | None) -> Segment:
         os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
 
     group = identity.gid if identity.mode != 0o600 else None
-    made = segment.create(name, options, path=path, mode=identity.mode, group=group, epoch=identity.epoch, fill=fill)
+    owner = os.stat(folder).st_uid  # not root, where that was first
+    made = segment.create(name, options, path=path, mode=identity.mode, group=group, epoch=identity.epoch, owner=owner, fill=fill)
     _log.info("store %r is put together again from %s: events %d to %d", name, home, oldest, tail.last)
     return made
 

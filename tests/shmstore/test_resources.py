@@ -167,7 +167,7 @@ for _ in range(2):
     refused(lambda: store.put(b"L" * 1000, timeout=0), "errno 28", "1,000 bytes", "/dev/shm", "make space", "nothing was stored")
 assert store.newest == 0
 assert store.check() == [], store.check()
-refused(lambda: EventStore.create("t", capacity=8, log=False), "/dev/shm", "smaller")
+refused(lambda: EventStore.create("t", capacity=8, log=False), "bytes in /dev/shm; its file system has 0 free", "smaller", "--shm-size", "`path`")
 assert sorted(os.listdir("/dev/shm")) == ["rest", "shmstore.s"]
 os.unlink("/dev/shm/rest")
 assert store.put(b"L" * 1000, timeout=0) == 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -167,4 +168,88 @@ def test_a_log_is_its_owners_alone(name, tmp_path, monkeypatch):
         os.umask(before)
     assert {folder.stat().st_mode & 0o777 for folder in (tmp_path / name, tmp_path / name / "log")} == {0o700}
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / name / "log").iterdir()} == {0}
+    EventStore.unlink(name, log=True)
+
+
+GOES_ON = """
+store = EventStore.create(name, capacity=8, memory_unit=64)
+with store.subscribe("r") as reader:
+    store.put([b"one", b"two"])
+    reader.ack(reader.get(limit_events=1))
+store.close()
+say("created")
+heard()
+with EventStore.attach(name) as store, store.subscribe("r") as reader:
+    assert store.newest == 4, store.newest
+    assert store.put(b"six") == store.sync() == 5
+    assert b"".join(map(bytes, reader.get().payloads())) == b"threefourfivesix"
+    reader.ack(reader.get_cursor.sequence)
+    store.resize(log_keep=5)
+say("done")
+heard()
+os.unlink(f"/dev/shm/shmstore.{name}")
+with EventStore.attach(name) as store:
+    assert store.put(b"seven") == 6
+    assert [each.ack.sequence for each in store.subscriptions()] == [5]
+say("done")
+"""
+
+
+def test_root_locks_no_owner_out_of_a_home(user, name, either_way, tmp_path, monkeypatch):
+    """Root puts the owner's store together again, produces into it, reads, and changes its sizes: the owner goes on with all of it."""
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, OWNER, OWNER)
+    for each in (tmp_path, *tmp_path.parents):
+        if each.is_relative_to("/tmp") and each != Path("/tmp") and each.stat().st_uid == os.getuid():
+            each.chmod(0o755)
+    monkeypatch.setenv("SHMSTORE_STATE", str(state))
+    owner = user(OWNER, OWNER, GOES_ON)
+    assert owner.hears() == "created"
+    os.unlink(f"/dev/shm/shmstore.{name}")
+    with EventStore.attach(name) as store, store.subscribe("r") as reader:
+        store.put([b"three", b"four", b"five"])
+        assert bytes(reader.get(limit_events=1).raw) == b"two"
+        reader.ack(1)
+        store.resize(log_keep=7)
+    owner.tell()
+    assert owner.hears() == "done"
+    strangers = [path for path in (*state.rglob("*"), Path(f"/dev/shm/shmstore.{name}")) if path.stat().st_uid != OWNER]
+    assert strangers == []
+    owner.tell()
+    assert owner.hears() == "done"
+    EventStore.unlink(name, log=True)
+
+
+WATCHES = """
+with StoreView.attach(name) as store:
+    assert store.stat().log.written == 29
+    assert b"".join(map(bytes, store.peek(3, limit_events=2).payloads())) == b"event 3event 4"  # out of the log
+    assert store.check() == []
+say("looked")
+heard()
+try:
+    StoreView.attach(name)
+except StoreNotFound as error:
+    say(error)
+"""
+
+
+def test_a_watcher_needs_to_read_alone(user, name, tmp_path_factory, monkeypatch):
+    """With mode 0640 a member of the group sees ring and log; where the store is in its home alone it is told whose turn it is."""
+    state = tmp_path_factory.mktemp("state")
+    for folder in (state, *state.parents[:3]):
+        folder.chmod(0o755)
+    monkeypatch.setenv("SHMSTORE_STATE", str(state))
+    with EventStore.create(name, capacity=8, memory_unit=64, mode=0o640, group=GROUP) as store:
+        for k in range(30):
+            store.put(b"event %d" % k)
+        store.sync()
+    watcher = user(MEMBER, GROUP, WATCHES)
+    assert watcher.hears() == "looked"
+    os.unlink(f"/dev/shm/shmstore.{name}")
+    watcher.tell()
+    assert "may only look at its home" in watcher.hears()
+    with EventStore.attach(name) as store:
+        assert store.newest == 29
     EventStore.unlink(name, log=True)
