@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from shmstore import (
     Batch,
@@ -42,8 +42,14 @@ from shmstore import (
     Subscription,
     SubscriptionLost,
 )
+from shmstore.consumer.remote.address import is_url
+from shmstore.errors import install
 from shmstore.event import Event
 from shmstore.start_position import Start
+
+if TYPE_CHECKING:
+    from shmstore.consumer.remote.store import RemoteStore
+    from shmstore.consumer.remote.subscription import RemoteSubscription
 
 IDLE_SECONDS = 1.0  # the checkpoint is written after this long without an event
 RETURN_SECONDS = 5.0  # in which a store with a log, removed under its reader, is to be there again
@@ -61,7 +67,9 @@ class Consumer:
                 for event in batch:
                     ...
 
-    `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file.
+    `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file. A URL,
+    grpc://HOST:8815/STORE or with TLS grpc+tls://..., reads a store of another host, where `shmstore serve --flight` runs: all is as below,
+    a lost connection is made again, and `StoreUnreachable` raised where that takes more than a minute.
     `subscription` names the reader: it continues after its last ack, in this process or the next, and one process owns it at a
     time. `start` says where a new one begins: "earliest" (everything that the store's log keeps, whatever others have acked; without a
     log what somebody has not acked), "latest", a sequence, a `Position` (first event after it), a
@@ -113,8 +121,8 @@ class Consumer:
                 raise ValueError(f"{name} is {value}: a batch holds at least 1; leave it out for the default")
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout is {timeout}: it must be 0 or more seconds, or None to wait for ever")
-        self._owns_store = not isinstance(store, EventStore)
-        self.store = store if isinstance(store, EventStore) else EventStore.attach(store, path=path)
+        self._owns_store = isinstance(store, str)
+        self.store: EventStore | RemoteStore = _attached(store, path) if isinstance(store, str) else store
         self._timeout = timeout
         self._auto_ack = auto_ack
         self._batch: Batch | None = None  # the current one; None also after a rollback
@@ -124,9 +132,16 @@ class Consumer:
             limit_events = max(1, self.store.capacity // SHARE)
             limit_bytes = max(1, self.store.limit_bytes // SHARE)
         self._limits = limit, limit_events, limit_bytes
+        file = None
         try:
-            file = _checkpoint(checkpoint, self.store.name, subscription)
-            self.subscription: Subscription = self.store.subscribe(subscription, start=start, checkpoint=file)
+            self.subscription: Subscription | RemoteSubscription
+            if isinstance(self.store, EventStore):
+                file = _checkpoint(checkpoint, self.store.name, subscription)
+                self.subscription = self.store.subscribe(subscription, start=start, checkpoint=file)
+            elif isinstance(checkpoint, bool):
+                self.subscription = self.store.subscribe(subscription, start=start, checkpoint=checkpoint)
+            else:
+                raise ValueError("a store on another host keeps checkpoints there: give checkpoint=True or False")
         except BaseException as error:
             name = self.store.name
             if self._owns_store:
@@ -157,7 +172,7 @@ class Consumer:
             try:
                 return self._next()
             except StoreClosed as closed:
-                self._attach_again(closed)
+                self.attach_again(closed)
 
     def _next(self) -> Batch:
         if self._auto_ack:
@@ -178,12 +193,12 @@ class Consumer:
         self._batch = batch
         return batch
 
-    def _attach_again(self, closed: StoreClosed) -> None:
+    def attach_again(self, closed: StoreClosed) -> None:
         """Attach to the store that is put together again from its home, and go on at the ack. Raises `closed` where it is not to be had,
         or is no longer the same."""
         before, name = self.store, self.subscription.name
         acked = self._acked  # of one that was closed it raises StoreClosed, too
-        if self._closed or not before.has_log or not before.lost:
+        if self._closed or not before.has_log or not before.lost or not isinstance(before, EventStore):
             raise closed
         state = Path(before.segment.home).parent
         with suppress(ShmStoreError):
@@ -302,6 +317,18 @@ class Consumer:
                 self.ack()
         finally:
             self.close()
+
+
+def _attached(store: str, path: str | os.PathLike[str] | None) -> EventStore | RemoteStore:
+    if not is_url(store):
+        return EventStore.attach(store, path=path)
+    if path is not None:
+        raise ValueError("path is for a store in a file of this host: leave it out, or the URL")
+    try:
+        from shmstore.consumer.remote.store import RemoteStore  # pyarrow is not everybody's
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{store.partition('://')[0]}:// needs pyarrow: {install('arrow')}", name=error.name) from error
+    return RemoteStore.attach(store)
 
 
 def _checkpoint(where: bool | str | os.PathLike[str], store: str, subscription: str) -> CheckpointFile | None:

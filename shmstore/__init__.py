@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
         StoreExists,
         StoreFull,
         StoreNotFound,
+        StoreUnreachable,
         SubscriptionInUse,
         SubscriptionLost,
         SubscriptionNotFound,
@@ -88,6 +89,7 @@ __all__ = [
     "StoreFull",
     "StoreNotFound",
     "StoreStat",
+    "StoreUnreachable",
     "StoreView",
     "StreamStat",
     "Subscription",
@@ -108,7 +110,7 @@ _HOMES = {
         "consumer.consumer": "Consumer",
         "errors": "AckError BatchTooLarge BinlogDisabled BinlogPurged LayoutMismatch PositionNotFound ProducerInUse "
         "ProtocolError SchemaUnknown ShmStoreError SourceError StoreClosed StoreCorrupt StoreError "
-        "StoreExists StoreFull StoreNotFound SubscriptionInUse SubscriptionLost SubscriptionNotFound "
+        "StoreExists StoreFull StoreNotFound StoreUnreachable SubscriptionInUse SubscriptionLost SubscriptionNotFound "
         "UnsupportedEvent",
         "event": "ABSENT Absent Column EntryType Event EventType Position Row TableSchema",
         "memory.layout": "BatchMode SLOT SlotFlag",

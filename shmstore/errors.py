@@ -28,6 +28,10 @@ class StoreExists(StoreError, FileExistsError):
     """A store of this name is already there."""
 
 
+class StoreUnreachable(StoreError, ConnectionError):
+    """The server of a store on another host does not answer."""
+
+
 class LayoutMismatch(StoreError, ValueError):
     """The segment is not a store, is of another layout version, or its sizes contradict each other."""
 

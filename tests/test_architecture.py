@@ -38,8 +38,10 @@ LAYERS = {
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
-    "shmstore.consumer": ("consumer", "formats", "tail table_counts", "metrics", "spark wire"),
+    "shmstore.consumer": ("remote", "consumer", "formats", "tail table_counts", "metrics", "wire", "flight", "spark"),
     "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
+    "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
+    "shmstore.consumer.flight": ("settings login connections tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),
 }
 
@@ -78,7 +80,7 @@ OWNERS = {
     "zstandard": ("producer/binlog/compression.py",),
     "pyspark": ("consumer/spark/",),
     "py4j": ("consumer/spark/",),
-    "pyarrow": ("shmstore/encoding/", "consumer/spark/"),
+    "pyarrow": ("shmstore/encoding/", "consumer/spark/", "consumer/remote/", "consumer/flight/"),
     "pandas": ("consumer/spark/",),
     "deltalake": ("consumer/spark/replicate/",),
     "google": ("consumer/wire/protocol/",),

@@ -37,7 +37,9 @@ HELP = {
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
     "transport": "auto | shm | inline | network: how executors get the events; auto is shm, and network where that is not seen (auto)",
-    "transportHost": "address of this host that executors reach, for auto and network (that of the default route)",
+    "transportHost": "address of this host that executors reach, for auto and network (that of the default route; of a local master 127.0.0.1)",
+    "transportTlsCert": "certificate (PEM file on this host) that names transportHost: auto and network then use TLS, and executors trust it alone (none)",
+    "transportTlsKey": "key of transportTlsCert (PEM file on this host)",
     "partitions": "most partitions of a micro-batch (number of processors)",
     "partitionBytes": "least encoded bytes that are worth a partition of their own (4m)",
     "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
@@ -117,6 +119,7 @@ class Options:
     ddl: bool
     transport: str
     transport_host: str | None
+    transport_tls: tuple[str, str] | None
     partitions: int
     partition_bytes: int
     schema_changes: str
@@ -161,6 +164,7 @@ class Options:
             ddl=ddl,
             transport=_choice(given, "transport", TRANSPORTS, "auto"),
             transport_host=given.get("transporthost"),
+            transport_tls=_tls(given),
             partitions=_size(given, "partitions") or os.cpu_count() or 1,
             partition_bytes=_size(given, "partitionbytes") or 4 << 20,
             schema_changes=_choice(given, "schemachanges", SCHEMA_CHANGES, "fail"),
@@ -219,6 +223,13 @@ def _flag(given: Mapping[str, str], key: str, default: bool) -> bool:
     if value not in ("true", "false"):
         raise OptionError(f"option {_NAMES[key]}={given[key]!r}: true or false")
     return value == "true"
+
+
+def _tls(given: Mapping[str, str]) -> tuple[str, str] | None:
+    chain, key = given.get("transporttlscert"), given.get("transporttlskey")
+    if bool(chain) != bool(key):
+        raise OptionError("TLS needs both a certificate and its key: give transportTlsCert and transportTlsKey, or neither")
+    return (chain, key) if chain and key else None
 
 
 def _size(given: Mapping[str, str], key: str) -> int | None:

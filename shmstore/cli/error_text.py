@@ -15,7 +15,7 @@ EXTRAS = {
     "zstandard": ("zstandard", "mysql"),
     "pyspark": ("pyspark", "spark"),
     "py4j": ("py4j", "spark"),
-    "pyarrow": ("pyarrow", "spark"),
+    "pyarrow": ("pyarrow", "arrow"),
     "pandas": ("pandas", "spark"),
     "google": ("protobuf", "server"),
     "kazoo": ("kazoo", "zookeeper"),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "gtids", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply"),
-    *("max_outstanding", "max_new_clients", "idle_timeout", "auth_timeout", "release_after", "state", "metrics_port"),
+    *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state", "metrics_port"),
     *("zookeeper", "zookeeper_timeout", "advertise"),
 )
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
@@ -227,11 +227,7 @@ def warn_of_missed(count: int) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """`shmstore serve`. The server takes SIGTERM and Ctrl-C itself and ends in order."""
-    from shmstore import EventStore
-    from shmstore.consumer.wire import Settings
-    from shmstore.consumer.wire import serve as run_server
-
+    """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
     password = secret(options.password_file, "SHMSTORE_SERVE_PASSWORD")
     if options.user and not password:
         raise ValueError(
@@ -240,15 +236,54 @@ def serve(options: argparse.Namespace) -> int:
     for file in (options.tls_cert, options.tls_key):
         if file is not None:
             os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
-
+    if options.flight is None or options.listen is not None:
+        options.listen = options.listen or ("127.0.0.1", 11111)
     log_lines.show(options)
-    missing: list[str] = []
+    if options.flight is None:
+        return serve_canal(options, password)
+    from shmstore.consumer import flight
+    from shmstore.consumer.flight.process import serving
+
+    def ready(address: tuple[str, int]) -> None:
+        say(f"listening on {address[0]}:{address[1]} for Arrow Flight")
+        if options.listen is None:
+            service.notify("READY=1", f"STATUS=listening on {address[0]}:{address[1]}")
+            report_missing(options.stores)
+
+    settings = flight.Settings(
+        host=options.flight[0],
+        port=options.flight[1],
+        stores=tuple(options.stores),
+        user=options.user,
+        password=password,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        max_connections=options.max_connections,
+        max_new_subscriptions=options.max_new_clients,
+        ready=ready,
+        beat=None if options.listen else lambda: service.notify("WATCHDOG=1"),
+        **({} if options.idle_timeout is None else {"idle_timeout": options.idle_timeout}),
+    )
+    try:
+        if options.listen is None:
+            return ended(flight.serve(settings))
+        with serving(settings):
+            return serve_canal(options, password)
+    except OSError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise cannot_listen(options.flight, error, "--flight") from error
+
+
+def serve_canal(options: argparse.Namespace, password: str) -> int:
+    """Serve by Canal's protocol until a signal comes."""
+    from shmstore.consumer.wire import Settings
+    from shmstore.consumer.wire import serve as run_server
 
     def ready(address: tuple[str, int]) -> None:
         say(f"listening on {address[0]}:{address[1]}")
         service.listening(address)
-        for name in missing:
-            say(f"store {name!r} does not exist yet: its clients are refused until it is created")
+        report_missing(options.stores)
 
     settings = Settings(
         host=options.listen[0],
@@ -256,19 +291,27 @@ def serve(options: argparse.Namespace) -> int:
         stores=tuple(options.stores),
         password=password,
         ready=ready,
+        idle_timeout=3600.0 if options.idle_timeout is None else options.idle_timeout,
         **{name: getattr(options, name) for name in SERVED},
     )
-    for _, name in settings.destinations:
-        try:
-            EventStore.attach(name).close()
-        except StoreNotFound:
-            missing.append(name)
     try:
         return ended(run_server(settings))
     except OSError as error:
         if isinstance(error, ShmStoreError):
             raise
         raise cannot_listen(options.listen, error) from error
+
+
+def report_missing(served: Sequence[str]) -> None:
+    """Say which of the stores that are served do not exist."""
+    from shmstore import EventStore
+
+    for name in served:
+        name = name.partition("=")[2] or name
+        try:
+            EventStore.attach(name).close()
+        except StoreNotFound:
+            say(f"store {name!r} does not exist yet: its clients are refused until it is created")
 
 
 def secret(file: str | None, variable: str) -> str:
@@ -398,9 +441,9 @@ def metrics(options: argparse.Namespace) -> int:
     return ended(came)
 
 
-def cannot_listen(address: tuple[str, int], error: OSError) -> ShmStoreError:
+def cannot_listen(address: tuple[str, int], error: OSError, option: str = "--listen") -> ShmStoreError:
     """Return the error that says which address cannot be used."""
-    return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with --listen")
+    return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with {option}")
 
 
 def check(options: argparse.Namespace) -> int:

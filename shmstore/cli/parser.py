@@ -126,8 +126,13 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     _serve(
         command(
             "serve",
-            "let canal clients read this host's stores over TCP",
-            "  shmstore serve orders --listen 0.0.0.0:11111 --user canal --password-file /run/secrets/canal",
+            "let other hosts read this host's stores, by Canal's protocol or Arrow Flight",
+            "  shmstore serve orders --listen 0.0.0.0:11111 --user canal --password-file /run/secrets/canal\n"
+            "  shmstore serve orders --flight 0.0.0.0:8815 --user audit --password-file /run/secrets/flight --tls-cert c.pem --tls-key k.pem",
+            "By Canal's protocol (--listen) every canal client reads a store. By Arrow Flight (--flight) a Consumer on another host does,\n"
+            "as it would here, and pandas, Polars and whatever else speaks Flight get typed rows:\n"
+            "  Consumer('grpc+tls://audit:PASSWORD@HOST:8815/orders', 'audit')\n"
+            "With --flight alone there is no canal server; with --listen too, there are both.",
             store=False,
         )
     )
@@ -336,9 +341,11 @@ def _serve(sub: Parser) -> None:
     sub.add_argument(
         "--listen",
         type=address,
-        default=("127.0.0.1", 11111),
         metavar="HOST:PORT",
-        help="address to listen on; port 0 takes a free port (default: 127.0.0.1:11111)",
+        help="address of the canal server; port 0 takes a free port (default: 127.0.0.1:11111, and none with --flight)",
+    )
+    sub.add_argument(
+        "--flight", type=address, metavar="HOST:PORT", help="serve by Arrow Flight there, commonly on port 8815 (default: no)"
     )
     access = sub.add_argument_group("Access")
     access.add_argument("--user", default="", help="user name that clients must give (default: any)")
@@ -395,7 +402,7 @@ def _serve(sub: Parser) -> None:
         type=whole,
         default=16,
         metavar="N",
-        help="most client ids never seen before that one login may begin (default: 16)",
+        help="most client ids (with --flight: subscriptions) never seen before that one login (host) may begin (default: 16)",
     )
     limits.add_argument(
         "--release-after",
@@ -408,9 +415,8 @@ def _serve(sub: Parser) -> None:
     limits.add_argument(
         "--idle-timeout",
         type=seconds,
-        default=3600.0,
         metavar="SECONDS",
-        help="close a connection that is silent for this long (default: 3600)",
+        help="close a connection that is silent for this long (default: 3600; with --flight 300)",
     )
     limits.add_argument(
         "--auth-timeout",

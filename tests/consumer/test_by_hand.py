@@ -12,17 +12,18 @@ import pytest
 from shmstore import AckError, CheckpointFile, EventStore, Position, PositionNotFound, StoreClosed, StoreError, SubscriptionLost
 from shmstore.cli.main import main
 from shmstore.consumer import Consumer
+from tests.consumer.conftest import Reach
 from tests.consumer.test_consumer import acked, transaction
 from tests.shmstore.test_atomic_file import space_for
 
 pytestmark = pytest.mark.usefixtures("state")
 
 
-def test_acks_one_by_one(store: EventStore) -> None:
+def test_acks_one_by_one(store: EventStore, reach: Reach) -> None:
     """ack(sequence) is cumulative and leaves the rest delivered: six acks of six events ack six, and the loop goes on behind its batch."""
     for number in range(7):
         store.put(transaction(number))
-    with Consumer(store.name, "audit", timeout=0, limit_events=6) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0, limit_events=6) as consumer:
         for sequence, batch in enumerate(itertools.islice(consumer, 1)):
             for sequence in range(batch.first, batch.last + 1):
                 consumer.ack(sequence)
@@ -36,7 +37,7 @@ def test_acks_one_by_one(store: EventStore) -> None:
 
 
 @pytest.mark.parametrize("what", ["sequence", "position", "batch"])
-def test_ack_by_hand_of_a_part(store: EventStore, what: str) -> None:
+def test_ack_by_hand_of_a_part(store: EventStore, what: str, reach: Reach) -> None:
     """What was acked by hand never comes again; the rest of the batch stays delivered, and an exception rolls back just that."""
     store.put(transaction(0))
     store.put(transaction(1, rows=3))
@@ -46,18 +47,18 @@ def test_ack_by_hand_of_a_part(store: EventStore, what: str) -> None:
             consumer.ack({"sequence": 2, "position": batch.events[2].position, "batch": batch}[what])
             raise RuntimeError("body")
 
-    with pytest.raises(RuntimeError, match="body"), Consumer(store.name, "audit", timeout=0) as consumer:
+    with pytest.raises(RuntimeError, match="body"), Consumer(reach(store.name), "audit", timeout=0) as consumer:
         body(consumer)
     assert acked(store) == (7 if what == "batch" else 2)
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         assert [batch.first for batch in consumer] == ([] if what == "batch" else [3])
 
 
-def test_without_auto_ack(store: EventStore) -> None:
+def test_without_auto_ack(store: EventStore, reach: Reach) -> None:
     """With auto_ack=False only ack() acks: all that was handed out. Going on, leaving in order and the time-out do not."""
     for number in range(4):
         store.put(transaction(number))
-    with Consumer(store.name, "audit", auto_ack=False, limit_events=3, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", auto_ack=False, limit_events=3, timeout=0) as consumer:
         assert [batch.first for batch in consumer] == [0, 3, 6, 9]
         assert acked(store) == -1
         assert [batch.first for batch in itertools.islice(consumer, 3)] == [0, 3, 6]  # a new loop is a retry
@@ -66,15 +67,15 @@ def test_without_auto_ack(store: EventStore) -> None:
         consumer.ack()  # nothing more
         assert next(consumer).first == 9
     assert acked(store) == 8
-    with Consumer(store.name, "audit", auto_ack=False, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", auto_ack=False, timeout=0) as consumer:
         assert [batch.first for batch in consumer] == [9]
 
 
-def test_events_without_auto_ack(store: EventStore) -> None:
+def test_events_without_auto_ack(store: EventStore, reach: Reach) -> None:
     """events() left early hands out no more than the current event: ack() acks up to it, and without that nothing is left out either."""
     store.put(transaction(0, rows=4))
     for by_hand in (False, True):
-        with Consumer(store.name, "audit", auto_ack=False, timeout=0) as consumer:
+        with Consumer(reach(store.name), "audit", auto_ack=False, timeout=0) as consumer:
             for event in consumer.events():
                 if event.order == 2:
                     break
@@ -85,7 +86,7 @@ def test_events_without_auto_ack(store: EventStore) -> None:
 
 
 @pytest.mark.parametrize("auto_ack", [True, False])
-def test_a_generator_loses_nothing(store: EventStore, auto_ack: bool) -> None:
+def test_a_generator_loses_nothing(store: EventStore, auto_ack: bool, reach: Reach) -> None:
     """A generator asks for the next batch before its caller has written the last. With auto_ack=False that loses no event."""
     for number in range(4):
         store.put(transaction(number))
@@ -102,21 +103,21 @@ def test_a_generator_loses_nothing(store: EventStore, auto_ack: bool) -> None:
                 return  # with what it holds
             written.extend(held)
 
-    first = Consumer(store.name, "audit", auto_ack=auto_ack, limit_events=3, timeout=0)
+    first = Consumer(reach(store.name), "audit", auto_ack=auto_ack, limit_events=3, timeout=0)
     load(first, 4, dies=True)
     first.close()  # as a process that dies does: nothing is acked here
-    with Consumer(store.name, "audit", auto_ack=auto_ack, limit_events=3, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", auto_ack=auto_ack, limit_events=3, timeout=0) as consumer:
         load(consumer, 4, dies=False)
         consumer.ack()
     assert written == list(range(3 if auto_ack else 0, 12))
     assert acked(store) == 11
 
 
-def test_rollback_in_a_loop_of_events(store: EventStore) -> None:
+def test_rollback_in_a_loop_of_events(store: EventStore, reach: Reach) -> None:
     """rollback() in the body of events() gives the events again that are not acked, and then goes on: none is left out."""
     store.put(transaction(0, rows=4))
     orders = []
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         for event in consumer.events():
             orders.append(event.order)
             if orders == [0, 1, 2]:
@@ -126,11 +127,11 @@ def test_rollback_in_a_loop_of_events(store: EventStore) -> None:
     assert acked(store) == 5
 
 
-def test_seek(store: EventStore) -> None:
+def test_seek(store: EventStore, reach: Reach) -> None:
     """seek goes on at the place that the writer kept, whatever it is: what comes before is acked, and a loop starts there."""
     for number in range(4):
         store.put(transaction(number))
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         consumer.seek(Position("binlog.000001", 1000))
         assert acked(store) == 2
         assert [batch.first for batch in consumer] == [3]
@@ -138,7 +139,7 @@ def test_seek(store: EventStore) -> None:
             consumer.seek(5)
         assert acked(store) == 11
     store.put(transaction(4, rows=4))
-    with Consumer(store.name, "audit", auto_ack=False, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", auto_ack=False, timeout=0) as consumer:
         orders = []
         for event in consumer.events():
             orders.append(event.order)
@@ -149,12 +150,12 @@ def test_seek(store: EventStore) -> None:
     assert acked(store) == 17
 
 
-def test_a_checkpoint_that_the_disk_refuses(store: EventStore) -> None:
+def test_a_checkpoint_that_the_disk_refuses(store: EventStore, reach: Reach) -> None:
     """It is said; the ack counts, the next call goes on with the next batch, and the end writes it: nothing is lost nor doubled."""
     for number in range(4):
         store.put(transaction(number))
     firsts = []
-    with Consumer(store.name, "audit", limit_events=3, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as consumer:
         firsts.append(next(consumer).first)
         with space_for(1), pytest.raises(StoreError, match=r"^checkpoint .*audit\.json cannot be written"):
             next(consumer)
@@ -167,25 +168,29 @@ def test_a_checkpoint_that_the_disk_refuses(store: EventStore) -> None:
     assert saved.sequence == 11
 
 
-def test_a_loop_after_a_checkpoint_that_the_disk_refuses(store: EventStore) -> None:
+def test_a_loop_after_a_checkpoint_that_the_disk_refuses(store: EventStore, reach: Reach) -> None:
     """A loop begun again goes on behind what was acked."""
     for number in range(4):
         store.put(transaction(number))
     firsts = []
-    with Consumer(store.name, "audit", limit_events=3, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as consumer:
         with space_for(1), pytest.raises(StoreError, match="cannot be written"):
             firsts += [batch.first for batch in consumer]
         firsts += [batch.first for batch in consumer]
     assert firsts == [3, 6, 9]
 
 
-def test_a_disk_that_stays_full(store: EventStore) -> None:
+def test_a_disk_that_stays_full(store: EventStore, reach: Reach) -> None:
     """Leaving raises what the disk said, and the subscription and the store are given up all the same."""
     store.put(transaction(0))
-    with pytest.raises(StoreError, match="cannot be written"), space_for(1), Consumer(store.name, "audit", timeout=0) as consumer:
+    with (
+        pytest.raises(StoreError, match="cannot be written"),
+        space_for(1),
+        Consumer(reach(store.name), "audit", timeout=0) as consumer,
+    ):
         next(consumer)
     with pytest.raises(StoreClosed):
-        consumer.store.stat()
+        consumer.store.subscribe("other")
     assert [stat.alive for stat in store.subscriptions()] == [False]
     assert acked(store) == 2
 
@@ -216,10 +221,10 @@ def test_a_checkpoint_that_is_too_old(tmp_path: Path, store_name: str, own_folde
             assert [batch.first for batch in consumer] == [0]
 
 
-def test_an_evicted_reader(store_name: str) -> None:
+def test_an_evicted_reader(store_name: str, reach: Reach) -> None:
     """A loop whose subscription was evicted ends with an error that names the command, after which it begins again."""
     with EventStore.create(store_name, capacity=4, lag="evict", evict_after=0.0, log=False) as store:
-        consumer = Consumer(store_name, "slow", timeout=0, limit_events=1)
+        consumer = Consumer(reach(store_name), "slow", timeout=0, limit_events=1)
         store.put(transaction(0))
         next(consumer)
         store.put(transaction(1))
@@ -229,5 +234,5 @@ def test_an_evicted_reader(store_name: str) -> None:
         command = re.search(rf"`shmstore (unsubscribe {store_name} slow)`", str(lost.value))
         assert command is not None
         assert main(command[1].split()) == 0
-        with Consumer(store_name, "slow", timeout=0) as consumer:
+        with Consumer(reach(store_name), "slow", timeout=0) as consumer:
             assert [batch.last for batch in consumer] == [2, 3, 4, 5]

@@ -16,6 +16,7 @@ from shmstore import CheckpointFile, EventStore, PositionNotFound, StoreClosed, 
 from shmstore.consumer import Consumer
 from shmstore.consumer.consumer import IDLE_SECONDS
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
+from tests.consumer.conftest import Reach
 
 pytestmark = pytest.mark.usefixtures("state")
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,19 +46,19 @@ def acked(store: EventStore, subscription: str = "audit") -> int:
     return next(stat.ack.sequence for stat in store.subscriptions() if stat.name == subscription)
 
 
-def test_ack_by_going_on(store: EventStore) -> None:
+def test_ack_by_going_on(store: EventStore, reach: Reach) -> None:
     """A batch is acked when the loop asks for the next one, and not before."""
     for number in range(3):
         store.put(transaction(number))
     seen = []
-    with Consumer(store.name, "audit", limit_events=3, timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as consumer:
         for batch in consumer:
             seen.append((batch.first, batch.last, acked(store)))
     assert seen == [(0, 2, -1), (3, 5, 2), (6, 8, 5)]
     assert acked(store) == 8
 
 
-def test_exception_gives_the_batch_back(store: EventStore) -> None:
+def test_exception_gives_the_batch_back(store: EventStore, reach: Reach) -> None:
     """When the body raises, its batch comes again to the next owner; the ones before it do not."""
     for number in range(3):
         store.put(transaction(number))
@@ -67,27 +68,27 @@ def test_exception_gives_the_batch_back(store: EventStore) -> None:
             if batch.first == 3:
                 raise RuntimeError("body")
 
-    with pytest.raises(RuntimeError, match="body"), Consumer(store.name, "audit", limit_events=3, timeout=0) as consumer:
+    with pytest.raises(RuntimeError, match="body"), Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as consumer:
         body(consumer)
     assert acked(store) == 2
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         assert [batch.first for batch in consumer] == [3]
 
 
-def test_leaving_in_order_acks(store: EventStore) -> None:
+def test_leaving_in_order_acks(store: EventStore, reach: Reach) -> None:
     """A `break` followed by an orderly end of the with block acks the current batch."""
     store.put(transaction(0))
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         for _batch in consumer:
             break
     assert acked(store) == 2
 
 
-def test_new_loop_is_a_retry(store: EventStore) -> None:
+def test_new_loop_is_a_retry(store: EventStore, reach: Reach) -> None:
     """A loop begun again inside the with block, as a retry does, starts with the batch whose body raised."""
     store.put(transaction(0))
     firsts = []
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         for attempt in range(3):
             try:
                 for batch in consumer:
@@ -100,10 +101,10 @@ def test_new_loop_is_a_retry(store: EventStore) -> None:
     assert acked(store) == 2
 
 
-def test_close_acks_nothing(store: EventStore) -> None:
+def test_close_acks_nothing(store: EventStore, reach: Reach) -> None:
     """Without a with block, close() leaves the current batch to the next owner; a closed consumer says that it is."""
     store.put(transaction(0))
-    consumer = Consumer(store.name, "audit", timeout=0)
+    consumer = Consumer(reach(store.name), "audit", timeout=0)
     assert next(consumer).last == 2
     consumer.close()
     consumer.close()
@@ -112,20 +113,20 @@ def test_close_acks_nothing(store: EventStore) -> None:
         next(iter(consumer))
 
 
-def test_events_ack_what_was_passed(store: EventStore) -> None:
+def test_events_ack_what_was_passed(store: EventStore, reach: Reach) -> None:
     """events() yields single events; leaving in order in mid-batch acks those up to the current one, and no more."""
     store.put(transaction(0, rows=4))
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         for event in consumer.events():
             if event.order == 2:
                 break
     assert acked(store) == 2
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         assert [event.order for event in consumer.events()] == [3, 4, 5]
     assert acked(store) == 5
 
 
-def test_events_give_back_on_exception(store: EventStore) -> None:
+def test_events_give_back_on_exception(store: EventStore, reach: Reach) -> None:
     """An exception while events() is in mid-batch gives the whole batch back."""
     store.put(transaction(0, rows=4))
 
@@ -134,45 +135,45 @@ def test_events_give_back_on_exception(store: EventStore) -> None:
             if event.order == 2:
                 raise RuntimeError("body")
 
-    with pytest.raises(RuntimeError, match="body"), Consumer(store.name, "audit", timeout=0) as consumer:
+    with pytest.raises(RuntimeError, match="body"), Consumer(reach(store.name), "audit", timeout=0) as consumer:
         body(consumer)
     assert acked(store) == -1
 
 
-def test_events_after_a_break_leave_nothing_out(store: EventStore) -> None:
+def test_events_after_a_break_leave_nothing_out(store: EventStore, reach: Reach) -> None:
     """Going on with next() after events() was left early starts at the first event that was not passed."""
     store.put(transaction(0, rows=4))
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         for event in consumer.events():
             if event.order == 2:
                 break
         assert next(consumer).first == 3
 
 
-def test_timeout_ends_the_loop(store: EventStore) -> None:
+def test_timeout_ends_the_loop(store: EventStore, reach: Reach) -> None:
     """With a time-out the loop ends when nothing more came, having acked everything; it can be begun again."""
     store.put(transaction(0))
-    with Consumer(store.name, "audit", timeout=0.05) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0.05) as consumer:
         assert [batch.last for batch in consumer] == [2]
         assert acked(store) == 2
         store.put(transaction(1))
         assert [batch.last for batch in consumer] == [5]
 
 
-def test_default_batch_leaves_space(store: EventStore) -> None:
+def test_default_batch_leaves_space(store: EventStore, reach: Reach) -> None:
     """Without limits one batch takes a part of the ring, so that the producer goes on while the body works."""
     for number in range(store.capacity // 4):
         store.put(transaction(number))
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         sizes = [len(batch) for batch in consumer]
     assert sum(sizes) == 3 * (store.capacity // 4)
     assert max(sizes) <= store.capacity // 8
 
 
-def test_stop_from_a_thread_ends_a_wait(store: EventStore) -> None:
+def test_stop_from_a_thread_ends_a_wait(store: EventStore, reach: Reach) -> None:
     """stop() from another thread ends a loop that waits for ever, without an event coming."""
     store.put(transaction(0))
-    with Consumer(store.name, "audit") as consumer:
+    with Consumer(reach(store.name), "audit") as consumer:
         waiting = threading.Event()
 
         def stop() -> None:
@@ -188,12 +189,12 @@ def test_stop_from_a_thread_ends_a_wait(store: EventStore) -> None:
     assert acked(store) == 2
 
 
-def test_stop_in_the_body_acks_its_batch(store: EventStore) -> None:
+def test_stop_in_the_body_acks_its_batch(store: EventStore, reach: Reach) -> None:
     """stop() while the body runs lets it finish; its batch is acked and no other is got."""
     for number in range(3):
         store.put(transaction(number))
     firsts = []
-    with Consumer(store.name, "audit", limit_events=3) as consumer:
+    with Consumer(reach(store.name), "audit", limit_events=3) as consumer:
         for batch in consumer:
             firsts.append(batch.first)
             consumer.stop()
@@ -219,7 +220,7 @@ print("ended", flush=True)
     ("number", "how", "code"),
     [(signal.SIGTERM, "stop", 0), (signal.SIGTERM, "default", -signal.SIGTERM), (signal.SIGINT, "default", -signal.SIGINT)],
 )
-def test_signals_end_a_wait(store: EventStore, number: signal.Signals, how: str, code: int) -> None:
+def test_signals_end_a_wait(store: EventStore, number: signal.Signals, how: str, code: int, reach: Reach) -> None:
     """SIGINT and SIGTERM end a wait; the subscription is free at once for the next owner, at its last ack."""
     process = subprocess.Popen(
         [sys.executable, "-c", WAITER, store.name, how], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -237,7 +238,7 @@ def test_signals_end_a_wait(store: EventStore, number: signal.Signals, how: str,
         process.kill()
     assert process.returncode == code
     assert rest == ("ended\n" if how == "stop" else "")
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         assert list(consumer) == []
 
 
@@ -306,22 +307,24 @@ def test_interrupts_lose_nothing(store: EventStore, seed: int) -> None:
         process.wait()
 
 
-def test_checkpoint_outlives_the_store(store_name: str, state: Path) -> None:
+def test_checkpoint_outlives_the_store(store_name: str, state: Path, reach: Reach) -> None:
     """A subscription resumes after its last acked transaction even when the segment was removed and filled again."""
     for again in range(2):
         with EventStore.create(store_name, capacity=256, log=False) as store:
             for number in range(4):
                 store.put(transaction(number))
-            with Consumer(store_name, "audit", limit_events=3, timeout=0) as consumer:
+            with Consumer(reach(store_name), "audit", limit_events=3, timeout=0) as consumer:
                 batches = [batch.events[1].transaction for batch in (consumer if again else itertools.islice(consumer, 2))]
         EventStore.unlink(store_name)
         assert batches == (["0-1-2", "0-1-3"] if again else ["0-1-0", "0-1-1"])
     assert [path.name for path in state.rglob("*.json")] == ["audit.json"]
 
 
-def test_checkpoint_of_an_idle_reader(store: EventStore, state: Path) -> None:
+def test_checkpoint_of_an_idle_reader(store: EventStore, state: Path, reach: Reach) -> None:
     """A reader that waits for more has written its last ack, so that not even a kill -9 of the host brings much again."""
-    process = subprocess.Popen([sys.executable, "-c", WAITER, store.name, "default"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITER, reach(store.name), "default"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     try:
         file = CheckpointFile(None, store.name, "audit")
         deadline = time.monotonic() + 20
@@ -348,7 +351,7 @@ def test_checkpoint_is_optional(store: EventStore, state: Path, tmp_path: Path) 
     assert [path.name for path in (tmp_path / "mine").rglob("*.json")] == ["mine.json"]
 
 
-def test_start(store: EventStore) -> None:
+def test_start(store: EventStore, reach: Reach) -> None:
     """A new subscription begins where `start` says; a known one at its ack, whatever `start` says."""
     store.subscribe("keep")
     for number in range(3):
@@ -363,9 +366,9 @@ def test_start(store: EventStore) -> None:
         ("1970-01-02", []),
     ]
     for i, (start, firsts) in enumerate(starts):
-        with Consumer(store.name, f"s{i}", start=start, timeout=0, checkpoint=False) as consumer:
+        with Consumer(reach(store.name), f"s{i}", start=start, timeout=0, checkpoint=False) as consumer:
             assert [batch.first for batch in consumer] == firsts
-        with Consumer(store.name, f"s{i}", start="earliest", timeout=0, checkpoint=False) as consumer:
+        with Consumer(reach(store.name), f"s{i}", start="earliest", timeout=0, checkpoint=False) as consumer:
             assert [batch.first for batch in consumer] == []
 
 
@@ -377,19 +380,19 @@ def test_a_store_that_is_attached_already(store: EventStore) -> None:
     store.put(transaction(1))
 
 
-def test_errors(store: EventStore) -> None:
+def test_errors(store: EventStore, reach: Reach) -> None:
     """What cannot be is refused by name, and leaves the subscription and the store as they were."""
     with pytest.raises(StoreNotFound, match="nosuchstore"):
         Consumer("nosuchstore", "audit")
     with pytest.raises(ValueError, match="limit_events is 0"):
-        Consumer(store.name, "audit", limit_events=0)
+        Consumer(reach(store.name), "audit", limit_events=0)
     with pytest.raises(ValueError, match="timeout is -1"):
-        Consumer(store.name, "audit", timeout=-1)
+        Consumer(reach(store.name), "audit", timeout=-1)
     with pytest.raises(ValueError, match="not allowed"):
-        Consumer(store.name, "a/b")
+        Consumer(reach(store.name), "a/b")
     with pytest.raises(PositionNotFound):
-        Consumer(store.name, "audit", start=Position("binlog.000009", 4), checkpoint=False)
-    with Consumer(store.name, "audit"), pytest.raises(SubscriptionInUse, match="audit"):
-        Consumer(store.name, "audit")
-    with Consumer(store.name, "audit", timeout=0) as consumer:
+        Consumer(reach(store.name), "audit", start=Position("binlog.000009", 4), checkpoint=False)
+    with Consumer(reach(store.name), "audit"), pytest.raises(SubscriptionInUse, match="audit"):
+        Consumer(reach(store.name), "audit")
+    with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         assert list(consumer) == []

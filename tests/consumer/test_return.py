@@ -12,6 +12,7 @@ import pytest
 from shmstore import EventStore, StoreClosed, StoreView
 from shmstore.consumer import Consumer, consumer
 from shmstore.consumer.tail import Peek
+from tests.consumer.conftest import Reach
 from tests.consumer.test_consumer import transaction
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -36,36 +37,36 @@ def numbers_of(reader: Consumer) -> list[int]:
     return [event.time_ms for event in reader.events() if event.rows]
 
 
-def test_a_second_reader_gets_everything_kept(store: EventStore) -> None:
+def test_a_second_reader_gets_everything_kept(store: EventStore, reach: Reach) -> None:
     """A new subscription begins at the log's oldest event, though the first one has acked it all, and the ring has moved on."""
     put(store, range(40))
     for name in ("first", "second"):
-        with Consumer(store.name, name, start="earliest", timeout=0) as reader:
+        with Consumer(reach(store.name), name, start="earliest", timeout=0) as reader:
             assert numbers_of(reader) == list(range(40)), name
-    with Consumer(store.name, "first", timeout=0) as reader:
+    with Consumer(reach(store.name), "first", timeout=0) as reader:
         assert numbers_of(reader) == []
         reader.seek(60)
         assert numbers_of(reader) == list(range(20, 40)), "also what was acked is given again where somebody goes back"
 
 
-def test_a_reader_goes_on_after_a_reboot(store: EventStore) -> None:
+def test_a_reader_goes_on_after_a_reboot(store: EventStore, reach: Reach) -> None:
     """Its ack is durable without a checkpoint; after the segment is gone it goes on there, however far behind the ring that is."""
     put(store, range(40))
-    with Consumer(store.name, "audit", limit_events=3, timeout=0) as reader:
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as reader:
         for count, _ in enumerate(reader, 1):
             if count == 5:
                 break
     store.close()
     os.unlink(store.segment.where)
-    with Consumer(store.name, "audit", timeout=0) as reader:
+    with Consumer(reach(store.name), "audit", timeout=0) as reader:
         assert numbers_of(reader) == list(range(5, 40))
 
 
-def test_a_store_removed_under_a_reader(store: EventStore) -> None:
+def test_a_store_removed_under_a_reader(store: EventStore, reach: Reach) -> None:
     """A reader whose store's memory was removed attaches again by itself: what it acked does not come again, what it did not does."""
     put(store, range(10))
     seen = []
-    with Consumer(store.name, "audit", limit_events=3, timeout=2) as reader:
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=2) as reader:
         for batch in reader:
             seen.append((batch.first, batch.last))
             if len(seen) == 5:
@@ -80,11 +81,11 @@ def test_a_store_removed_under_a_reader(store: EventStore) -> None:
     assert seen == [(first, first + 2) for first in range(0, 36, 3)]
 
 
-def test_unacked_events_come_again_from_a_store_removed_under_a_reader(store: EventStore) -> None:
+def test_unacked_events_come_again_from_a_store_removed_under_a_reader(store: EventStore, reach: Reach) -> None:
     """What was given and not acked when the memory went is given again."""
     put(store, range(4))
     seen = []
-    with Consumer(store.name, "audit", limit_events=3, timeout=1, auto_ack=False) as reader:
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=1, auto_ack=False) as reader:
         for batch in reader:
             seen.append(batch.first)
             if len(seen) == 2:
@@ -97,11 +98,11 @@ def test_unacked_events_come_again_from_a_store_removed_under_a_reader(store: Ev
     assert seen == [0, 3, 6, 9, 3, 6, 9]
 
 
-def test_a_store_that_does_not_come_back(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_come_back(store: EventStore, monkeypatch: pytest.MonkeyPatch, reach: Reach) -> None:
     """A reader whose store was removed with its log is told so, after a bounded wait."""
     monkeypatch.setattr(consumer, "RETURN_SECONDS", 0.2)
     put(store, range(2))
-    reader = Consumer(store.name, "audit", timeout=5)
+    reader = Consumer(reach(store.name), "audit", timeout=5)
     next(reader)
     store.close()
     EventStore.unlink(store.name, log=True)
@@ -110,10 +111,10 @@ def test_a_store_that_does_not_come_back(store: EventStore, monkeypatch: pytest.
     reader.close()
 
 
-def test_stop_ends_the_wait_for_a_store(store: EventStore) -> None:
+def test_stop_ends_the_wait_for_a_store(store: EventStore, reach: Reach) -> None:
     """`stop` ends a reader that waits for its store as it ends any other wait."""
     put(store, range(1))
-    reader = Consumer(store.name, "audit")
+    reader = Consumer(reach(store.name), "audit")
     next(reader)
     store.close()
     EventStore.unlink(store.name, log=True)

@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-KEY_BYTES = 32
-
 
 class Address(NamedTuple):
-    """Where events are served, and the key to request them."""
+    """Where events are served, the token to request them, and with TLS the certificate (PEM) to trust."""
 
     host: str
     port: int
-    key: bytes
+    token: str
+    roots: bytes | None
 
 
 class Chunk(NamedTuple):

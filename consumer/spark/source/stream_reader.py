@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader):
         given = [Range.of(store, a, b, fails=options.fail_on_data_loss) for a, b in ranges]
         if options.transport == "shm":
             return [SharedPartition(one, sources) for one in given]
-        address = self._owner.serve().address
+        address = self._owner.serve().executors_address
         return [RemotePartition(one, address, sources, nearby=options.transport == "auto") for one in given]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

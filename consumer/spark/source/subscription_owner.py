@@ -141,7 +141,7 @@ class SubscriptionOwner:
     def serve(self) -> EventServer:
         """Return the server of this store's events, started once."""
         if self._server is None:
-            self._server = EventServer(self._read, self._options.transport_host)
+            self._server = EventServer(self._read, self._options.transport_host, self._options.transport_tls)
         return self._server
 
     def _read(self, first: int, last: int) -> Iterator[Chunk]:

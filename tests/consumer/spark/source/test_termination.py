@@ -16,7 +16,7 @@ from shmstore.consumer.spark.source.event_server import EventServer
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 
 def close(server, close=EventServer.close):
-    with server._closed._cond:  # as within Event.set
+    with server._over._cond:  # as within Event.set
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.01)
     close(server)

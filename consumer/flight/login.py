@@ -1,0 +1,81 @@
+"""Who may ask: a password, with a user name (HTTP's Basic) or alone, as a bearer token.
+
+pyarrow tells a middleware the headers of a call and not who calls, and a method who calls and, through the middleware, the headers: so the
+middleware only keeps them, and `Endpoint` asks `Login` in each method.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+from base64 import b64decode
+from typing import Any
+
+from pyarrow import flight
+
+
+class Headers(flight.ServerMiddleware):  # type: ignore[misc]
+    """The Authorization header of a call."""
+
+    def __init__(self, authorization: str, bearer: str) -> None:
+        self.authorization = authorization
+        self._bearer = bearer
+
+    def sending_headers(self) -> dict[str, str]:
+        """Give a client that logs in by a handshake (`authenticate_basic_token`) the header to send from then on."""
+        return {"authorization": f"Bearer {self._bearer}"} if self._bearer else {}
+
+
+class KeepHeaders(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Keeps each call's Authorization header for `Endpoint`; refuses a handshake, which no method sees, itself."""
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+
+    def start_call(self, info: Any, headers: Any) -> Headers:
+        """Called by Flight for each call."""
+        found = headers.get("authorization") or headers.get("Authorization") or [""]
+        authorization = found[0] if isinstance(found[0], str) else ""
+        if info.method != flight.FlightMethod.HANDSHAKE:
+            return Headers(authorization, "")
+        if not self._login.admits(authorization)[0]:
+            raise flight.FlightUnauthenticatedError("wrong user name or password")
+        return Headers(authorization, _credentials(authorization)[1].decode(errors="replace"))
+
+
+class Handshake(flight.ServerAuthHandler):  # type: ignore[misc]
+    """Lets everybody through Flight's own login: what counts is the header of each call."""
+
+    def authenticate(self, outgoing: Any, incoming: Any) -> None:
+        """Called by Flight for a handshake."""
+
+    def is_valid(self, token: bytes) -> bytes:
+        """Called by Flight for each call."""
+        return b""
+
+
+class Login:
+    """The one account of a server. An empty password lets everybody in."""
+
+    def __init__(self, user: str, password: str) -> None:
+        self._user = user.encode()
+        self._password = password.encode()
+
+    def admits(self, authorization: str) -> tuple[bool, str]:
+        """Whether this header proves the password, and the user name in it. Takes the same time whichever is wrong."""
+        user, password = _credentials(authorization)
+        right_user = user is None or not self._user or hmac.compare_digest(user, self._user)
+        right = hmac.compare_digest(password, self._password) or not self._password
+        return right_user & right, (user or b"").decode(errors="replace")
+
+
+def _credentials(authorization: str) -> tuple[bytes | None, bytes]:
+    """The user name (None in a bearer token) and the password in a header."""
+    kind, _, credentials = authorization.partition(" ")
+    if kind.lower() != "basic":
+        return None, credentials.strip().encode()
+    try:
+        user, _, password = b64decode(credentials, validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return b"", b""
+    return user, password

@@ -1,0 +1,62 @@
+"""The server's process: the file limit, signals, what is said at the beginning."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import queue
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from shmstore.consumer.flight.server import Server
+from shmstore.consumer.flight.settings import Settings
+from shmstore.consumer.wire.server.capacity import Capacity
+
+_log = logging.getLogger("shmstore.serve")
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[Server]:
+    """Serve while the block runs."""
+    capacity = Capacity.of_process(settings.max_connections)
+    if capacity.connections < settings.max_connections:
+        _log.warning(
+            "takes %s connections, not %s: it may have %s files open; raise the hard limit (ulimit -Hn, LimitNOFILE=)",
+            *(capacity.connections, settings.max_connections, capacity.files),
+        )
+    server = Server(replace(settings, max_connections=capacity.connections))
+    try:
+        if not settings.password and not _is_loopback(settings.host):
+            _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
+        if settings.password and not settings.tls_cert and not _is_loopback(settings.host):
+            _log.warning("passwords and events travel in clear to %s:%s: set a certificate", *server.address)
+        if settings.ready is not None:
+            settings.ready(server.address)
+        yield server
+    finally:
+        server.close()
+
+
+def run(settings: Settings) -> list[int]:
+    """Serve until SIGTERM or SIGINT comes; return the signals that came."""
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()  # an Event may not be set where its own wait was interrupted
+
+    def end(number: int, _: object) -> None:
+        came.put(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with serving(settings):
+            return [came.get()]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

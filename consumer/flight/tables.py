@@ -1,0 +1,99 @@
+"""The tables of which a store has rows, and their rows as Arrow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from shmstore import PositionNotFound, SchemaUnknown, StoreView, TableSchema
+from shmstore.consumer.remote import events
+from shmstore.encoding.codec import decode_schema, split_stored
+from shmstore.event import EntryType
+
+READ_BYTES: Final = 4 << 20  # read and sent at a time
+_LOOK: Final = 1 << 12  # events looked at at a time
+
+
+class Tables:
+    """The tables of one store, each with its newest columns. All events are looked at once, the newest first; then only what came since."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._newest = -1  # up to where it was looked
+        self._columns: dict[str, TableSchema] = {}
+
+    def columns(self, store: StoreView) -> dict[str, TableSchema]:
+        """The tables, by name (``database.table``)."""
+        with self._lock:
+            if store.epoch != self._epoch:
+                self._epoch, self._newest, self._columns = store.epoch, -1, {}
+            newest = store.newest
+            found: dict[str, TableSchema] = {}
+            seen: set[bytes] = set()
+            last = newest
+            while last > self._newest and last >= store.oldest:
+                first = max(store.oldest, self._newest + 1, last - _LOOK + 1)
+                for schema in _schemas(store, first, last, seen):
+                    found.setdefault(f"{schema.database}.{schema.table}", schema)
+                last = first - 1
+            self._newest = newest
+            self._columns = {**self._columns, **found}
+            return self._columns
+
+    def column(self, store: StoreView, table: str) -> TableSchema:
+        """The newest columns of one table. Raises `SchemaUnknown`."""
+        known = self.columns(store)
+        if table not in known:
+            names = ", ".join(sorted(known)[:5]) or "none yet"
+            raise SchemaUnknown(
+                f"store {store.name!r} has no row of {table}, so its columns are not known; it has rows of {names}"
+            )
+        return known[table]
+
+
+def _schemas(store: StoreView, first: int, last: int, seen: set[bytes]) -> Iterator[TableSchema]:
+    """Yield the tables of events `first` to `last`, the newest first, those in `seen` left out."""
+    found: list[bytes] = []
+    while first <= last:
+        try:
+            batch = store.peek(first, limit_events=last - first + 1, limit_bytes=READ_BYTES)
+        except PositionNotFound:  # the log let go of it meanwhile
+            first = max(first + 1, store.oldest)
+            continue
+        if not batch:
+            break
+        payloads = list(batch.payloads())
+        for i in np.flatnonzero(batch.slots["entry"] == EntryType.ROWS).tolist():
+            schema = split_stored(payloads[i])[1]
+            if schema is not None:
+                found.append(bytes(schema))
+        first = batch.last + 1
+    for schema in dict.fromkeys(reversed(found)):
+        if schema not in seen:
+            seen.add(schema)
+            yield decode_schema(schema)
+
+
+def read_events(store: StoreView, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Yield events `first` to `last` as they are. Raises `PositionNotFound`."""
+    while first <= last:
+        batch = store.peek(first, limit_events=last - first + 1, limit_bytes=READ_BYTES)
+        if not batch:
+            return
+        yield from events.pack(events.Events(batch.first, batch.raw, batch.ends, batch.slots))
+        first = batch.last + 1
+
+
+def read_rows(store: StoreView, first: int, last: int, table: TableSchema, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `table` in events `first` to `last`. Raises `PositionNotFound`, and as `Batch.to_arrow`."""
+    while first <= last:
+        batch = store.peek(first, limit_events=last - first + 1, limit_bytes=READ_BYTES)
+        if not batch:
+            return
+        yield from batch.to_arrow(table, **options).to_batches()
+        first = batch.last + 1

@@ -1,0 +1,90 @@
+"""Events as they are, as Arrow: a row an event, its payload and its slot. Nothing is decoded, and payloads are not copied.
+
+`SCHEMA` is what a client in any language sees; `pack` and `unpack` are the two ends of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shmstore import SLOT
+
+SCHEMA: Final = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("payload", pa.large_binary()),  # MessagePack: see docs/architecture.md, Events
+        ("time", pa.int64()),  # event time, ms since 1970 UTC
+        ("offset", pa.int64()),  # end of the event in its binlog file
+        ("file", pa.uint32()),  # number of the binlog file
+        ("rows", pa.uint32()),
+        ("check", pa.uint32()),  # crc32 of the payload, where the store has checksums
+        ("flags", pa.uint16()),
+        ("entry", pa.uint8()),
+        ("type", pa.uint8()),
+    ]
+)
+_FIELDS: Final = SCHEMA.names[2:]  # those of the slot
+#: Bytes of one message, where it has more than one event: far below what gRPC can send, and two of them fit any window.
+MESSAGE_BYTES: Final = 16 << 20
+
+
+class Events(NamedTuple):
+    """A run of events: the first one's sequence, their payloads back to back, where each ends, and their slots."""
+
+    first: int
+    raw: memoryview | bytes
+    ends: NDArray[np.int64]
+    slots: NDArray[np.void]
+
+
+def pack(events: Events) -> Iterator[pa.RecordBatch]:
+    """Yield `events` in record batches of at most `MESSAGE_BYTES`, or one event; one without rows where there are none."""
+    count = len(events.ends)
+    offsets = np.zeros(count + 1, np.int64)
+    offsets[1:] = events.ends
+    payload = pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(events.raw)], 0)
+    numbers = np.arange(events.first, events.first + count, dtype=np.int64)
+    slots = [pa.array(np.ascontiguousarray(events.slots[name])) for name in _FIELDS]
+    whole = pa.RecordBatch.from_arrays([pa.array(numbers), payload, *slots], schema=SCHEMA)
+    if not count or int(offsets[-1]) <= MESSAGE_BYTES:
+        yield whole
+        return
+    at = 0
+    while at < count:
+        end = max(at + 1, int(np.searchsorted(offsets, offsets[at] + MESSAGE_BYTES, "right")) - 1)
+        yield whole.slice(at, end - at)
+        at = end
+
+
+def unpack(batch: pa.RecordBatch) -> Events:
+    """Return the events in a record batch, which has some. Raises `ValueError` where it is not of `SCHEMA`."""
+    if not batch.schema.equals(SCHEMA):
+        raise ValueError(f"not events: {batch.schema.names}")
+    _, offsets, raw = batch.column(1).buffers()
+    ends: Any = np.frombuffer(offsets, np.int64)[batch.column(1).offset :][: batch.num_rows + 1]
+    start = int(ends[0])
+    content = memoryview(raw if raw is not None else b"")[start : int(ends[-1])]
+    slots = np.zeros(batch.num_rows, SLOT)
+    for name in _FIELDS:
+        slots[name] = batch.column(name).to_numpy()
+    ends = ends[1:] - start if start else ends[1:]
+    slots["size"] = np.diff(ends, prepend=0)
+    return Events(batch.column(0)[0].as_py(), content, ends, slots)
+
+
+def joined(parts: list[Events]) -> Events:
+    """Return runs of events that follow each other, at least one, as one run."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = np.cumsum([0, *(len(part.raw) for part in parts[:-1])])
+    return Events(
+        parts[0].first,
+        memoryview(b"".join(part.raw for part in parts)),
+        np.concatenate([part.ends + size for part, size in zip(parts, sizes, strict=True)]),
+        np.concatenate([part.slots for part in parts]),
+    )

@@ -1,0 +1,70 @@
+"""RemoteStore: a store on another host, as far as a `Consumer` asks for it."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from shmstore import BatchMode, StoreClosed
+from shmstore.consumer.remote.address import Address, parse_url
+from shmstore.consumer.remote.link import Link, LinkLost
+from shmstore.consumer.remote.protocol import Request
+from shmstore.consumer.remote.subscription import RemoteSubscription
+from shmstore.start_position import Start
+
+
+class RemoteStore:
+    """A store of a server of Arrow Flight. Make one with `attach`."""
+
+    lost = False  # the server finds one that was put together again
+
+    def __init__(self, address: Address) -> None:
+        self.name = address.store
+        self._link = Link(address)
+        self._closed = False
+        try:
+            found = self._asked("store", {})
+        except BaseException:
+            self._link.close()
+            raise
+        self.epoch = int(found["epoch"])
+        self.capacity = int(found["capacity"])
+        self.memory_unit = int(found["memory_unit"])
+        self.limit_bytes = int(found["limit_bytes"])
+        self.batch_mode = BatchMode(found["batch_mode"])
+        self.has_log = bool(found["has_log"])
+
+    @classmethod
+    def attach(cls, url: str) -> Self:
+        """Reach the store at `url` (`address`). Raises `StoreNotFound`, `StoreUnreachable`, `StoreError` where the login is refused."""
+        return cls(parse_url(url))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"store {self.name!r} is closed: attach again")
+
+    def _asked(self, action: str, request: Request) -> Request:
+        self._check_open()
+        try:
+            return self._link.action(action, {"store": self.name, **request})
+        except LinkLost as error:
+            raise self._link.unreachable(error) from error
+
+    @property
+    def newest(self) -> int:
+        """Last sequence put; ``oldest - 1`` when nothing is kept."""
+        return int(self._asked("store", {})["newest"])
+
+    @property
+    def oldest(self) -> int:
+        """First sequence that can still be read."""
+        return int(self._asked("store", {})["oldest"])
+
+    def subscribe(self, name: str, *, start: Start = "earliest", checkpoint: bool = True) -> RemoteSubscription:
+        """Own the subscription `name`, as `EventStore.subscribe`; a store without a log keeps a checkpoint where the server is."""
+        self._check_open()
+        return RemoteSubscription(self._link, self.name, self.epoch, name, start, checkpoint)
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        self._closed = True
+        self._link.close()

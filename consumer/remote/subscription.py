@@ -1,0 +1,279 @@
+"""RemoteSubscription: a subscription of a store on another host, as `Subscription` is one of a store on this one.
+
+Plan. The server holds the subscription, in a session of this client's. What this client has got and acked it knows by itself, and says so with
+every request (`protocol`), so that a rollback moves nothing but a number here, and a lost connection is no more than a pause: the client
+connects again, finds its session or makes it again, and repeats the request. What was acked stays acked, and the batches that it holds
+can still be acked; nothing else had the subscription meanwhile, or the server says `SubscriptionInUse`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from shmstore import AckError, Batch, Cursor, Position, ShmStoreError, StoreClosed
+from shmstore.consumer.remote import events
+from shmstore.consumer.remote.batch import RemoteBatch
+from shmstore.consumer.remote.link import Answer, Link, LinkLost, Woken
+from shmstore.consumer.remote.protocol import Request, SessionUnknown, pack_start
+from shmstore.start_position import Start
+
+WAIT: Final = 10.0  # seconds that the server waits for events in one request
+PATIENCE: Final = 60.0  # seconds besides, until an answer begins, or goes on
+RECONNECT: Final = 60.0  # seconds to try to reach a server that is lost
+LEASE: Final = 15.0  # seconds without a word from this client after which the server gives its subscription to others
+PAUSE: Final = 0.2  # seconds between two tries
+CLOSING: Final = 5.0
+
+_log = logging.getLogger("shmstore")
+_T = TypeVar("_T")
+
+
+class RemoteSubscription:
+    """A reader's end of a store on another host. Made by `RemoteStore.subscribe`; one client's until `close` or its end."""
+
+    def __init__(self, link: Link, store: str, epoch: int, name: str, start: Start, checkpoint: bool) -> None:
+        self.name = name
+        self._link = link
+        self._store = store
+        self._epoch = epoch
+        self._session = secrets.token_hex(16)
+        self._request: Request = {"store": store, "subscription": name, "checkpoint": checkpoint, "lease": LEASE}
+        self._closed = self._interrupted = False
+        self._here = True  # whether the server has the session, as far as is known
+        self._generation = 0
+        # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
+        self._kept: list[tuple[int, int]] = []
+        self._acked = self._got = Cursor(-1, 0, 0, 0)
+        try:
+            state = link.action("subscribe", {**self._request, "session": self._session, "start": pack_start(start)})
+        except LinkLost as error:
+            raise link.unreachable(error) from error
+        self._acked, self._got = Cursor(*state["acked"]), Cursor(*state["got"])
+        self._over = threading.Event()
+        self._heart = threading.Thread(target=self._renew, name="shmstore-flight-lease", daemon=True)
+        self._heart.start()
+
+    def _renew(self) -> None:
+        while not self._over.wait(LEASE / 3):
+            self._link.renew(self._session)
+
+    # ------------------------------------------------------------ get
+
+    def get(
+        self,
+        limit: int | None = None,
+        *,
+        limit_events: int | None = None,
+        limit_bytes: int | None = None,
+        timeout: float | None = None,
+        min_events: int = 1,
+    ) -> Batch:
+        """Return the next events and move the get cursor over them, as `Subscription.get`. Raises `StoreUnreachable` besides."""
+        wanted = {"limit": limit, "limit_events": limit_events, "limit_bytes": limit_bytes, "min_events": min_events}
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = math.inf if until is None else max(0.0, until - time.monotonic())
+            wait = 0.0 if self._interrupted else min(left, WAIT)
+            try:
+                answer = self._asked(lambda wait=wait: self._next(wanted, wait), wakes=True)  # type: ignore[misc]
+            except Woken:
+                self._interrupted = False
+                return RemoteBatch(self._got.sequence + 1, self._got.sequence, self._generation, None)
+            batch = self._settled(answer)
+            if answer.metadata["whole"]:  # as many as were wanted, or the producer waits for space
+                return batch
+            if left <= wait or self._interrupted:
+                self._interrupted = False
+                return batch
+            if batch:  # fewer than were wanted, and there is time
+                self._go_to(self._cursor(batch.first - 1))
+
+    def _next(self, wanted: Request, wait: float) -> Answer:
+        ticket = {**self._state(), **{key: value for key, value in wanted.items() if value is not None}, "timeout": wait}
+        return self._link.get(ticket, wait + PATIENCE, wakes=not self._interrupted)
+
+    def _settled(self, answer: Answer) -> Batch:
+        state = answer.metadata
+        self._take(state["before"])
+        parts = [events.unpack(part) for part in answer.batches if part.num_rows]
+        first, last = state["first"], state["last"]
+        found = events.joined(parts) if parts else None
+        if (0 if found is None else len(found.ends)) != last - first + 1 or (found is not None and found.first != first):
+            raise StoreClosed(f"the server of store {self._store!r} gave other events than {first} to {last}")
+        self._got = Cursor(*state["got"])
+        return RemoteBatch(first, last, self._generation, found)
+
+    def interrupt(self) -> None:
+        """End the wait of the running get, or of the next one that would wait, as if its deadline had come.
+
+        May be called from another thread or from a signal handler.
+        """
+        self._interrupted = True
+        self._link.wake()
+
+    # ------------------------------------------------------------ ack, rollback
+
+    def ack(self, what: Batch | int | Position) -> None:
+        """Say that everything up to `what` is done, as `Subscription.ack`. Raises `StoreUnreachable` besides."""
+        self._check_open()
+        if isinstance(what, Batch) and not what:
+            return
+        done = what.last if isinstance(what, Batch) else what
+        where: Request = {"position": pack_start(done)} if isinstance(done, Position) else {"sequence": done}
+        before = self._acked.sequence
+
+        def once() -> Request | None:
+            if isinstance(what, Batch) and what.generation != self._generation:
+                self._check_generation(what)
+            if not isinstance(done, Position) and before < done <= self._acked.sequence:
+                return None  # only the answer was lost
+            return self._link.action("ack", {**self._state(), **where})
+
+        try:
+            state = self._asked(once)
+        except ShmStoreError:
+            with suppress(ShmStoreError):
+                self._take(self._asked(lambda: self._link.action("state", self._state())))  # it may have counted all the same
+            raise
+        if state is not None:
+            self._take(state)
+
+    def rollback(self, what: Batch | int | None = None) -> None:
+        """Give again what was got and not acked: all of it, or from a batch or a sequence on. As `Subscription.rollback`."""
+        self._check_open()
+        if what is None:
+            self._go_to(self._acked)
+            return
+        if isinstance(what, Batch) and what.generation != self._generation:
+            self._check_generation(what)
+        to = (what.first if isinstance(what, Batch) else what) - 1
+        acked, got = self._acked.sequence, self._got.sequence
+        if not acked <= to <= got:
+            raise AckError(f"{what!r} cannot be rolled back: {self.name!r} has acked up to {acked} and got up to {got}")
+        self._go_to(self._cursor(to))
+
+    def _go_to(self, got: Cursor) -> None:
+        """The get cursor stands at `got`; batches that end behind it are stale."""
+        to, self._got = got.sequence, got
+        while self._kept and self._kept[-1][1] >= to:
+            self._kept.pop()
+        self._kept.append((self._generation, to))
+        self._generation += 1
+        while len(self._kept) > 1 and self._kept[1][1] <= self._acked.sequence:
+            del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
+
+    def _check_generation(self, batch: Batch) -> None:
+        after = bisect_left(self._kept, (batch.generation, -2))
+        stale = not 0 <= batch.generation <= self._generation or (after < len(self._kept) and batch.last > self._kept[after][1])
+        if stale:
+            raise AckError(
+                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
+            )
+
+    def seek(self, start: Start) -> None:
+        """Go on at `start`, as `Subscription.seek`."""
+        request = {"start": pack_start(start)}
+        state = self._asked(lambda: self._link.action("seek", {**self._state(), **request}))
+        self._generation += 1
+        self._kept = [(self._generation - 1, -2)]  # batches of before were of another place
+        self._acked, self._got = Cursor(*state["acked"]), Cursor(*state["got"])
+
+    # ------------------------------------------------------------ cursors, checkpoint, end
+
+    @property
+    def get_cursor(self) -> Cursor:
+        """What was got so far."""
+        self._check_open()
+        return self._got
+
+    @property
+    def ack_cursor(self) -> Cursor:
+        """What was acked so far."""
+        self._check_open()
+        return self._acked
+
+    @property
+    def lag_events(self) -> int:
+        """Events put and not yet acked."""
+        state = self._asked(lambda: self._link.action("state", self._state()))
+        self._take(state)
+        return int(state["newest"]) - self._acked.sequence
+
+    def save_checkpoint(self) -> None:
+        """Let the server make durable what was acked. Raises `StoreError` where its disk refuses."""
+        self._take(self._asked(lambda: self._link.action("save", self._state())))
+
+    def close(self) -> None:
+        """Give the subscription up for the next owner, who starts at its ack. Idempotent.
+
+        Where the server cannot be reached it does so by itself, after `LEASE` seconds.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._over.set()
+        with suppress(LinkLost, SessionUnknown):
+            self._link.action("close", self._state(), CLOSING)
+
+    # ------------------------------------------------------------ the session
+
+    def _state(self) -> Request:
+        return {"session": self._session, "got": self._got.sequence}
+
+    def _cursor(self, sequence: int) -> Cursor:
+        """The cursor at an event that is not acked, or the last one acked."""
+        for known in (self._got, self._acked):
+            if known.sequence == sequence:
+                return known
+        return Cursor(*self._asked(lambda: self._link.action("cursor", {**self._state(), "sequence": sequence}))["cursor"])
+
+    def _take(self, state: Request) -> None:
+        """Note what the server says of its cursors. Where it could not follow to what this client has got, that is given again."""
+        self._acked, got = Cursor(*state["acked"]), Cursor(*state["got"])
+        if got.sequence != self._got.sequence:
+            self._go_to(got)
+        self._got = got
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the subscription is closed: subscribe again")
+
+    def _asked(self, ask: Callable[[], _T], *, wakes: bool = False) -> _T:
+        """Return what `ask` returns, asked again where the server was lost meanwhile. Raises `StoreUnreachable` when that takes too long."""
+        self._check_open()
+        until = 0.0
+        while True:
+            try:
+                if not self._here:
+                    self._resume()
+                    if until:
+                        _log.info("store %r: the server answers again, subscription %r goes on", self._store, self.name)
+                return ask()
+            except SessionUnknown:
+                self._here = False
+            except LinkLost as error:
+                self._here = False
+                self._link.reset()
+                now = time.monotonic()
+                if not until:
+                    until = now + RECONNECT
+                    _log.warning(
+                        "store %r: %s; trying to reach it for %.0f s", self._store, self._link.unreachable(error), RECONNECT
+                    )
+                if now >= until:
+                    raise self._link.unreachable(error) from error
+                self._link.pause(PAUSE, wakes=wakes)
+
+    def _resume(self) -> None:
+        """Find the session, or have it made again. Raises `SubscriptionInUse`, `StoreClosed`, and what subscribing raises."""
+        known: Any = {"epoch": self._epoch, "acked": self._acked.sequence, "got": self._got.sequence}
+        self._take(self._link.action("subscribe", {**self._request, "session": self._session, "resume": known}))
+        self._here = True
