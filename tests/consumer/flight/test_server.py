@@ -1,0 +1,462 @@
+"""A server of this host's stores, as other hosts and other languages see it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from shmstore import (
+    Consumer,
+    EventStore,
+    PositionNotFound,
+    ProtocolError,
+    StoreError,
+    StoreNotFound,
+    StoreUnreachable,
+    SubscriptionInUse,
+)
+from shmstore.consumer.flight import Settings, sessions
+from shmstore.consumer.flight.process import serving
+from shmstore.consumer.flight.server import Server
+from shmstore.consumer.remote import subscription
+from shmstore.consumer.remote.protocol import pack, unpack
+from shmstore.encoding.codec import encode
+from tests.consumer.flight.test_endpoint import await_that
+from tests.consumer.test_consumer import acked, transaction
+from tests.servers.ports import free_port
+
+pytestmark = pytest.mark.usefixtures("state")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(Settings(port=0)) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: Server) -> flight.FlightClient:
+    return flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+
+
+@pytest.fixture
+def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
+    with EventStore.create(store_name, capacity=64) as made:
+        yield made
+
+
+def url(server: Server, store: EventStore) -> str:
+    return f"grpc://127.0.0.1:{server.port}/{store.name}"
+
+
+def get(client: flight.FlightClient, **ticket: Any) -> pa.Table:
+    return client.do_get(flight.Ticket(pack(ticket))).read_all()
+
+
+def act(client: flight.FlightClient, name: str, **request: Any) -> dict[str, Any]:
+    (answer,) = client.do_action(flight.Action(name, pack(request)))
+    return unpack(answer.body.to_pybytes())
+
+
+# ---------------------------------------------------------------- what there is, and ranges of it
+
+
+def test_stores_and_tables_are_listed(client: flight.FlightClient, log_store: EventStore) -> None:
+    """A store is a flight of its events, and each of its tables one of typed rows; what is listed can be got as it is."""
+    for number in range(3):
+        log_store.put(transaction(number))
+    found = {tuple(part.decode() for part in info.descriptor.path): info for info in client.list_flights(log_store.name.encode())}
+    assert set(found) == {(log_store.name,), (log_store.name, "shop.orders")}
+    assert client.do_get(found[log_store.name,].endpoints[0].ticket).read_all().num_rows == 9
+    rows = client.do_get(found[log_store.name, "shop.orders"].endpoints[0].ticket).read_all()
+    assert rows.schema == found[log_store.name, "shop.orders"].schema
+    assert rows.column("after").to_pylist() == [{"id": 100 * n, "note": f"note {n}"} for n in range(3)]
+    info = client.get_flight_info(flight.FlightDescriptor.for_path(log_store.name, "shop.orders"))
+    assert info.schema == client.get_schema(info.descriptor).schema == rows.schema
+    assert {type.type for type in client.list_actions()} >= {"subscribe", "ack", "seek", "close"}
+
+
+def test_a_range(client: flight.FlightClient, log_store: EventStore) -> None:
+    """Events are as they were put, rows are those of `Batch.to_arrow`, from wherever a start may be, out of ring and log."""
+    events = [event for number in range(60) for event in transaction(number)]
+    for number in range(60):  # far more than the ring has
+        log_store.put(events[3 * number : 3 * number + 3], timeout=30)
+    found = get(client, store=log_store.name, first=5, last=100)
+    assert found.column("seq").to_pylist() == list(range(5, 101))
+    assert found.column("payload").to_pylist() == [encode(event) for event in events[5:101]]
+    assert found.column("rows").to_pylist() == log_store.slots(5, 100)["rows"].tolist()
+    table = get(client, store=log_store.name, table="shop.orders", first="binlog.000001:40000")
+    assert table == log_store.peek(120).to_arrow("shop.orders")
+    assert get(client, store=log_store.name, first="latest").num_rows == 0
+
+
+def test_columns_that_were_added(client: flight.FlightClient, store: EventStore) -> None:
+    """A range has one schema, that of the table's newest row; older rows have NULL in what they lack. Rows that come later are seen."""
+    from shmstore import Column, TableSchema
+    from tests.consumer.test_consumer import TABLE
+
+    store.put(transaction(0))
+    assert get(client, store=store.name, table="shop.orders").column("after").type.num_fields == 2
+    wider = TableSchema("shop", "orders", (*TABLE.columns, Column("more", "int")), (0,))
+    begin, row, end = transaction(1)
+    store.put([begin, row._replace(table=wider, rows=(row.rows[0]._replace(after=(7, "x", 9)),)), end])
+    assert [row["more"] for row in get(client, store=store.name, table="shop.orders").column("after").to_pylist()] == [None, 9]
+
+
+@pytest.mark.parametrize(
+    ("ticket", "text"),
+    [
+        ({"store": "no-such-store"}, "no store 'no-such-store'"),
+        ({"store": "../../etc/passwd"}, "cannot name a store"),
+        ({"stores": "x"}, "a ticket has store"),
+        ({"store": "STORE", "table": "shop.nothing"}, "no row of shop.nothing, .* it has rows of shop.orders"),
+        ({"store": "STORE", "first": 99}, "99"),
+        ({"store": "STORE", "first": [1]}, "give a sequence, a text, or"),
+        ({"store": "STORE", "first": "nowhere"}, "not understood"),
+        ({"store": "STORE", "table": "shop.orders", "zero_dates": "maybe"}, "neither 'error' nor 'null'"),
+        ({"session": "0" * 32}, "there is no such session"),
+    ],
+)
+def test_what_cannot_be_got(client: flight.FlightClient, store: EventStore, ticket: dict[str, Any], text: str) -> None:
+    """The error says what was wrong with the request."""
+    store.put(transaction(0))
+    ticket = {key: store.name if value == "STORE" else value for key, value in ticket.items()}
+    with pytest.raises(flight.FlightServerError, match=text):
+        get(client, **ticket)
+
+
+def test_only_what_is_served(store: EventStore) -> None:
+    """With names given, others are neither listed nor reached; a store may go by another name."""
+    with serving(Settings(port=0, stores=(f"orders={store.name}",))) as server:
+        client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+        assert [info.descriptor.path for info in client.list_flights()] == [[b"orders"]]
+        store.put(transaction(0))
+        assert get(client, store="orders").num_rows == 3
+        for name in (store.name, "another"):
+            with pytest.raises(StoreNotFound, match="is not served here; there are orders"):
+                Consumer(f"grpc://127.0.0.1:{server.port}/{name}", "audit")
+
+
+# ---------------------------------------------------------------- subscriptions
+
+
+def test_a_subscription_by_hand(client: flight.FlightClient, store: EventStore) -> None:
+    """What a client in another language does: typed rows, an ack with the next request, and a request repeated whose answer was lost."""
+    for number in range(4):
+        store.put(transaction(number))
+    session = "0123456789abcdef"
+    state = act(client, "subscribe", store=store.name, subscription="audit", session=session)
+    assert (state["new"], state["acked"][0]) == (True, -1)
+    assert act(client, "subscribe", store=store.name, subscription="audit", session=session)["new"] is False
+    rows = get(client, session=session, table="shop.orders", limit_events=3)
+    assert rows.schema.metadata == {b"first": b"0", b"last": b"2"}
+    assert rows.column("after").to_pylist() == [{"id": 0, "note": "note 0"}]
+    for _ in range(2):  # the same once more: it is said up to where the client has got
+        rows = get(client, session=session, table="shop.orders", limit_events=3, ack=2, got=2)
+        assert (rows.schema.metadata[b"last"], acked(store)) == (b"5", 2)
+    with pytest.raises(flight.FlightServerError, match="cannot be acked"):
+        act(client, "ack", session=session, sequence=11)
+    act(client, "ack", session=session, sequence=5)
+    act(client, "close", session=session)
+    assert acked(store) == 5
+    with pytest.raises(flight.FlightServerError, match="subscribe again"):
+        act(client, "ack", session=session, sequence=5)
+
+
+def test_one_owner(server: Server, store: EventStore) -> None:
+    """A second client, and a reader on the store's host, are refused while the first lives, with who has it; when it ends they are not."""
+    with Consumer(url(server, store), "audit", timeout=0):
+        with pytest.raises(SubscriptionInUse, match=r"a client at 127\.0\.0\.1 has it, and was heard \d+ s ago"):
+            Consumer(url(server, store), "audit")
+        with pytest.raises(SubscriptionInUse):
+            Consumer(store.name, "audit")
+    Consumer(store.name, "audit").close()
+    with Consumer(store.name, "audit"), pytest.raises(SubscriptionInUse):
+        Consumer(url(server, store), "audit")
+
+
+VANISHING = """
+import os, sys, signal
+from shmstore import Consumer
+consumer = Consumer(sys.argv[1], "audit", timeout=60, limit_events=3, auto_ack=False)
+print(next(consumer).first, flush=True)
+if sys.argv[2] == "waits":
+    consumer.ack()
+    for _ in range(3):
+        next(consumer)
+    next(consumer)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("how", "number"), [("works", signal.SIGKILL), ("waits", signal.SIGKILL), ("works", signal.SIGSTOP)])
+def test_a_client_that_vanishes(
+    server: Server,
+    store: EventStore,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed or standing still, it has its subscription for a bounded time; what it had not acked comes to the next one, and the log says it."""
+    for n in range(4):
+        store.put(transaction(n))
+    process = subprocess.Popen(
+        [sys.executable, "-c", VANISHING, url(server, store), how], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        if how == "waits":
+            await_that(lambda: store.subscriptions()[0].get.sequence == 11)
+        process.send_signal(number)
+        await_that(lambda: not store.subscriptions()[0].alive)
+        with Consumer(url(server, store), "audit", timeout=0, limit_events=3) as consumer:
+            assert [batch.first for batch in consumer] == ([3, 6, 9] if how == "waits" else [0, 3, 6, 9])
+        assert "events not acked" in caplog.text
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_client_that_stood_still_goes_on(server: Server, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that lost its session, and nobody took it, acks what it holds and goes on behind it; one that lost it to another is told so."""
+    for n in range(4):
+        store.put(transaction(n))
+    with Consumer(url(server, store), "audit", timeout=0, limit_events=3) as consumer:
+        assert next(consumer).first == 0
+        server._sessions.close_all()
+        assert next(consumer).first == 3, "acks what it holds"
+        assert acked(store) == 2
+        server._sessions.close_all()
+        with Consumer(store.name, "audit", timeout=0, limit_events=3), pytest.raises(SubscriptionInUse):
+            next(consumer)
+        server._sessions.close_all()
+
+
+def restarted(settings: Settings, at: Callable[[Server], None]) -> None:
+    for _ in range(2):
+        with serving(settings) as server:
+            at(server)
+
+
+def test_a_server_that_is_started_again(log_store: EventStore) -> None:
+    """Its clients go on by themselves: nothing that they acked comes again, nothing is left out, and what they hold can still be acked."""
+    for n in range(40):
+        log_store.put(transaction(n), timeout=30)
+    settings, seen = Settings(port=free_port()), []
+    server = Server(settings)
+    consumer = Consumer(f"grpc://127.0.0.1:{settings.port}/{log_store.name}", "audit", timeout=0, limit_events=3)
+    with consumer:
+        for batch in consumer:
+            seen.append(batch.first)
+            if len(seen) % 10 == 5:
+                server.close()
+                server = Server(settings)
+    server.close()
+    assert seen == list(range(0, 120, 3))
+    assert acked(log_store) == 119
+
+
+def test_a_server_that_is_gone(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a bounded time the client says so; it may go on when the server is there again. A first connection says it at once."""
+    monkeypatch.setattr(subscription, "RECONNECT", 0.5)
+    store.put([event for n in range(2) for event in transaction(n)])
+    settings = Settings(port=free_port())
+    where = f"grpc://127.0.0.1:{settings.port}/{store.name}"
+    with pytest.raises(StoreUnreachable, match="is `shmstore serve --flight` running there"):
+        Consumer(where, "audit")
+    server = Server(settings)
+    with Consumer(where, "audit", timeout=0, limit_events=3) as consumer:
+        assert next(consumer).first == 0
+        server.close()
+        with pytest.raises(StoreUnreachable):
+            next(consumer)
+        server = Server(settings)
+        assert next(consumer).first == 3
+    server.close()
+    assert acked(store) == 5
+
+
+def test_a_store_that_is_another_one(server: Server, store_name: str) -> None:
+    """A client of a store that was removed and created again is told so: its sequences mean nothing there."""
+    with EventStore.create(store_name, capacity=64, log=False) as store:
+        store.put(transaction(0))
+        consumer = Consumer(url(server, store), "audit", timeout=0)
+        next(consumer)
+    EventStore.unlink(store_name)
+    with EventStore.create(store_name, capacity=64, log=False), pytest.raises(StoreError, match=r"attach again|another one"):
+        next(consumer)
+    consumer.close()
+
+
+def test_new_subscriptions_are_bounded(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
+    """One host may begin so many; those that are there already go on, and the log has it."""
+    with serving(Settings(port=0, max_new_subscriptions=2)) as server:
+        for name in ("one", "two", "one"):
+            Consumer(url(server, store), name).close()
+        with pytest.raises(ProtocolError, match="has begun 2 subscriptions, all it may"):
+            Consumer(url(server, store), "three")
+    assert "has begun 2 subscriptions" in caplog.text
+    assert {stat.name for stat in store.subscriptions()} == {"one", "two"}
+
+
+def test_a_position_that_is_not_there(server: Server, store: EventStore) -> None:
+    """A start that cannot be is refused as here, and leaves no subscription."""
+    with pytest.raises(PositionNotFound):
+        Consumer(url(server, store), "audit", start=77)
+    assert [stat.name for stat in store.subscriptions()] == []
+
+
+def test_many_clients_at_once(server: Server, log_store: EventStore, store_name: str) -> None:
+    """64 clients of two stores, each with its own subscription, 16 of them in a process, all get everything while it is put."""
+    code = (
+        "import sys, threading\nfrom shmstore import Consumer\nfound = {}\n"
+        "def read(n):\n"
+        "    with Consumer(sys.argv[1], f'reader-{n}', timeout=60) as consumer:\n"
+        "        found[n] = 0\n"
+        "        for batch in consumer:\n"
+        "            assert batch.first == found[n]\n"
+        "            found[n] = batch.last + 1\n"
+        "            if batch.last == 299: break\n"
+        "first = int(sys.argv[2])\n"
+        "threads = [threading.Thread(target=read, args=(n,)) for n in range(first, first + 16)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "assert set(found.values()) == {300} and len(found) == 16, found\n"
+    )
+    server._sessions._max_new = 64
+    with EventStore.create(f"{store_name}-too", capacity=64) as other:
+        stores, readers = [log_store, other], []
+        try:
+            for first in range(0, 64, 16):
+                words = [sys.executable, "-c", code, url(server, stores[first // 32]), str(first)]
+                readers.append(subprocess.Popen(words, cwd=ROOT))
+            await_that(lambda: all(len(one.subscriptions()) == 32 for one in stores) or any(p.poll() for p in readers), 200)
+            for number in range(100):
+                for one in stores:
+                    one.put(transaction(number), timeout=120)
+            assert [reader.wait(200) for reader in readers] == [0, 0, 0, 0]
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.wait()
+    EventStore.unlink(other.name, log=True)
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    made = str(tmp_path / "server.pem"), str(tmp_path / "server.key")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-out", made[0], "-keyout", made[1]], check=True, capture_output=True)
+    return made
+
+
+def test_serve_with_tls_and_a_password(
+    store: EventStore, certificate: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`shmstore serve --flight` beside the canal server: TLS with a certificate of one's own, user and password, SIGTERM ends both."""
+    store.put(transaction(0))
+    (tmp_path / "password").write_text("pass:w@rd\n")
+    port = free_port()
+    words = ["serve", store.name, "--flight", f"127.0.0.1:{port}", "--listen", "127.0.0.1:0", "--user", "audit"]
+    words += ["--password-file", str(tmp_path / "password"), "--tls-cert", certificate[0], "--tls-key", certificate[1]]
+    process = subprocess.Popen([sys.executable, "-m", "shmstore", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"shmstore: listening on 127.0.0.1:{port} for Arrow Flight\n"
+        assert process.stderr.readline().startswith("shmstore: listening on 127.0.0.1:")
+        where = f"localhost:{port}/{store.name}"
+        monkeypatch.setenv("SHMSTORE_FLIGHT_CA", certificate[0])
+        with Consumer(f"grpc+tls://audit:pass%3Aw%40rd@{where}", "audit", timeout=0) as consumer:
+            assert [batch.last for batch in consumer] == [2]
+        monkeypatch.setenv("SHMSTORE_FLIGHT_USER", "audit")
+        monkeypatch.setenv("SHMSTORE_FLIGHT_PASSWORD", "pass:w@rd")
+        Consumer(f"grpc+tls://{where}", "other", timeout=0).close()
+        for wrong in (f"grpc+tls://audit:guess@{where}", f"grpc+tls://other:pass%3Aw%40rd@{where}"):
+            with pytest.raises(StoreError, match="refused the login"):
+                Consumer(wrong, "audit")
+        with pytest.raises(StoreUnreachable, match="without TLS"):
+            Consumer(f"grpc://{where}", "audit")
+        monkeypatch.delenv("SHMSTORE_FLIGHT_CA")
+        with pytest.raises(StoreUnreachable, match="SHMSTORE_FLIGHT_CA"):
+            Consumer(f"grpc+tls://{where}", "audit")
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "guess" not in rest
+    assert "login refused from 127.0.0.1" in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(store: EventStore, number: signal.Signals) -> None:
+    """The server alone, while a client waits and another has stopped reading: it ends in order, and the subscriptions are free."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shmstore", "serve", "--flight", f"127.0.0.1:{port}"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        assert "for Arrow Flight" in process.stderr.readline()
+        consumer = Consumer(f"grpc://127.0.0.1:{port}/{store.name}", "audit", timeout=0)
+        store.put(transaction(0))
+        assert next(consumer).last == 2
+        process.send_signal(number)
+        rest = process.communicate(timeout=60)[1]
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == (0 if number == signal.SIGTERM else 130)
+    assert [stat.alive for stat in store.subscriptions()] == [False]
+    began = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - began < 30
+
+
+def test_without_pyarrow(tmp_path: Path) -> None:
+    """The command and a URL say in one line what is missing."""
+    (tmp_path / "pyarrow").mkdir()
+    (tmp_path / "pyarrow" / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "shmstore", "serve", "--flight", "127.0.0.1:0"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pyarrow is not installed: in a checkout of shmstore, pip install '.[arrow]'" in done.stderr
+    code = "from shmstore import Consumer; Consumer('grpc://host/orders', 'audit')"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("ModuleNotFoundError: grpc:// needs pyarrow: in a checkout of shmstore, pip install '.[arrow]'\n")
+
+
+def test_the_lease_is_bounded() -> None:
+    """What a client may ask for has a bound, and so have the server's own options."""
+    assert Settings().max_lease >= sessions.LEASE
+    for wrong in ({"port": 70000}, {"max_calls": 0}, {"tls_cert": "x"}, {"user": "x"}, {"idle_timeout": 0}):
+        with pytest.raises(ValueError, match="give"):
+            Settings(**wrong)
+    assert "secret" not in repr(Settings(user="u", password="secret"))
