@@ -239,8 +239,9 @@ def serve(options: argparse.Namespace) -> int:
     if options.flight is None or options.listen is not None:
         options.listen = options.listen or ("127.0.0.1", 11111)
     log_lines.show(options)
+    missing = missing_stores(options.stores)
     if options.flight is None:
-        return serve_canal(options, password)
+        return serve_canal(options, password, missing)
     from shmstore.consumer import flight
     from shmstore.consumer.flight.process import serving
 
@@ -248,7 +249,7 @@ def serve(options: argparse.Namespace) -> int:
         say(f"listening on {address[0]}:{address[1]} for Arrow Flight")
         if options.listen is None:
             service.notify("READY=1", f"STATUS=listening on {address[0]}:{address[1]}")
-            report_missing(options.stores)
+            report_missing(missing)
 
     settings = flight.Settings(
         host=options.flight[0],
@@ -268,14 +269,14 @@ def serve(options: argparse.Namespace) -> int:
         if options.listen is None:
             return ended(flight.serve(settings))
         with serving(settings):
-            return serve_canal(options, password)
+            return serve_canal(options, password, missing)
     except OSError as error:
         if isinstance(error, ShmStoreError):
             raise
         raise cannot_listen(options.flight, error, "--flight") from error
 
 
-def serve_canal(options: argparse.Namespace, password: str) -> int:
+def serve_canal(options: argparse.Namespace, password: str, missing: Sequence[str]) -> int:
     """Serve by Canal's protocol until a signal comes."""
     from shmstore.consumer.wire import Settings
     from shmstore.consumer.wire import serve as run_server
@@ -283,7 +284,7 @@ def serve_canal(options: argparse.Namespace, password: str) -> int:
     def ready(address: tuple[str, int]) -> None:
         say(f"listening on {address[0]}:{address[1]}")
         service.listening(address)
-        report_missing(options.stores)
+        report_missing(missing)
 
     settings = Settings(
         host=options.listen[0],
@@ -302,16 +303,23 @@ def serve_canal(options: argparse.Namespace, password: str) -> int:
         raise cannot_listen(options.listen, error) from error
 
 
-def report_missing(served: Sequence[str]) -> None:
-    """Say which of the stores that are served do not exist."""
+def missing_stores(served: Sequence[str]) -> list[str]:
+    """Return which of the stores that are to be served do not exist. Raises `ValueError` where one cannot."""
     from shmstore import EventStore
 
-    for name in served:
-        name = name.partition("=")[2] or name
+    missing = []
+    for name in (pair.partition("=")[2] or pair.partition("=")[0] for pair in served):
         try:
             EventStore.attach(name).close()
         except StoreNotFound:
-            say(f"store {name!r} does not exist yet: its clients are refused until it is created")
+            missing.append(name)
+    return missing
+
+
+def report_missing(missing: Sequence[str]) -> None:
+    """Say which of the stores that are served do not exist."""
+    for name in missing:
+        say(f"store {name!r} does not exist yet: its clients are refused until it is created")
 
 
 def secret(file: str | None, variable: str) -> str:
