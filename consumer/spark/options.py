@@ -37,7 +37,7 @@ HELP = {
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
     "transport": "auto | shm | inline | network: how executors get the events; auto is shm, and network where that is not seen (auto)",
-    "transportHost": "address of this host that executors reach, for auto and network (that of the default route; of a local master 127.0.0.1)",
+    "transportHost": "address of this host that executors reach, for auto and network (that of the default route)",
     "transportTlsCert": "certificate (PEM file on this host) that names transportHost: auto and network then use TLS, and executors trust it alone (none)",
     "transportTlsKey": "key of transportTlsCert (PEM file on this host)",
     "partitions": "most partitions of a micro-batch (number of processors)",

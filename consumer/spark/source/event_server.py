@@ -8,8 +8,6 @@ certificate, which is all that executors trust; without one they travel in clear
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
 import socket
 import threading
@@ -29,8 +27,6 @@ from shmstore.consumer.wire.server.audit import Audit
 
 PATIENCE = 120.0  # seconds that an executor waits for the next part of its events
 
-_LOCAL = re.compile(rb"\0(?:--master\0|spark\.master=)local(?:\[[^\0]*)?\0")
-
 
 class EventServer(Endpoint):
     """Serves ranges of one store's events until `close`. `read` gives the chunks of a range; it is called by one thread at a time."""
@@ -40,7 +36,7 @@ class EventServer(Endpoint):
     ) -> None:
         self._read = read
         self._reading = threading.Lock()
-        token, host = secrets.token_urlsafe(32), host or ("127.0.0.1" if executors_are_here() else own_address())
+        token, host = secrets.token_urlsafe(32), host or own_address()
         pair = certificate(*tls) if tls else None
         super().__init__(host, 0, Login("", token), Audit(), tls=pair)
         self.executors_address = Address(host, self.port, token, pair.chain if pair else None)
@@ -74,12 +70,6 @@ def fetch(address: Address, first: int, last: int) -> Iterator[Chunk]:
         raise link.unreachable(error) from error
     finally:
         link.close()
-
-
-def executors_are_here() -> bool:
-    """True where Spark runs with a local master, as the JVM's command line, that of this process's parent, says."""
-    with open(f"/proc/{os.getppid()}/cmdline", "rb") as line:
-        return _LOCAL.search(line.read()) is not None
 
 
 def own_address() -> str:

@@ -16,7 +16,6 @@ from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.gc_pause import settle
 from shmstore.consumer.spark.decode.schema import RAW_SCHEMA, arrow_schema
 from shmstore.consumer.spark.source.chunk import Address, Chunk
-from shmstore.consumer.spark.source.event_server import fetch
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.event import EntryType, EventType
 
@@ -78,6 +77,8 @@ class RemotePartition(InputPartition):
             else:
                 yield from read_shared(self.events)
                 return
+        from shmstore.consumer.spark.source.event_server import fetch  # gRPC takes a while to load
+
         yield from fetch(self._address, self.events.first, self.events.last)
 
 

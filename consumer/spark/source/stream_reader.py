@@ -8,6 +8,8 @@ subscription) and sends a pickled copy to the executors (they only read), so the
 from __future__ import annotations
 
 import logging
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -35,6 +37,7 @@ from shmstore.consumer.spark.source.schema_lookup import holdup_of
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 
 LOOK_SECONDS = 10.0
+_LOCAL = re.compile(rb"\0(?:--master\0|spark\.master=)local(?:\[[^\0]*)?\0")
 Answer = TypeVar("Answer")
 
 
@@ -139,7 +142,7 @@ class StreamReader(DataSourceStreamReader):
         if inline:
             return [InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in ranges]
         given = [Range.of(store, a, b, fails=options.fail_on_data_loss) for a, b in ranges]
-        if options.transport == "shm":
+        if options.transport == "shm" or (options.transport == "auto" and executors_are_here()):
             return [SharedPartition(one, sources) for one in given]
         address = self._owner.serve().executors_address
         return [RemotePartition(one, address, sources, nearby=options.transport == "auto") for one in given]
@@ -178,3 +181,9 @@ class StreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Release the subscription."""
         self._owner.close()
+
+
+def executors_are_here() -> bool:
+    """True where Spark runs with a local master, as the JVM's command line, that of this process's parent, says."""
+    with open(f"/proc/{os.getppid()}/cmdline", "rb") as line:
+        return _LOCAL.search(line.read()) is not None

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from shmstore import (
     Checkpoint,
@@ -32,7 +32,6 @@ from shmstore import (
 from shmstore.consumer.spark.options import Options, Start
 from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.chunk import Chunk
-from shmstore.consumer.spark.source.event_server import EventServer
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import read_store
 from shmstore.encoding.codec import decode_stored
@@ -40,6 +39,9 @@ from shmstore.start_position import Start as StartPosition
 
 _HANDOVER = 5.0  # seconds that the reader of a stopped query may take to end
 Found = TypeVar("Found")
+
+if TYPE_CHECKING:
+    from shmstore.consumer.spark.source.event_server import EventServer
 
 
 class SubscriptionOwner:
@@ -141,6 +143,8 @@ class SubscriptionOwner:
     def serve(self) -> EventServer:
         """Return the server of this store's events, started once."""
         if self._server is None:
+            from shmstore.consumer.spark.source.event_server import EventServer  # gRPC takes a while to load
+
             self._server = EventServer(self._read, self._options.transport_host, self._options.transport_tls)
         return self._server
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from shmstore import EventStore, PositionNotFound, ShmStoreError, StoreError, StoreUnreachable
-from shmstore.consumer.spark.source import event_server
 from shmstore.consumer.spark.source.chunk import Chunk
 from shmstore.consumer.spark.source.event_server import EventServer, fetch
 from shmstore.consumer.spark.source.partition import read_store
@@ -101,18 +100,3 @@ def test_with_a_certificate(store: EventStore, binlog: Binlog, tmp_path: Path) -
         with pytest.raises(StoreUnreachable):
             list(fetch(address._replace(roots=roots), 0, 2))
     server.close()
-
-
-@pytest.mark.parametrize(
-    ("command", "local"),
-    [
-        (b"java\0-cp\0x\0org.apache.spark.deploy.SparkSubmit\0--conf\0spark.master=local[2]\0pyspark-shell\0", True),
-        (b"java\0org.apache.spark.deploy.SparkSubmit\0--master\0local\0program.py\0", True),
-        (b"java\0org.apache.spark.deploy.SparkSubmit\0--conf\0spark.master=local-cluster[2,1,1024]\0x\0", False),
-        (b"java\0org.apache.spark.deploy.SparkSubmit\0--master\0spark://local:7077\0program.py\0", False),
-        (b"java\0org.apache.spark.deploy.SparkSubmit\0program.py\0", False),
-    ],
-)
-def test_a_local_master_is_seen(command: bytes, local: bool) -> None:
-    """With a local master nobody on another host can need the events, and the server does not listen there."""
-    assert (event_server._LOCAL.search(command) is not None) is local

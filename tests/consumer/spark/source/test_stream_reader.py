@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore, EventType, Row
+from shmstore.consumer.spark.source import stream_reader
 from shmstore.consumer.spark.spark_version import has_read_limits
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import Binlog, order_row
@@ -321,3 +322,18 @@ def test_raw_payload_is_what_was_put(make: Make, store: EventStore, spark: Any, 
 def test_a_store_that_is_not_there_is_named(make: Make, store_name: str) -> None:
     """A query on an unknown store fails and names it."""
     assert store_name in make().start().await_error()
+
+
+@pytest.mark.parametrize(
+    ("command", "local"),
+    [
+        (b"java\0-cp\0x\0org.apache.spark.deploy.SparkSubmit\0--conf\0spark.master=local[2]\0pyspark-shell\0", True),
+        (b"java\0org.apache.spark.deploy.SparkSubmit\0--master\0local\0program.py\0", True),
+        (b"java\0org.apache.spark.deploy.SparkSubmit\0--conf\0spark.master=local-cluster[2,1,1024]\0x\0", False),
+        (b"java\0org.apache.spark.deploy.SparkSubmit\0--master\0spark://local:7077\0program.py\0", False),
+        (b"java\0org.apache.spark.deploy.SparkSubmit\0program.py\0", False),
+    ],
+)
+def test_a_local_master_is_seen(command: bytes, local: bool) -> None:
+    """With a local master nobody on another host can need the events, and nothing listens for them."""
+    assert (stream_reader._LOCAL.search(command) is not None) is local
