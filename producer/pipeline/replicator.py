@@ -316,11 +316,11 @@ class Replicator:
                 self._sink.heard(drained=drained)
             self._heartbeat()
 
-    def _step_snapshot(self, link: Link, snapshot: Snapshot, *, heard: bool) -> bool:
+    def _step_snapshot(self, link: Link, snapshot: Snapshot, *, heard: bool, read: bool = True) -> bool:
         """Let the snapshot do a little, or much where it holds the stream; False when asked to stop meanwhile."""
         link.hurry(snapshot.active)
         while snapshot.active:
-            snapshot.step(heard)
+            snapshot.step(heard, read=read)
             if not self._put_ready(link) or (snapshot.holds and self._stop()):
                 return False
             snapshot.settle()
@@ -331,10 +331,12 @@ class Replicator:
         return True
 
     def _feed_singly(self, run: Any, link: Link, snapshot: Snapshot) -> bool:
-        """Feed a run event by event, and let the snapshot see each end of a transaction."""
+        """Feed a run event by event, and let the snapshot see the ends of transactions, as long as it waits for one."""
         for raw in run.raw(RawEvent):
             self._decoder.feed(raw)
-            if not (self._decoder.in_transaction or (self._put_ready(link) and self._step_snapshot(link, snapshot, heard=True))):
+            if self._decoder.in_transaction or not snapshot.waits:
+                continue
+            if not (self._put_ready(link) and self._step_snapshot(link, snapshot, heard=True, read=False)):
                 return False
         self._decoder.forget_tables()  # the compiled side has not seen them
         return True

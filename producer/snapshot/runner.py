@@ -204,14 +204,17 @@ class Snapshot:
             table.stale = True
             table.window.altered(statement, database)
 
-    def step(self, heard: bool) -> None:
-        """Do a little. `heard`: something of the stream was read since the last call. What is ready must have been put."""
+    def step(self, heard: bool, *, read: bool = True) -> None:
+        """Do a little. `heard`: something of the stream was read since the last call. What is ready must have been put.
+
+        With `read` False only what takes an end of a transaction is done: the stream has more that is to be put first.
+        """
         self._heard |= heard
         if not self._heard or time.monotonic() < self._pause:
             return
         self._misses = 0 if self._at_end() else self._misses + 1
         self._wants_end = False
-        self._try(self._advance)
+        self._try(partial(self._advance, read))
         self.waits = self._misses > MISSES and self._wants_end
 
     def _try(self, work: Callable[[], object]) -> None:
@@ -232,7 +235,7 @@ class Snapshot:
         if not self.holds:  # nothing is put, nor begun: what is being put is not in the store yet
             self._try(lambda: self._read_more(time.monotonic() + 1.0))
 
-    def _advance(self) -> None:
+    def _advance(self, read: bool) -> None:
         self._busy = next((task for task in self.progress.tasks if task.open), None)
         if self._busy is None:
             self._log.info("snapshot: all that was asked for is in the store")
@@ -246,7 +249,7 @@ class Snapshot:
             return
         until = time.monotonic() + SLICE
         self._open_more()
-        while self._read_more(until):
+        while read and self._read_more(until):
             self._open_more()
 
     def _reading(self) -> list[Chunk]:
@@ -284,7 +287,7 @@ class Snapshot:
         if self._behind_readers():
             return
         # What is read waits for the chunks before it: it must not become more and more.
-        while sum(len(table.chunks) for table in self._tables) < 2 * max(1, self._most) or self._unopened():
+        while sum(len(table.chunks) for table in self._tables) <= max(1, self._most) or self._unopened():
             session = self._idle()
             if session is None:
                 return

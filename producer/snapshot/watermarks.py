@@ -59,8 +59,7 @@ def prepare(session: Session) -> None:
 
 def free_connections(session: Session) -> int:
     """How many more connections the server would take from this account."""
-    limits = session.variables(("max_connections", "max_user_connections"))
-    total, own = int(limits.get("max_connections") or 0), int(limits.get("max_user_connections") or 0)
+    total, own = map(int, session.query("SELECT @@max_connections, @@session.max_user_connections")[0])  # 0: as many as there are
     taken = int(session.query("SHOW GLOBAL STATUS LIKE 'Threads_connected'")[0][1])
     return max(0, min(total - taken, own or total))
 

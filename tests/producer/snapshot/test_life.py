@@ -317,6 +317,26 @@ def test_a_missing_privilege_is_named(any_server: Server, database: str, options
         execute(any_server, "", f"DROP USER {account}")
 
 
+def test_fewer_connections_do_where_the_server_gives_no_more(
+    any_server: Server, database: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An account may have three connections, of which the stream takes one; six are wanted: it is read over what there is."""
+    fill(any_server, database, 5000)
+    account = f"'few{random.randrange(1 << 30)}'@'%'"
+    word = "BINLOG MONITOR" if any_server.flavor == "mariadb" else "REPLICATION CLIENT"
+    execute(any_server, "", f"CREATE USER {account} IDENTIFIED BY 'x'")
+    execute(any_server, "", f"GRANT SELECT, REPLICATION SLAVE, {word} ON *.* TO {account}")
+    execute(any_server, "", f"ALTER USER {account} WITH MAX_USER_CONNECTIONS 3")
+    try:
+        options |= {"user": account.split("'")[1], "password": "x", "snapshot_connections": 6}
+        with caplog.at_level(logging.INFO), running(any_server, **options, snapshot="initial") as run:
+            assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
+            assert states(run) == {"t": "done"}
+        assert "no other can be opened" in caplog.text
+    finally:
+        execute(any_server, "", f"DROP USER {account}")
+
+
 def test_a_table_without_a_key_shows_how_far_it_is(any_server: Server, database: str, options: dict[str, Any]) -> None:
     """Its rows are counted while it is read; a producer that goes on in the middle reads and counts from its beginning."""
     execute(any_server, database, "CREATE TABLE t (v INT)", f"INSERT INTO t VALUES {','.join(['(1)'] * 1000)}")
