@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.errors import ProducerInUse, StoreError, StoreExists, StoreNotFound
+from shmstore.errors import PositionNotFound, ProducerInUse, StoreCorrupt, StoreError, StoreExists, StoreNotFound
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles, slots_of
 from shmstore.log.format import RECORD
@@ -43,6 +43,7 @@ from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED, PUT
 from shmstore.store.checkpoint import checkpoints, home_of
+from shmstore.store.kept_batch import totals
 
 PATIENCE = 5.0  # seconds for another process to finish with the log
 
@@ -84,9 +85,13 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
     known = max(first - 1, floor - capacity)
     records, slots = records[known + 1 - first :], slots[known + 1 - first :]
     ends, rows = records["end"].astype(np.int64), records["rows"].astype(np.int64)
-    # What is before the first may be damaged. An oversized one is charged what the ring's limit was: no reader counts from before it.
-    end = int(ends[0]) - (int(slots["size"][0]) if plain[known + 1 - first] else 0) if len(ends) else tail.end
-    row_sum = int(rows[0]) - int(slots["rows"][0]) if len(rows) else tail.rows
+    end, row_sum = tail.end, tail.rows
+    if len(records):
+        try:
+            _, end, row_sum, _ = totals(files, known)
+        except (PositionNotFound, StoreCorrupt):
+            # It is damaged: what the first one tells, which may be charged more than its size.
+            end, row_sum = int(ends[0]) - int(slots["size"][0]), int(rows[0]) - int(slots["rows"][0])
     return Recent(floor, known, end, row_sum, slots, ends, rows, b"".join(_payloads(files, floor + 1, last)))
 
 

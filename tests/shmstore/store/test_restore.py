@@ -230,6 +230,19 @@ def test_an_oversized_event_whose_file_is_taken_away(name: str, monkeypatch: pyt
         assert store.segment.unlogged is None
 
 
+def test_the_bytes_before_an_oversized_event(name: str) -> None:
+    """A reader that stands before the very first event, which is larger than the ring, is as many bytes behind after a reboot as before."""
+    with EventStore.create(name, capacity=8, memory_unit=4) as store:
+        store.subscribe("r").close()
+        store.put(bytes(100))
+        store.put(b"four")
+        behind = [each.lag_bytes for each in store.subscriptions()]
+        assert behind == [8 * 4 + 4]
+    reboot(name)
+    with EventStore.attach(name) as store:
+        assert [each.lag_bytes for each in store.subscriptions()] == behind
+
+
 PRODUCER = """
 import os, sys
 from shmstore import EventStore
