@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "gtids", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply"),
     *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state", "metrics_port"),
-    *("zookeeper", "zookeeper_timeout", "advertise"),
+    *("zookeeper", "zookeeper_timeout", "zookeeper_ca", "zookeeper_cert", "zookeeper_key", "advertise"),
 )
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
 CONFIG = "shmstore.toml"  # what `run` reads without --config
@@ -233,8 +233,8 @@ def serve(options: argparse.Namespace) -> int:
         raise ValueError(
             f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
         )
-    for file in (options.tls_cert, options.tls_key):
-        if file is not None:
+    for file in (options.tls_cert, options.tls_key, options.zookeeper_ca, options.zookeeper_cert, options.zookeeper_key):
+        if file:
             os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
     if options.flight is None or options.listen is not None:
         options.listen = options.listen or ("127.0.0.1", 11111)
@@ -291,6 +291,7 @@ def serve_canal(options: argparse.Namespace, password: str, missing: Sequence[st
         port=options.listen[1],
         stores=tuple(options.stores),
         password=password,
+        zookeeper_login=os.environ.get("SHMSTORE_ZOOKEEPER_LOGIN", ""),
         ready=ready,
         idle_timeout=3600.0 if options.idle_timeout is None else options.idle_timeout,
         **{name: getattr(options, name) for name in SERVED},

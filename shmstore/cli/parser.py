@@ -441,6 +441,17 @@ def _serve(sub: Parser) -> None:
         help="after so long without a word from this server another becomes the active one (default: 10)",
     )
     cluster.add_argument(
+        "--zookeeper-ca",
+        default="",
+        metavar="FILE",
+        help="speak TLS with it, and trust what this CA (PEM) signed; SHMSTORE_ZOOKEEPER_LOGIN=USER:PASSWORD logs in, and keeps others from "
+        "writing over what the servers of this login write (default: neither)",
+    )
+    cluster.add_argument(
+        "--zookeeper-cert", default="", metavar="FILE", help="certificate (PEM) that ZooKeeper is shown (default: none)"
+    )
+    cluster.add_argument("--zookeeper-key", default="", metavar="FILE", help="its private key (PEM)")
+    cluster.add_argument(
         "--advertise",
         default="",
         metavar="HOST:PORT",

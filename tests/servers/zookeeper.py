@@ -31,13 +31,25 @@ admin.enableServer=false
 _QUIET = '<configuration><root level="OFF"/></configuration>'
 
 
-class Zookeeper:
-    """One that runs: `port`. Its times are short: a tick is 200 ms, a session lives a second at least."""
+_TLS = """serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+secureClientPort={port}
+secureClientPortAddress=127.0.0.1
+ssl.keyStore.location={pem}
+ssl.trustStore.location={pem}
+ssl.clientAuth=need
+"""
 
-    def __init__(self, folder: Path) -> None:
+
+class Zookeeper:
+    """One that runs: `port`. Its times are short: a tick is 200 ms, a session lives a second at least.
+
+    `pem`: a certificate and its key; it then takes TLS at `secure_port`, from who shows the same certificate."""
+
+    def __init__(self, folder: Path, pem: Path | None = None) -> None:
         self._folder = folder
-        self.port = free_port()
-        (folder / "zoo.cfg").write_text(_CONFIG.format(folder=folder, port=self.port, tick=200))
+        self.port, self.secure_port = free_port(), free_port()
+        tls = _TLS.format(port=self.secure_port, pem=pem) if pem else ""
+        (folder / "zoo.cfg").write_text(_CONFIG.format(folder=folder, port=self.port, tick=200) + tls)
         (folder / "logback.xml").write_text(_QUIET)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,10 +91,10 @@ class Zookeeper:
 
 
 @contextmanager
-def zookeeper() -> Iterator[Zookeeper]:
+def zookeeper(pem: Path | None = None) -> Iterator[Zookeeper]:
     """A ZooKeeper that runs. Raises `ServerUnavailable` where it cannot be had."""
     with tempfile.TemporaryDirectory(prefix="shmstore-zookeeper-") as folder:
-        server = Zookeeper(Path(folder))
+        server = Zookeeper(Path(folder), pem)
         try:
             server.start()
             yield server

@@ -24,13 +24,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from shmstore import ProtocolError, ShmStoreError
 from shmstore.consumer.wire.cluster.cursor import Cursor
@@ -65,6 +66,20 @@ def reached_at(host: str, zookeeper: str) -> str:
         ) from error
 
 
+class Access(NamedTuple):
+    """How ZooKeeper is spoken to. `ca` (a PEM file) turns TLS on, `certificate` and `key` are what this server shows; `login` is
+    USER:PASSWORD of ZooKeeper's digest scheme: with it, what this server writes nobody else may write over."""
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    login: str = ""
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"Access(ca={self.ca!r}, certificate={self.certificate!r}, login={self.login.partition(':')[0]!r})"
+
+
 class ZookeeperSilent(ProtocolError):
     """ZooKeeper did not answer in time."""
 
@@ -83,8 +98,11 @@ class Registration:
         timeout: float,
         usable: Callable[[str], str],
         changed: Callable[[str, bool], None],
+        access: Access = Access(),  # noqa: B008  immutable
     ) -> None:
-        self._hosts, self._timeout = hosts, timeout
+        self._hosts, self._timeout, self._access = hosts, timeout, access
+        # What was made by one of the servers, all of which have the same login, everybody may read, as Canal's clients do without one.
+        self._acl = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if access.login else OPEN_ACL_UNSAFE
         self._destinations = tuple(destinations)
         self._usable, self._changed = usable, changed
         self._address = ""
@@ -116,7 +134,19 @@ class Registration:
         retry = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, ignore_expire=True)
         quiet = logging.getLogger("shmstore.serve.zookeeper")
         quiet.setLevel(logging.ERROR)
-        self._client = KazooClient(self._hosts, timeout=self._timeout, connection_retry=retry, logger=quiet)
+        access = self._access
+        self._client = KazooClient(
+            self._hosts,
+            timeout=self._timeout,
+            connection_retry=retry,
+            logger=quiet,
+            auth_data=[("digest", access.login)] if access.login else None,
+            use_ssl=bool(access.ca),
+            ca=access.ca or None,
+            certfile=access.certificate or None,
+            keyfile=access.key or None,
+            check_hostname=bool(access.ca),
+        )
         self._learn_timeout()
         self._client.add_listener(self._state_changed)
         self._client.start_async()
@@ -171,7 +201,7 @@ class Registration:
     def begin(self, client: Client, cursor: Cursor) -> None:
         """Write the first cursor of a client. Blocks until it is there. Raises `ZookeeperSilent`."""
         with suppress(NodeExistsError):
-            self._wait(self._client.create_async(_cursor(client), cursor.encode(), makepath=True))
+            self._create(_cursor(client), cursor.encode())
         self._versions[client] = 0
 
     def subscribed(self, client: Client, filter: str) -> None:
@@ -183,7 +213,7 @@ class Registration:
             self._wait(self._client.set_async(path, filter.encode()))
         except NoNodeError:
             with suppress(NodeExistsError):
-                self._wait(self._client.create_async(path, filter.encode(), makepath=True))
+                self._create(path, filter.encode())
 
     def forget(self, client: Client) -> None:
         """Remove a client and its cursor. Blocks. Raises `ZookeeperSilent`."""
@@ -259,7 +289,8 @@ class Registration:
                 _log.warning("ZooKeeper at %s answers again", self._hosts)
             self._silent_since, self._complained = clock(), False
         elif not self._complained and clock() - self._silent_since > (self._granted or self._timeout) / 3:
-            _log.warning("ZooKeeper at %s does not answer (%s)", self._hosts, type(error.__cause__ or error).__name__)
+            why = error if isinstance(error.__cause__, NoAuthError) else type(error.__cause__ or error).__name__
+            _log.warning("ZooKeeper at %s does not answer (%s)", self._hosts, why)
             self._complained = True
 
     def _report(self) -> None:
@@ -277,6 +308,11 @@ class Registration:
             return answer.get(timeout=patience)
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
+        except NoAuthError as error:
+            raise ZookeeperSilent(
+                f"ZooKeeper at {self._hosts} refuses what belongs to another login: give all servers of the cluster the same "
+                "SHMSTORE_ZOOKEEPER_LOGIN"
+            ) from error
         except (KazooTimeoutError, KazooException) as error:
             raise ZookeeperSilent(
                 f"ZooKeeper at {self._hosts} does not answer ({type(error).__name__}): nobody is served until it does"
@@ -292,6 +328,19 @@ class Registration:
             raise
         self._answered(sent, session)
         return found
+
+    def _create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Make a node of this server's own. Those above it are open: Canal's clients make theirs there, without a login."""
+        client, above = self._client, path.rpartition("/")[0]
+        # What other threads are answered says nothing of the session: when that is good for is kept by the registration's own.
+        ask = self._ask if threading.current_thread() is self._thread else lambda send: self._wait(send())
+        while True:
+            try:
+                ask(lambda: client.create_async(path, data, acl=self._acl, ephemeral=ephemeral))
+                return
+            except NoNodeError:
+                with suppress(NodeExistsError):
+                    ask(lambda: client.ensure_path_async(above, acl=OPEN_ACL_UNSAFE))
 
     def _current(self) -> int:
         """The session's number; 0 between two."""
@@ -354,7 +403,7 @@ class Registration:
                 if stat is not None:
                     with suppress(NoNodeError):
                         self._ask(lambda: client.delete_async(path))
-                self._ask(lambda: client.create_async(path, b"", ephemeral=True, makepath=True))
+                self._create(path, b"", ephemeral=True)
                 return
             except NodeExistsError:
                 continue
@@ -363,7 +412,7 @@ class Registration:
         """Become the active server, unless another is faster."""
         data = json.dumps({"active": True, "address": self._address}, separators=(",", ":")).encode()
         with suppress(NodeExistsError):
-            self._ask(lambda: self._client.create_async(path, data, ephemeral=True, makepath=True))
+            self._create(path, data, ephemeral=True)
         self._poked.set()  # look whose it is, and watch it
 
     def _write_cursors(self) -> None:
@@ -382,11 +431,7 @@ class Registration:
                     self._versions[client] = self._wait(answers[client]).version
                     self._answered(*sent)
                 else:
-                    self._ask(
-                        lambda client=client, cursor=cursor: self._client.create_async(  # type: ignore[misc]
-                            _cursor(client), cursor.encode(), makepath=True
-                        )
-                    )
+                    self._create(_cursor(client), cursor.encode())
                     self._versions[client] = 0
             except (BadVersionError, NodeExistsError, NoNodeError):
                 self._look_again(client, cursor)

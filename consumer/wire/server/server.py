@@ -117,7 +117,7 @@ class Server:
 
     async def _register(self) -> None:
         """Register in ZooKeeper, and follow what it says. Raises `ImportError` without the extra `zookeeper`."""
-        from shmstore.consumer.wire.cluster.zookeeper import Registration, reached_at
+        from shmstore.consumer.wire.cluster.zookeeper import Access, Registration, reached_at
         from shmstore.consumer.wire.server.cursors import Cursors
 
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -130,7 +130,8 @@ class Server:
         destinations = [destination for destination, _ in settings.destinations]
         self.metrics.active = dict.fromkeys(destinations, False)
         cursors = Cursors(self._sessions.attach)
-        registration = Registration(settings.zookeeper, destinations, settings.zookeeper_timeout, cursors.usable, changed)
+        access = Access(settings.zookeeper_ca, settings.zookeeper_cert, settings.zookeeper_key, settings.zookeeper_login)
+        registration = Registration(settings.zookeeper, destinations, settings.zookeeper_timeout, cursors.usable, changed, access)
         host, _, port = settings.advertise.rpartition(":")
         host = host or await self._in_thread(reached_at, self.address[0], settings.zookeeper)
         self._registration = cursors.registration = registration

@@ -23,7 +23,8 @@ class Settings:
     before one login may begin; `release_after` is when the subscription of a client that asks nothing is given back. `state` is a directory for
     what clients hold un-acked; None is the state directory of shmstore. `ready` is called with (host, port) once
     the server listens. `zookeeper` (HOST:PORT,... and perhaps /ROOT) registers the server there under `advertise`, with a session of
-    `zookeeper_timeout`: see `shmstore.consumer.wire.cluster`.
+    `zookeeper_timeout`: see `shmstore.consumer.wire.cluster`; `zookeeper_ca`, `zookeeper_cert`, `zookeeper_key` (PEM files) and
+    `zookeeper_login` (USER:PASSWORD): `cluster.zookeeper.Access`.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +51,10 @@ class Settings:
     metrics_port: int = 0
     zookeeper: str = ""
     zookeeper_timeout: float = 10.0
+    zookeeper_ca: str = ""
+    zookeeper_cert: str = ""
+    zookeeper_key: str = ""
+    zookeeper_login: str = ""
     advertise: str = ""
     ready: Callable[[tuple[str, int]], None] | None = None
 
@@ -81,6 +86,10 @@ class Settings:
         _ = self.credentials
         if self.zookeeper and not self.stores:
             raise ValueError("a server that registers in ZooKeeper needs the names of its stores: give them")
+        if bool(self.zookeeper_cert) != bool(self.zookeeper_key) or (self.zookeeper_cert and not self.zookeeper_ca):
+            raise ValueError("TLS to ZooKeeper needs its CA, and of this server both a certificate and its key, or neither")
+        if self.zookeeper_login and not all(self.zookeeper_login.partition(":")):
+            raise ValueError("the login at ZooKeeper is not USER:PASSWORD")
         if self.advertise:
             host, _, port = self.advertise.rpartition(":")
             if not host or ":" in host or not port.isdigit() or not 0 < int(port) <= 65535:
