@@ -230,3 +230,4 @@ def test_replicate_into_a_catalog(spark: Any, tmp_path: Path) -> None:
         assert [row.id for row in spark.table("lake.whole_shop.orders").collect()] == [2]
         summary = spark.sql("SELECT summary FROM lake.whole_shop.orders.snapshots ORDER BY committed_at DESC").first().summary
         assert str(query.id) in summary[MARKS]
+    EventStore.unlink(store.name, log=True, state=str(tmp_path / "state"))
