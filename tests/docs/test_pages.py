@@ -209,14 +209,17 @@ def test_each_option_of_spark_is_there() -> None:
 
 
 def test_alerts_name_metrics_that_exist() -> None:
-    """Each metric that the pages name is one that `shmstore metrics` prints, or `serve`."""
+    """Each metric that the pages name is one that `shmstore metrics` prints, or `serve`, or that the rules record."""
     known = set(re.findall(r"`(shmstore_\w+)`", hooks.metrics()))
     served = Metrics()
     served.active = {"orders": True}
+    client = served.client("orders", "1001")
+    client.packets["GET"] = client.errors[400] = 1
     known |= set(re.findall(r"# TYPE (\w+)", served.exposition()))
+    known |= set(re.findall(r"record: (\S+)", (ROOT / "deploy/prometheus/shmstore.rules.yml").read_text()))
     assert len(known) > 30
     for page in PAGES:
-        for name in re.findall(r"\b(shmstore_(?!test)\w+)\b", prose(page)):
+        for name in re.findall(r"(?<![\w:])((?:\w+:)?shmstore_(?!test)\w+(?::\w+)?)", prose(page)):
             assert name in known, f"{IDS[page]}: {name}"
 
 

@@ -51,7 +51,7 @@ class Query:
             writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self._checkpoint)
             self.running = writer.trigger(**trigger).start()
             if once:
-                self.running.awaitTermination(60)
+                self.running.awaitTermination(200)  # a host that many share is slow
 
         self._begin, self._before = begin, (len(self.runs), 1)
         started(begin)
