@@ -31,6 +31,7 @@ from tests.servers.server import Server, start_server  # noqa: E402
 
 _numbers = itertools.count(1)
 
+SERVERS = os.environ.get("SHMSTORE_TEST_SERVERS", "mariadb,mysql").split(",")
 SEED = os.environ.get("SHMSTORE_SEED", "")  # "random", a number, or nothing: by name
 settings.register_profile(
     "shmstore",
@@ -102,11 +103,14 @@ def mysql() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session", params=["mariadb", "mysql"])
-def any_server(request: pytest.FixtureRequest) -> Server:
-    """The test runs once on MariaDB, once on MySQL."""
-    server: Server = request.getfixturevalue(request.param)
-    return server
+@pytest.fixture(scope="session", params=SERVERS)
+def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The test runs once on MariaDB, once on MySQL; on what `SHMSTORE_TEST_SERVERS` names (tests/servers/test_matrix.py), if set."""
+    if request.param in ("mariadb", "mysql"):
+        yield request.getfixturevalue(request.param)
+        return
+    with start_server(request.param) as server:
+        yield server
 
 
 @pytest.fixture

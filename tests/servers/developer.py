@@ -16,6 +16,8 @@ from tests.servers.server import Server, ServerUnavailable, start_server
 
 KINDS = {
     "mariadb": "the MariaDB of this machine's release (or one that is installed)",
+    "mariadb105": "MariaDB 10.5, of Debian 11",
+    "mariadb114": "MariaDB 11.4, of Maven Central",
     "mariadb118": "MariaDB 11.8",
     "mysql": "the newest MySQL that the package archive has (or one that is installed)",
 }

@@ -39,8 +39,10 @@ class Origin:
 
 ORIGINS = {
     "mariadb": Origin("mariadb-server-core", "mariadb-client-core", {}, ""),
+    "mariadb105": Origin("mariadb-server-core", "mariadb-client-core", {"debian": "bullseye"}, "10.5"),
     "mariadb118": Origin("mariadb-server-core", "mariadb-client-core", {"debian": "trixie", "ubuntu": "resolute"}, "11.8"),
     "mysql": Origin("mysql-server-core", "mysql-client-core", {"debian": "sid"}, ""),
+    "python314": Origin("python3.14", "libpython3.14-dev", {"debian": "sid", "ubuntu": "resolute"}, "3.14"),  # for scripts/wheels
     "redis": Origin("redis-server", "redis-tools", {}, ""),  # for scripts/bench alone
     "postgresql": Origin("postgresql", "postgresql-client", {}, ""),
     "prometheus": Origin("prometheus", "prometheus", {}, ""),  # with promtool

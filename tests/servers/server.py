@@ -180,7 +180,7 @@ class Server:
 
 @contextmanager
 def start_server(kind: str, options: Sequence[str] = (), directory: Path | str | None = None, port: int = 0) -> Iterator[Server]:
-    """Run a server: kind `mariadb` (the release's own), `mariadb118` or `mysql`; `options` come last and so win.
+    """Run a server: kind `mariadb` (the release's own), `mysql`, or another of `tests.servers.developer.KINDS`; `options` come last and so win.
 
     `directory`: kept at the end and used again the next time; None: a temporary folder, removed. `port` 0: a free one.
     Raises ServerUnavailable with the server's log, or with what to do where no server can be had.
