@@ -54,6 +54,7 @@ from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, T
 
 MISSING = "missing"  # reason of a request for the tables that no copy has yet
 SLICE = 0.02  # seconds of reading between two looks at the stream
+SHOWN = 1.0  # seconds after which the rows of a table without key are written down again, for who looks
 CONNECTIONS = 4  # at most, where nothing was said
 ATTEMPTS = 20  # of one chunk
 MISSES = 3  # looks in a row that met the stream inside a transaction; then each end is looked for
@@ -493,7 +494,7 @@ class Snapshot:
         if len(rows):
             rows.clear()
         task.progress = task.progress._replace(state="reading", rows=read)
-        if not done and time.monotonic() - self._saved >= 1.0:  # for who looks: after a crash it is read from its beginning
+        if not done and time.monotonic() - self._saved >= SHOWN:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
             self._file.save(self.progress)
         if done:

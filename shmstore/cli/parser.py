@@ -128,7 +128,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "serve",
             "let other hosts read this host's stores, by Canal's protocol or Arrow Flight",
             "  shmstore serve orders --listen 0.0.0.0:11111 --user canal --password-file /run/secrets/canal\n"
-            "  shmstore serve orders --flight 0.0.0.0:8815 --user audit --password-file /run/secrets/flight --tls-cert c.pem --tls-key k.pem",
+            "  shmstore serve orders --flight 0.0.0.0:8815 --user audit --password-file /run/flight",
             "By Canal's protocol (--listen) every canal client reads a store. By Arrow Flight (--flight) a Consumer on another host does,\n"
             "as it would here, and pandas, Polars and whatever else speaks Flight get typed rows:\n"
             "  Consumer('grpc+tls://audit:PASSWORD@HOST:8815/orders', 'audit')\n"

@@ -19,6 +19,7 @@ import pytest
 
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
 from shmstore.producer.settings import Settings
+from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.transactions.buffer import new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
@@ -337,8 +338,12 @@ def test_fewer_connections_do_where_the_server_gives_no_more(
         execute(any_server, "", f"DROP USER {account}")
 
 
-def test_a_table_without_a_key_shows_how_far_it_is(any_server: Server, database: str, options: dict[str, Any]) -> None:
+def test_a_table_without_a_key_shows_how_far_it_is(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its rows are counted while it is read; a producer that goes on in the middle reads and counts from its beginning."""
+    monkeypatch.setattr(runner, "SLICE", 1e-4)  # the first rows fit into the ring, and are shown, however fast they are read
+    monkeypatch.setattr(runner, "SHOWN", 0.0)
     execute(any_server, database, "CREATE TABLE t (v INT)", f"INSERT INTO t VALUES {','.join(['(1)'] * 1000)}")
     execute(any_server, database, *["INSERT INTO t SELECT * FROM t"] * 6)
     with running(any_server, **{**options, "capacity": 64, "log": "off"}, snapshot="initial") as run:  # it is to be full
