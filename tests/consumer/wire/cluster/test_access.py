@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from shmstore.consumer.wire import Settings
@@ -47,23 +46,13 @@ def server(pem: str) -> Iterator[Zookeeper]:
         yield running
 
 
-@pytest.fixture
-def stranger(server: Zookeeper) -> Iterator[Any]:
-    """A client of ZooKeeper's without TLS and without a login, as Canal's are."""
-    client = KazooClient(f"127.0.0.1:{server.port}")
-    client.start()
-    yield client
-    client.stop()
-    client.close()
-
-
 def registered(port: int, destination: str, access: Access, number: int = 0) -> Registration:
     registration = Registration(f"127.0.0.1:{port}", [destination], SESSION, lambda _: "", lambda *_: None, access)
     registration.start(("127.0.0.1", 21000 + number))
     return registration
 
 
-def test_what_a_server_writes_is_its_own(server: Zookeeper, pem: str, stranger: Any) -> None:
+def test_what_a_server_writes_is_its_own(server: Zookeeper, pem: str, plain_client: Any) -> None:
     """Over TLS and with a login: who is active and the cursors are read by all and written by the login alone, and Canal's clients, who have
     none, make their nodes as ever. A server of the same login goes on from the cursor."""
     access = Access(pem, pem, pem, LOGIN)
@@ -72,12 +61,12 @@ def test_what_a_server_writes_is_its_own(server: Zookeeper, pem: str, stranger: 
         wait_for(lambda: one.serves("d1"), "it is active")
         one.begin(client, Cursor("binlog.000001", 100))
         one.subscribed(client, ".*")
-        assert stranger.get(f"{ROOT}/d1/running")[0] == b'{"active":true,"address":"127.0.0.1:21000"}'
+        assert plain_client.get(f"{ROOT}/d1/running")[0] == b'{"active":true,"address":"127.0.0.1:21000"}'
         for path in ("running", "1001/cursor", "1001/filter"):
-            assert stranger.get(f"{ROOT}/d1/{path}")[0]
+            assert plain_client.get(f"{ROOT}/d1/{path}")[0]
             with pytest.raises(NoAuthError):
-                stranger.set(f"{ROOT}/d1/{path}", b"{}")
-        stranger.create(f"{ROOT}/d1/1001/running", b"{}", ephemeral=True)
+                plain_client.set(f"{ROOT}/d1/{path}", b"{}")
+        plain_client.create(f"{ROOT}/d1/1001/running", b"{}", ephemeral=True)
         one.acked(client, Cursor("binlog.000001", 200))
         wait_for(lambda: (found := one.peek(client)) is not None and found.offset == 200, "the cursor")
     with closing(registered(server.secure_port, "d1", access, 1)) as two:

@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from shmstore.consumer.wire.cluster import zookeeper as module
 from shmstore.consumer.wire.cluster.cursor import Cursor
@@ -55,32 +54,22 @@ def register(server: Zookeeper, destination: str) -> Iterator[Register]:
         registration.close()
 
 
-@pytest.fixture
-def look(server: Zookeeper) -> Iterator[Any]:
-    """A client of ZooKeeper's that looks."""
-    client = KazooClient(f"127.0.0.1:{server.port}")
-    client.start()
-    yield client
-    client.stop()
-    client.close()
-
-
-def test_nodes_are_canals(register: Register, destination: str, look: Any) -> None:
+def test_nodes_are_canals(register: Register, destination: str, plain_client: Any) -> None:
     """A server, the destinations that it can serve and the one that it does are nodes as Canal's own, and end with it."""
     one = register()
     wait_for(lambda: one.serves(destination), "it is active")
     two = register()
     root = f"/otter/canal/destinations/{destination}"
-    wait_for(lambda: len(look.get_children(f"{root}/cluster")) == 2, "both are there")
-    assert sorted(look.get_children("/otter/canal/cluster")) == ["127.0.0.1:20000", "127.0.0.1:20001"]
-    data, stat = look.get(f"{root}/running")
+    wait_for(lambda: len(plain_client.get_children(f"{root}/cluster")) == 2, "both are there")
+    assert sorted(plain_client.get_children("/otter/canal/cluster")) == ["127.0.0.1:20000", "127.0.0.1:20001"]
+    data, stat = plain_client.get(f"{root}/running")
     assert data == b'{"active":true,"address":"127.0.0.1:20000"}'
     assert stat.ephemeralOwner
     assert not two.serves(destination)
     wait_for(lambda: two.active_elsewhere(destination) == "127.0.0.1:20000", "the other knows where")
     one.close()
     wait_for(lambda: two.serves(destination), "the other is active at once", SESSION / 2)
-    assert look.get_children(f"{root}/cluster") == ["127.0.0.1:20001"]
+    assert plain_client.get_children(f"{root}/cluster") == ["127.0.0.1:20001"]
 
 
 def test_cut_off(server: Zookeeper, register: Register, destination: str) -> None:
@@ -150,23 +139,23 @@ def test_cursors(register: Register, destination: str) -> None:
     assert two.clients(destination) == [client]
 
 
-def test_two_that_write_one_cursor(register: Register, destination: str, look: Any) -> None:
+def test_two_that_write_one_cursor(register: Register, destination: str, plain_client: Any) -> None:
     """A cursor that somebody else has written is written again by the active server; by one that is not any more, it is left."""
     one, client = register(), Client(destination, 1001)
     path = f"/otter/canal/destinations/{destination}/1001/cursor"
     wait_for(lambda: one.serves(destination), "it is active")
     assert one.read(client) is None
     one.begin(client, CURSOR)
-    look.set(path, CURSOR._replace(offset=1).encode())
+    plain_client.set(path, CURSOR._replace(offset=1).encode())
     one.acked(client, CURSOR._replace(offset=300))
     wait_for(lambda: one.peek(client) == CURSOR._replace(offset=300), "it is written again")
-    look.set(path, CURSOR._replace(offset=2).encode())
+    plain_client.set(path, CURSOR._replace(offset=2).encode())
     running = f"/otter/canal/destinations/{destination}/running"
     one._look_again(client, CURSOR)  # as after a refusal, while ...
     wait_for(lambda: one.peek(client) == CURSOR, "it is written again")
-    look.set(path, CURSOR._replace(offset=2).encode())
+    plain_client.set(path, CURSOR._replace(offset=2).encode())
     one._usable = lambda _: "it was taken away"
-    wait_for(lambda: look.exists(running) is None, "it has given up")
+    wait_for(lambda: plain_client.exists(running) is None, "it has given up")
     one.acked(client, CURSOR._replace(offset=400))
     one._look_again(client, CURSOR._replace(offset=400))
     time.sleep(SESSION / 3)
