@@ -107,8 +107,11 @@ def test_more_clients_than_files(new_store: NewStore, tmp_path: Path) -> None:
         assert ids(late.get(3)) == [1]
 
 
-def test_files_of_a_session_that_reads_the_log(new_server: NewServer, store_name: str, state: Path) -> None:
-    """A client that reads its way through a log of many files has no more of them open than the limit counts with."""
+def test_files_of_a_session_that_reads_the_log(store_name: str, state: Path, tmp_path: Path) -> None:
+    """A client that reads its way through a log of many files has no more of them open than the limit counts with.
+
+    The server is a process of its own: this one has the store's writer, and opens what that needs when it needs it.
+    """
     table = OTHER._replace(columns=(*OTHER.columns[:2], OTHER.columns[2]._replace(type="longtext")))
     with EventStore.create(
         store_name, capacity=16, memory_unit=1 << 16, log_size=16 << 20, batch_mode=BatchMode.ITEMSIZE
@@ -117,17 +120,15 @@ def test_files_of_a_session_that_reads_the_log(new_server: NewServer, store_name
             begin, row, end = events([number], table, 10_000 * (number + 1))
             store.put([begin, row._replace(rows=(Row(None, (number, "", "x" * 500_000)),)), end], timeout=30)
         assert store.stat().log.files > 16
-        server = new_server()
-        with closing(RawClient(server.port, store_name)) as client:
-            before = len(os.listdir("/proc/self/fd"))
+        with serving(tmp_path, 1024, 1024) as (port, _, pid), closing(RawClient(port, store_name)) as client:
+            before = len(os.listdir(f"/proc/{pid}/fd"))
             assert client.subscribe().error_code == 0
             seen = []
             while (answer := client.get(3)).batch_id > 0:
                 seen += ids(answer)
                 client.ack(answer.batch_id)
             assert seen == list(range(24))
-            assert 6 < len(os.listdir("/proc/self/fd")) - before <= A_SESSION
-        server.stop()
+            assert 6 < len(os.listdir(f"/proc/{pid}/fd")) - before <= A_SESSION
 
 
 def test_no_thread_to_be_had(new_store: NewStore, new_server: NewServer, monkeypatch: pytest.MonkeyPatch) -> None:
