@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-import threading
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from shmstore import StoreStat, SubscriptionStat, state_directory
+from shmstore.consumer.access import Login
+from shmstore.consumer.http_server import HttpServer, Request, Response, plain
 from shmstore.consumer.table_counts import TableCounts
 from shmstore.snapshots import copies_aside
 
@@ -20,7 +19,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 NO_COUNTS: Final[Mapping[str, TableCounts]] = MappingProxyType({})
 SILENCE_MS = 60_000  # no sign of life, no word of the source or no free space for so long is a problem
-PATIENCE = 5.0  # seconds that a client may say nothing, or take nothing
 
 
 class Families:
@@ -255,76 +253,19 @@ def pages(look: Look, counts: Mapping[str, TableCounts] = NO_COUNTS) -> Answer:
     return answer
 
 
-class Endpoint(ThreadingHTTPServer):
-    """An HTTP server that answers each GET with the page that `answer` returns for its path, in a thread of its own. Port 0 takes a
-    free one.
+class Endpoint(HttpServer):
+    """An HTTP server that answers each GET with the page that `answer` returns for its path, as Prometheus text."""
 
-    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too;
-    `server_close` waits a moment for answers under way, which hold stores. `start` serves in a thread; then `close` does all that.
-    """
+    def __init__(
+        self, address: tuple[str, int], answer: Answer, *, login: Login | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        def respond(request: Request) -> Response:
+            found = answer(request.path) if request.method == "GET" else None
+            if found is None:
+                return plain(404, "there are /metrics and /healthz")
+            return Response(found[0], CONTENT_TYPE, found[1].encode())
 
-    def __init__(self, address: tuple[str, int], answer: Answer) -> None:
-        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-        self.answer = answer
-        self._answers: list[threading.Thread] = []
-        super().__init__(address, _Page)
-
-    def server_bind(self) -> None:
-        """Take the address, and ask no name server for its name."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def start(self) -> None:
-        """Serve in a thread of its own."""
-        threading.Thread(target=self.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
-
-    def close(self) -> None:
-        """End what `start` began."""
-        self.shutdown()
-        self.server_close()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own."""
-        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
-        self._answers = [each for each in self._answers if each.is_alive()]
-        self._answers.append(thread)
-        thread.start()
-
-    def server_close(self) -> None:
-        """Stop listening."""
-        super().server_close()
-        until = time.monotonic() + PATIENCE
-        for thread in self._answers:
-            thread.join(max(0.0, until - time.monotonic()))
-
-    def stop(self) -> None:
-        """End `serve_forever` soon; returns at once."""
-        threading.Thread(target=self.shutdown).start()  # shutdown() waits for the loop, which may be what a signal interrupted
-
-
-class _Page(BaseHTTPRequestHandler):
-    server: Endpoint
-    timeout = PATIENCE
-
-    def do_GET(self) -> None:
-        """Answer with the page, or with 404 where there is none."""
-        try:
-            found = self.server.answer(self.path.partition("?")[0])
-        except Exception as error:
-            self.send_error(503, explain=str(error))
-            return
-        if found is None:
-            self.send_error(404, explain="there are /metrics and /healthz")
-            return
-        body = found[1].encode()
-        self.send_response(found[0])
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a scrape every few seconds is no news."""
+        super().__init__(address, respond, login=login, tls=tls)
 
 
 def _escaped(label: str) -> str:

@@ -21,8 +21,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from shmstore import ShmStoreError
+from shmstore.consumer.access import Login
 from shmstore.consumer.flight.connections import Connections, Place, place_of
-from shmstore.consumer.flight.login import Handshake, KeepHeaders, Login
+from shmstore.consumer.flight.login import Handshake, KeepHeaders
 from shmstore.consumer.remote.protocol import Request, pack, pack_error, unpack
 from shmstore.consumer.wire.server.audit import Audit, Incident
 

@@ -6,12 +6,11 @@ middleware only keeps them, and `Endpoint` asks `Login` in each method.
 
 from __future__ import annotations
 
-import binascii
-import hmac
-from base64 import b64decode
 from typing import Any
 
 from pyarrow import flight
+
+from shmstore.consumer.access import Login, credentials
 
 
 class Headers(flight.ServerMiddleware):  # type: ignore[misc]
@@ -40,7 +39,7 @@ class KeepHeaders(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             return Headers(authorization, "")
         if not self._login.admits(authorization)[0]:
             raise flight.FlightUnauthenticatedError("wrong user name or password")
-        return Headers(authorization, _credentials(authorization)[1].decode(errors="replace"))
+        return Headers(authorization, credentials(authorization)[1].decode(errors="replace"))
 
 
 class Handshake(flight.ServerAuthHandler):  # type: ignore[misc]
@@ -52,30 +51,3 @@ class Handshake(flight.ServerAuthHandler):  # type: ignore[misc]
     def is_valid(self, token: bytes) -> bytes:
         """Called by Flight for each call."""
         return b""
-
-
-class Login:
-    """The one account of a server. An empty password lets everybody in."""
-
-    def __init__(self, user: str, password: str) -> None:
-        self._user = user.encode()
-        self._password = password.encode()
-
-    def admits(self, authorization: str) -> tuple[bool, str]:
-        """Whether this header proves the password, and the user name in it. Takes the same time whichever is wrong."""
-        user, password = _credentials(authorization)
-        right_user = user is None or not self._user or hmac.compare_digest(user, self._user)
-        right = hmac.compare_digest(password, self._password) or not self._password
-        return right_user & right, (user or b"").decode(errors="replace")
-
-
-def _credentials(authorization: str) -> tuple[bytes | None, bytes]:
-    """The user name (None in a bearer token) and the password in a header."""
-    kind, _, credentials = authorization.partition(" ")
-    if kind.lower() != "basic":
-        return None, credentials.strip().encode()
-    try:
-        user, _, password = b64decode(credentials, validate=True).partition(b":")
-    except (binascii.Error, ValueError):
-        return b"", b""
-    return user, password

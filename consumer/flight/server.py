@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from shmstore import Position, ProtocolError, StoreError, StoreNotFound, StoreView
+from shmstore.consumer.access import Login
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
-from shmstore.consumer.flight.login import Login
 from shmstore.consumer.flight.sessions import Session, Sessions
 from shmstore.consumer.flight.settings import Settings
 from shmstore.consumer.flight.tables import Tables, read_events, read_rows

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, SubscriptionStat
-from shmstore.consumer import metrics
+from shmstore.consumer import http_server
 from shmstore.consumer.metrics import SILENCE_MS, Endpoint, pages, problems, prometheus
 from shmstore.snapshots import keep_aside
 
@@ -227,8 +227,8 @@ def _status(port: int) -> int:
 
 def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that connects and says nothing is let go, and holds nobody up for long."""
-    monkeypatch.setattr(metrics, "PATIENCE", 0.2)
-    monkeypatch.setattr(metrics._Page, "timeout", 0.2)
+    monkeypatch.setattr(http_server, "PATIENCE", 0.2)
+    monkeypatch.setattr(http_server._Handler, "timeout", 0.2)
     before = threading.active_count()
     server = Endpoint(("127.0.0.1", 0), pages(lambda: ([], {})))
     serving = threading.Thread(target=server.serve_forever)

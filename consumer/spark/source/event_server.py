@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from shmstore import ProtocolError
+from shmstore.consumer.access import Login
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
-from shmstore.consumer.flight.login import Login
 from shmstore.consumer.remote import events
 from shmstore.consumer.remote.address import Address as Server
 from shmstore.consumer.remote.link import Link, LinkLost

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 
 from shmstore import ShmStoreError
-from shmstore.consumer.metrics import PATIENCE, Endpoint
+from shmstore.consumer.http_server import PATIENCE
+from shmstore.consumer.metrics import Endpoint
 from shmstore.consumer.wire.server.server import Server
 from shmstore.consumer.wire.server.settings import Settings
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from shmstore import Batch, ProtocolError, ShmStoreError, StoreClosed, StoreError, SubscriptionLost
+from shmstore.consumer.access import tls_context
 from shmstore.consumer.wire.protocol import connection_state
 from shmstore.consumer.wire.protocol.connection_state import (
     Acknowledge,
@@ -93,7 +93,7 @@ class Server:
                 "takes %s connections, not %s: it may have %s files open; raise the hard limit (ulimit -Hn, LimitNOFILE=)",
                 *(capacity.connections, settings.max_connections, capacity.files),
             )
-        context = _tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        context = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
         self._listener = await asyncio.get_running_loop().create_server(
             lambda: ClientSocket(self),
             settings.host,
@@ -442,21 +442,3 @@ class Server:
                     await self._absorb(shared.session, taken)
             except ShmStoreError:
                 return  # the next request meets it too, and tells the client
-
-
-def _tls(certificate: str, key: str) -> ssl.SSLContext:
-    """Raises `OSError` where a file cannot be read, and `ValueError` where it is not what it should be."""
-
-    def passphrase() -> str:  # asked for on the terminal without this
-        raise ValueError(
-            f"the TLS key {key} is encrypted: give one without a passphrase, in a file that only the server may read"
-        )
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key, passphrase)
-    except ssl.SSLError as error:
-        raise ValueError(
-            f"{certificate} and {key} are not a certificate chain and its key in PEM ({error.reason or error.strerror})"
-        ) from error
-    return context

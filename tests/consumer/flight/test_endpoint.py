@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from shmstore.consumer.access import Login
 from shmstore.consumer.flight.connections import place, place_of
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply
-from shmstore.consumer.flight.login import Login
 from shmstore.consumer.remote.address import Address
 from shmstore.consumer.remote.link import Link, LinkLost, Woken
 from shmstore.consumer.remote.protocol import Request

@@ -1,0 +1,186 @@
+"""A small HTTP server for people's and Prometheus' eyes: pages, streams of events and short answers; with a password and TLS where wanted."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from shmstore.consumer.access import Login
+
+PATIENCE: Final = 5.0  # seconds that a client may say nothing, or take nothing
+MOST_CONNECTIONS: Final = 200  # at once, a thread each
+MOST_BODY: Final = 1 << 16  # bytes of a request's body
+
+_log = logging.getLogger("shmstore.http")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked. `headers` have lower-case names; of a parameter that is there twice, the last counts."""
+
+    method: str
+    path: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer. A body that is no bytes is sent piece by piece as it comes, until it ends or the client goes."""
+
+    status: int
+    type: str
+    body: bytes | Iterable[bytes]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def plain(status: int, text: str) -> Response:
+    """Return an answer of one line of text."""
+    return Response(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+Respond = Callable[[Request], Response]
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Answers each request with what `respond` returns, in a thread of its own. Port 0 takes a free one.
+
+    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too;
+    `server_close` waits a moment for answers under way, which hold stores. `start` serves in a thread; then `close` does all that.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], respond: Respond, *, login: Login | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        self.respond = respond
+        self.login = login
+        self.closing = threading.Event()
+        self._tls = tls
+        self._answers: list[threading.Thread] = []
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Take the address, and ask no name server for its name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def start(self) -> None:
+        """Serve in a thread of its own."""
+        threading.Thread(target=self.serve_forever, args=(0.1,), name="http", daemon=True).start()
+
+    def close(self) -> None:
+        """End what `start` began."""
+        self.shutdown()
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; where there are too many, not at all."""
+        self._answers = [each for each in self._answers if each.is_alive()]
+        if len(self._answers) >= MOST_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._answers.append(thread)
+        thread.start()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a connection, after TLS's handshake where there is one: here and not where it is taken, so that it stops nobody else."""
+        if self._tls is None:
+            _Handler(request, client_address, self)
+            return
+        request.settimeout(PATIENCE)
+        with self._tls.wrap_socket(request, server_side=True) as wrapped:
+            _Handler(wrapped, client_address, self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that went away or speak no TLS, unless asked; the rest is a bug, and said."""
+        known = isinstance(sys.exc_info()[1], OSError)
+        _log.log(logging.DEBUG if known else logging.ERROR, "an answer to %s failed", client_address[0], exc_info=True)
+
+    def server_close(self) -> None:
+        """Stop listening."""
+        self.closing.set()
+        super().server_close()
+        until = time.monotonic() + PATIENCE
+        for thread in self._answers:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def stop(self) -> None:
+        """End `serve_forever` soon; returns at once."""
+        self.closing.set()
+        threading.Thread(target=self.shutdown).start()  # shutdown() waits for the loop, which may be what a signal interrupted
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: HttpServer
+    timeout = PATIENCE
+    server_version, sys_version = "shmstore", ""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self._answer()
+
+    def do_POST(self) -> None:
+        """Answer."""
+        self._answer()
+
+    def _answer(self) -> None:
+        response = self._response()
+        body = response.body
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.type)
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        if isinstance(body, bytes):
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        try:
+            self.end_headers()
+            for piece in body:
+                self.wfile.write(piece)
+        finally:
+            if hasattr(body, "close"):  # a generator, which holds stores
+                with suppress(ValueError):
+                    body.close()
+
+    def _response(self) -> Response:
+        login = self.server.login
+        if login is not None and not login.admits(self.headers.get("Authorization", ""))[0]:
+            asked = {"WWW-Authenticate": 'Basic realm="shmstore", charset="UTF-8"'}
+            return Response(401, "text/plain; charset=utf-8", b"a password is needed\n", asked)
+        length = self.headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdigit() and int(length) <= MOST_BODY):
+            return plain(413, f"a body has at most {MOST_BODY} bytes")
+        try:
+            parts = urlsplit(self.path)
+            request = Request(
+                self.command,
+                parts.path,
+                dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=20)),
+                {name.lower(): value for name, value in self.headers.items()},
+                self.rfile.read(int(length)),
+            )
+        except ValueError as error:
+            return plain(400, f"this is no request: {error}")
+        try:
+            return self.server.respond(request)
+        except Exception as error:
+            return plain(503, str(error))
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: a look every few seconds is no news."""

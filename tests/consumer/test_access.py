@@ -1,0 +1,196 @@
+"""consumer/access.py and consumer/http_server.py: passwords, files with secrets, TLS, and what clients get that misbehave."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shmstore.consumer import http_server
+from shmstore.consumer.access import Login, SecretFile, tls_context
+from shmstore.consumer.http_server import HttpServer, Request, Respond, Response, plain
+
+
+@contextmanager
+def serving(respond: Respond, login: Login | None = None, tls: ssl.SSLContext | None = None) -> Iterator[HttpServer]:
+    server = HttpServer(("127.0.0.1", 0), respond, login=login, tls=tls)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def ask(server: HttpServer, path: str = "/", method: str = "GET", body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """A certificate for localhost that nobody signed, and its key."""
+    chain, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subprocess.run(
+        [*command.split(), "-addext", names, "-keyout", key, "-out", chain],
+        check=True,
+        capture_output=True,
+    )
+    return chain, key
+
+
+@given(
+    st.text(st.characters(exclude_characters=":", exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"]))
+)
+def test_a_login_admits_its_account_alone(user: str, password: str) -> None:
+    """User name and password, or the password as a bearer token; nothing else. An empty password lets everybody in."""
+    login = Login(user, password)
+    assert login.admits(basic(user, password))[0]
+    assert login.needed is bool(password)
+    if password:
+        assert not login.admits(basic(user, password + "x"))[0]
+        assert not login.admits("")[0]
+        assert not login.admits("Basic ???")[0]
+        assert login.admits(basic(user + "x", password))[0] is (not user)
+    if password == password.strip():
+        assert login.admits(f"Bearer {password}")[0]
+
+
+def test_a_secret_is_read_again(tmp_path: Path) -> None:
+    """What replaces the file, or is written into it, counts from then on; while it is missing or empty, what was in it last."""
+    file = tmp_path / "secret"
+    file.write_text("one\n")
+    secret = SecretFile(file)
+    login = Login("", secret)
+    assert (secret(), login.admits("Bearer one")[0]) == ("one", True)
+    (tmp_path / "next").write_text("another\n")
+    os.replace(tmp_path / "next", file)
+    assert (login.admits("Bearer one")[0], login.admits("Bearer another")[0]) == (False, True)
+    file.unlink()
+    assert secret() == "another"
+    file.write_text("")
+    assert secret() == "another"
+    file.write_text("third")
+    assert secret() == "third"
+    file.write_text("\n")
+    with pytest.raises(ValueError, match="is empty"):
+        SecretFile(file)
+    with pytest.raises(FileNotFoundError):
+        SecretFile(tmp_path / "none")
+
+
+def test_a_password_is_asked_for() -> None:
+    """Nothing is answered without it, and `respond` does not hear of it."""
+    seen: list[Request] = []
+
+    def respond(request: Request) -> Response:
+        seen.append(request)
+        return plain(200, "in")
+
+    with serving(respond, Login("ada", "secret")) as server:
+        assert ask(server)[0] == 401
+        assert ask(server, Authorization=basic("ada", "guess"))[0] == 401
+        assert seen == []
+        assert ask(server, "/a%20b?x=1&y=%26", Authorization=basic("ada", "secret")) == (200, b"in\n")
+        assert ask(server, "/", "POST", b"body", Authorization="Bearer secret")[0] == 200
+    assert [(each.method, each.path, dict(each.parameters), each.body) for each in seen] == [
+        ("GET", "/a%20b", {"x": "1", "y": "&"}, b""),
+        ("POST", "/", {}, b"body"),
+    ]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_tls(tmp_path: Path) -> None:
+    """It answers in the certificate's name; who speaks no TLS, or says nothing, gets nothing and stops nobody."""
+    chain, key = certificate(tmp_path)
+    with (
+        serving(lambda request: plain(200, "safe"), tls=tls_context(chain, key)) as server,
+        socket.create_connection(("127.0.0.1", server.server_port)),  # says nothing
+        socket.create_connection(("127.0.0.1", server.server_port)) as wrong,
+    ):
+        wrong.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        context = ssl.create_default_context(cafile=chain)
+        connection = http.client.HTTPSConnection("localhost", server.server_port, timeout=60, context=context)
+        connection.request("GET", "/")
+        assert connection.getresponse().read() == b"safe\n"
+        connection.close()
+    with pytest.raises(ValueError, match="not a certificate chain and its key"):
+        tls_context(key, key)
+    with pytest.raises(FileNotFoundError, match="none"):
+        tls_context(str(tmp_path / "none"), key)
+
+
+def test_clients_that_misbehave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies without end, lengths that are none, methods that are none, more connections than there are threads: each is answered or closed."""
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 3)
+    with serving(lambda request: plain(200, "fine")) as server:
+        assert ask(server, "/", "POST", **{"Content-Length": "99999999999"})[0] == 413
+        assert ask(server, "/", "POST", **{"Content-Length": "-1"})[0] == 413
+        assert ask(server, "/", "DELETE")[0] == 501
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as odd:
+            odd.sendall(b"GET http://[/ HTTP/1.0\r\n\r\n")
+            assert odd.recv(13) == b"HTTP/1.0 400 "
+        held = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(10)]
+        closed = 0
+        for each in held:
+            each.settimeout(60)
+        deadline = time.monotonic() + 60
+        while not closed and time.monotonic() < deadline:
+            closed = sum(each.recv(1) == b"" for each in held[-1:])
+        assert closed == 1
+        for each in held:
+            each.close()
+        while True:  # as soon as those are gone
+            try:
+                assert ask(server)[0] == 200
+                break
+            except (OSError, http.client.HTTPException):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+
+def test_a_stream_ends_with_its_client() -> None:
+    """A body that comes piece by piece is closed when its client has gone, and when the server ends."""
+    ended: list[str] = []
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            while not server.closing.wait(0.01):
+                yield b"piece\n" * 1000
+        finally:
+            ended.append("ended")
+
+    with serving(lambda request: Response(200, "text/plain", pieces())) as server:
+        for gone in (True, False):
+            connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=60)
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert connection.recv(4).startswith(b"HTTP")
+            if gone:
+                connection.close()
+                deadline = time.monotonic() + 60
+                while not ended:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+    connection.close()
+    assert len(ended) == 2
