@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from shmstore import StoreStat, SubscriptionStat, state_directory
+from shmstore import StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat, state_directory
 from shmstore.consumer.access import Login
+from shmstore.consumer.health import NONE, problems
 from shmstore.consumer.http_server import HttpServer, Request, Response, plain
 from shmstore.consumer.table_counts import TableCounts
 from shmstore.snapshots import copies_aside
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-NONE: Final[Mapping[str, str]] = MappingProxyType({})
 NO_COUNTS: Final[Mapping[str, TableCounts]] = MappingProxyType({})
-SILENCE_MS = 60_000  # no sign of life, no word of the source or no free space for so long is a problem
 
 
 class Families:
@@ -198,37 +196,21 @@ def _tables(families: Families, store: str, counts: TableCounts) -> None:
     families.add("table_uncounted_events_total", "counter", help, counts.uncounted, store=store)
 
 
-def problems(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> list[str]:
-    """Return what keeps these stores, and those `missing` (and why), from making progress, a sentence each. Links that stand prove nothing: what
-    counts is what came."""
-    found, now = list(missing.values()), time.time_ns() // 1_000_000
-    for stat in stats:
-        stream, store = stat.stream, f"store {stat.name!r}"
-        if not stat.producer_alive:
-            found.append(f"{store}: no producer runs")
-        elif stat.heartbeat_ms and now - stat.heartbeat_ms > SILENCE_MS:
-            found.append(
-                f"{store}: its producer, pid {stat.producer_pid}, gave no sign of life for {_since(stat.heartbeat_ms, now)}"
-            )
-        elif stat.log is not None and stat.log.trouble:
-            found.append(f"{store}: {stat.log.trouble}")
-        elif stat.space_wanted is not None:  # a source that is not read says nothing, either
-            if now - max(stream.put_ms, stat.created_ms) > SILENCE_MS:
-                found.append(f"{store}: nothing was put for {_since(stream.put_ms, now)}: {stat.holdup}")
-        elif stream.heard_ms and not stream.connected:
-            found.append(f"{store}: its producer has no link to {stat.source}")
-        elif stream.heard_ms and now - stream.heard_ms > SILENCE_MS:
-            found.append(f"{store}: {stat.source} said nothing for {_since(stream.heard_ms, now)}")
-        found += [
-            f"{store}: subscription {each.name!r} was evicted: {stat.after_eviction(each.name)}"
-            for each in stat.subscriptions
-            if each.state == "lost"
-        ]
-    return found
+def look(names: Sequence[str] = (), *, all_reasons: bool = False) -> tuple[list[StoreStat], dict[str, str]]:
+    """Look at the stores `names`, or at all that are in memory here; return what they are, and for each that cannot be read, why.
 
-
-def _since(then_ms: int, now_ms: int) -> str:
-    return f"{(now_ms - then_ms) / 1000:,.0f} s" if then_ms else "ever"
+    Of stores that nobody named those are left out that are removed, or of another user, unless `all_reasons` says so. None is put together
+    again from its home.
+    """
+    found, missing = [], {}
+    for name in names or StoreView.names():
+        try:
+            with StoreView.attach(name, restore=False) as store:
+                found.append(store.stat())
+        except StoreError as error:
+            if names or (all_reasons and not isinstance(error, StoreNotFound)):
+                missing[name] = str(error)
+    return found, missing
 
 
 Answer = Callable[[str], tuple[int, str] | None]  # a path -> status and text; None where there is no such page

@@ -17,7 +17,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreCorrupt, StoreView
-from shmstore.encoding.codec import decode_schema, split_stored
+from shmstore.consumer.tail import tables_of
+from shmstore.encoding.codec import decode, decode_schema, split_stored
 from shmstore.event import EntryType, EventType
 
 SECONDS: Final = 0.5  # between two looks
@@ -25,6 +26,7 @@ MOST_TABLES: Final = 2000  # of a store; what more there are count together, as 
 _EVENTS: Final = 4096  # looked at at a time
 _BYTES: Final = 8 << 20
 _ROWS: Final = int(EntryType.ROWS)
+_DDL: Final = int(EntryType.DDL)
 _OPERATIONS: Final = {
     int(type_): type_.name.lower() for type_ in (EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ)
 }
@@ -42,6 +44,8 @@ class TableCounts:
         self.rows: Counter[tuple[str, str, str]] = Counter()
         self.bytes: Counter[tuple[str, str]] = Counter()
         self.last_ms: dict[tuple[str, str], int] = {}
+        #: (database, table) -> the last DDL of it: its time in milliseconds since 1970, what it does, and the statement.
+        self.ddls: dict[tuple[str, str], tuple[int, str, str]] = {}
         #: Events that were gone, or damaged, before they were counted.
         self.uncounted = 0
 
@@ -73,6 +77,8 @@ class TableCounts:
         slots: Any = batch.slots
         facts = zip(*(slots[field].tolist() for field in ("entry", "type", "rows", "size", "time")), strict=True)
         for (entry, type_, rows, size, time_ms), payload in zip(facts, batch.payloads(), strict=True):
+            if entry == _DDL:
+                self._note_ddl(payload)
             if entry != _ROWS:
                 continue
             try:
@@ -88,6 +94,17 @@ class TableCounts:
             self.rows[*table, _OPERATIONS.get(type_, "other")] += rows
             self.bytes[table] += size
             self.last_ms[table] = time_ms
+
+    def _note_ddl(self, payload: bytes | memoryview) -> None:
+        try:
+            event = decode(payload)
+        except StoreCorrupt:
+            self.uncounted += 1
+            return
+        for name in tables_of(event):
+            database, _, table = name.partition(".")
+            if table and ((database, table) in self.ddls or len(self.ddls) < MOST_TABLES):
+                self.ddls[database, table] = event.time_ms, event.type.name.lower(), event.sql
 
 
 @lru_cache(maxsize=8192)

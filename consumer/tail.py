@@ -193,10 +193,10 @@ def _write(
 def tables(patterns: str) -> Callable[[Event], bool]:
     """Return what tells the rows and DDLs of the tables that `patterns` names, as `Patterns` reads them. Raises `ValueError`."""
     match = Patterns.of_tables(patterns).match
-    return lambda event: any(map(match, _tables_of(event)))
+    return lambda event: any(map(match, tables_of(event)))
 
 
-def _tables_of(event: Event) -> list[str]:
+def tables_of(event: Event) -> list[str]:
     """The tables that an event is about, as ``database.table``: several for ``DROP TABLE a, b`` and for RENAME."""
     if event.table is not None:
         return [f"{event.table.database}.{event.table.table}"]

@@ -83,6 +83,16 @@ class Task:
         """Whether there is something to do."""
         return self.progress.state in OPEN
 
+    def rate(self, now_ms: int) -> float:
+        """Rows a second since it began, until its end or now."""
+        seconds = ((self.ended_ms or now_ms) - self.began_ms) / 1000 if self.began_ms else 0.0
+        return self.progress.rows / seconds if seconds > 0 else 0.0
+
+    def left(self, now_ms: int) -> float | None:
+        """Seconds until it is done at that rate; None where that is not known, or nothing is left to do."""
+        rate = self.rate(now_ms)
+        return max(0.0, self.estimate - self.progress.rows) / rate if self.open and rate else None
+
 
 class Mark(NamedTuple):
     """A chunk that is in the store: the sequence of its last event, and where it left its table."""
@@ -322,9 +332,9 @@ def now_ms() -> int:
 
 def _line(task: Task) -> tuple[str, ...]:
     """A table's line in `Progress.page`."""
-    progress, seconds = task.progress, ((task.ended_ms or now_ms()) - task.began_ms) / 1000 if task.began_ms else 0.0
-    rate = progress.rows / seconds if seconds > 0 else 0.0
-    left = f"{max(0.0, task.estimate - progress.rows) / rate:,.0f} s" if task.open and rate else ""
+    progress, now = task.progress, now_ms()
+    rate, seconds = task.rate(now), task.left(now)
+    left = "" if seconds is None else f"{seconds:,.0f} s"
     about = f"{task.estimate:,}" if task.open and task.estimate else ""
     name = f"{task.database}.{task.table}"
     return name, progress.state, f"{progress.rows:,}", about, f"{rate:,.0f}" if rate else "", left, task.problem

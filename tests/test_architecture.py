@@ -39,16 +39,8 @@ LAYERS = {
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
     ),
     "shmstore.consumer": (
-        "access",
-        "http_server",
-        "remote",
-        "consumer",
-        "formats",
-        "tail table_counts",
-        "metrics",
-        "wire",
-        "flight",
-        "spark",
+        *("access health", "http_server", "remote", "consumer", "formats", "tail", "table_counts", "metrics"),
+        *("wire", "flight", "live", "spark"),
     ),
     "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
@@ -76,6 +68,7 @@ PUBLIC_MODULES = tuple(
         "start_position",
         "table_definitions",
         "table_patterns",
+        "units",
     ]
 )
 

@@ -18,9 +18,9 @@ def verify(options: argparse.Namespace) -> int:
     """`shmstore log verify`. Reads the files alone: nothing is put together again, cut or changed."""
     from shmstore import StoreNotFound, StoreView
     from shmstore.cli.remembered import describe_home
-    from shmstore.cli.text_report import quantity
     from shmstore.log import check, home
     from shmstore.ring.cursors import LOGGED
+    from shmstore.units import quantity
 
     where, logged = home_of(options), None
     with suppress(StoreNotFound), StoreView.attach(options.store, path=options.path, restore=False) as store:
@@ -37,7 +37,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def trim(options: argparse.Namespace) -> int:
     """`shmstore log trim`."""
-    from shmstore.cli.text_report import quantity
+    from shmstore.units import quantity
 
     with attach(options) as store:
         done = store.trim(options.before)

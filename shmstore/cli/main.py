@@ -157,13 +157,13 @@ def doctor(options: argparse.Namespace) -> int:
 def snapshot(options: argparse.Namespace) -> int:
     """`shmstore snapshot`."""
     from shmstore import producer
+    from shmstore.consumer.live.actions import check_single_source
 
     asks, produced = options.cancel or options.tables is not None, False
     if asks or not producer.snapshot_status(options.store, state=options.state):
         with look(options) as store:  # a request to a store that does not exist would wait for ever
-            place, produced = store.last_ack_point(), store.stat().producer_alive
-        if place is not None and place.of_group:
-            raise ValueError(f"store {options.store!r} has several sources: a snapshot needs a store with a single source")
+            check_single_source(store)
+            produced = store.stat().producer_alive
         if asks and not produced:
             say(f"no producer is running on store {options.store!r}: the next one will do this")
     if options.cancel:
@@ -414,22 +414,11 @@ def stat(options: argparse.Namespace) -> int:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`. A store that is missing hides none of the others; one that is in its home alone is missing."""
     from shmstore import StoreView
-    from shmstore.consumer.metrics import Endpoint, pages, prometheus
+    from shmstore.consumer.metrics import Endpoint, look, pages, prometheus
     from shmstore.consumer.table_counts import Counting
 
-    def look() -> tuple[list[StoreStat], dict[str, str]]:
-        found, missing = [], {}
-        for name in options.stores or StoreView.names():
-            try:
-                with StoreView.attach(name, restore=False) as store:
-                    found.append(store.stat())
-            except StoreError as error:
-                if options.stores:  # asked for by name; any other that is removed, or of another user, is nobody's concern here
-                    missing[name] = str(error)
-        return found, missing
-
     if options.listen is None:
-        found, missing = look()
+        found, missing = look(options.stores)
         if missing and not found:
             return fail("; ".join(missing.values()))
         sys.stdout.write(prometheus(found, missing))
@@ -438,7 +427,7 @@ def metrics(options: argparse.Namespace) -> int:
         return 1 if missing else 0
     counting = Counting(lambda: options.stores or StoreView.names())
     try:
-        server = Endpoint(options.listen, pages(look, counting.counts))
+        server = Endpoint(options.listen, pages(lambda: look(options.stores), counting.counts))
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     counting.start()
@@ -447,6 +436,41 @@ def metrics(options: argparse.Namespace) -> int:
     with server, on_signal(server.stop) as came:
         server.serve_forever()
     counting.close()
+    return ended(came)
+
+
+def web(options: argparse.Namespace) -> int:
+    """`shmstore web`."""
+    from shmstore.consumer.access import Login, SecretFile, tls_context
+    from shmstore.consumer.live.observer import Observer
+    from shmstore.consumer.live.web import Web, warnings
+
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
+    password = SecretFile(options.password_file) if options.password_file else os.environ.get("SHMSTORE_WEB_PASSWORD", "")
+    if options.user and not password:
+        raise ValueError(f"--user {options.user} has no password: give --password-file or SHMSTORE_WEB_PASSWORD")
+    tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
+    token = SecretFile(options.token_file) if options.token_file else None
+    log_lines.show(options)
+    try:
+        server = Web(
+            options.listen,
+            Observer(options.stores),
+            show_values=options.show_values,
+            token=token,
+            login=Login(options.user, password) if password else None,
+            tls=tls,
+        )
+    except OSError as error:
+        raise cannot_listen(options.listen, error) from error
+    with server, on_signal(server.stop) as came:
+        host = f"[{options.listen[0]}]" if ":" in options.listen[0] else options.listen[0]
+        say(f"listening: open {'https' if tls else 'http'}://{host}:{server.server_port}/")
+        for warning in warnings(options.listen[0], password=bool(password), tls=tls is not None, show_values=options.show_values):
+            say(warning, logging.WARNING)
+        service.notify("READY=1")
+        server.serve_forever(0.1)
     return ended(came)
 
 
@@ -497,17 +521,10 @@ def rm(options: argparse.Namespace) -> int:
 
 
 def unsubscribe(options: argparse.Namespace) -> int:
-    """`shmstore unsubscribe`. Its checkpoint is removed too, or a new subscription of this name would look for events that are missing."""
-    from shmstore import CheckpointFile, SubscriptionNotFound
+    """`shmstore unsubscribe`."""
+    from shmstore.consumer.live import actions
 
-    checkpoint = CheckpointFile(options.state, options.store, options.name)
-    with attach(options) as store:
-        try:
-            store.unsubscribe(options.name)
-        except SubscriptionNotFound:
-            if checkpoint.load() is None:
-                raise
-    checkpoint.remove()
+    actions.unsubscribe(options.store, options.name, path=options.path, state=options.state)
     return 0
 
 
@@ -530,6 +547,6 @@ COMMANDS: dict[str, parser.Run] = {
     "log trim": log_commands.trim,
     "log export": log_commands.export,
 }
-for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, check, create, rm, unsubscribe, seek):
+for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, web, check, create, rm, unsubscribe, seek):
     COMMANDS[command.__name__] = command
 FILLS: dict[str, parser.Fill] = {"produce": service_flags, "run": service_flags, "doctor": producer_flags}

@@ -179,6 +179,22 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         metavar="HOST:PORT",
         help="serve them at http://HOST:PORT/metrics until SIGTERM or Ctrl-C; /healthz there answers 200, or 503 with what is wrong",
     )
+    _web(
+        command(
+            "web",
+            "show stores live on a web page: what flows, how fast, who is behind, and the events",
+            "  shmstore web\n"
+            "  shmstore web orders --listen 0.0.0.0:9180 --password-file /run/web --tls-cert cert.pem --tls-key key.pem",
+            "It needs the right to read the stores, nothing else, holds nothing up, and reads nothing while nobody looks. The page loads "
+            "nothing from elsewhere. Values of columns are masked unless --show-values is given; statements and the filter by text are, too.\n\n"
+            "On 127.0.0.1 (the default) it is for this host alone; from another one, `ssh -L 9180:127.0.0.1:9180 HOST` brings it there. "
+            "Where others reach it, give a password and TLS: --tls-cert and --tls-key, or a proxy in front of it that speaks TLS:\n"
+            "  location / { proxy_pass http://127.0.0.1:9180; proxy_buffering off; proxy_read_timeout 1h; }    # nginx\n"
+            "  reverse_proxy 127.0.0.1:9180                                                                    # Caddy\n"
+            "A proxy that passes the name on that it was asked by (Host) needs --password-file here.",
+            store=False,
+        )
+    )
     command("check", "look for damage in a store; exit code 1 if there is any", "  shmstore check orders")
 
     _log(commands, run)
@@ -329,6 +345,34 @@ def _tail(sub: Parser) -> None:
         "--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for more events at the end (default), or stop"
     )
     _form(sub)
+
+
+def _web(sub: Parser) -> None:
+    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
+    sub.add_argument(
+        "--listen",
+        type=address,
+        default=("127.0.0.1", 9180),
+        metavar="HOST:PORT",
+        help="address of the page; port 0 takes a free one (default: 127.0.0.1:9180)",
+    )
+    access = sub.add_argument_group("Access")
+    access.add_argument("--user", default="", help="user name that the browser must give (default: any)")
+    access.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="file with the password that it must give, read again when it changes; or set SHMSTORE_WEB_PASSWORD",
+    )
+    access.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM file); turns TLS on")
+    access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
+    what = sub.add_argument_group("What can be seen and done")
+    what.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
+    what.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="let whoever knows the token in this file ask for snapshots and forget subscriptions (default: nobody)",
+    )
+    log_lines(sub)
 
 
 def _serve(sub: Parser) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shmstore.cli.remembered import RememberedStore
 from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
-from shmstore.log.format import RECORD
 from shmstore.memory.segment import has_users, where_is
 from shmstore.ring.cursors import Cursor
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
+from shmstore.units import moment, quantity, span
+
+if TYPE_CHECKING:
+    from shmstore.consumer.live.model import Store
 
 HEAD = f"{'STORE':<24} {'EVENTS':>12} {'RING':>10} {'FREE':>5} {'LOG':>10} {'FULL':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>12}"
 
@@ -43,10 +45,9 @@ def _line_of_remembered(store: RememberedStore) -> str:
 
 def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0) -> str:
     """Return a store's figures as text, with the rates since an earlier `stat` of `seconds` ago."""
-    rate = ""
-    if before is not None and before.epoch == stat.epoch and seconds > 0:
-        events, rows = (now - then for now, then in ((stat.put.sequence, before.put.sequence), (stat.put.rows, before.put.rows)))
-        rate = f"; {events / seconds:,.0f} events/s, {rows / seconds:,.0f} rows/s"
+    live = _live(stat, before, seconds)
+    passes = live.store.rate if live is not None else None
+    rate = f"; {passes.events:,.0f} events/s, {passes.rows:,.0f} rows/s" if passes is not None else ""
     options = [stat.batch_mode, f"lag={stat.lag}" + (f" ({stat.evictions:,} evicted so far)" if stat.evictions else "")]
     options += ["ddl isolation"] * stat.ddl_isolation + ["checksum"] * stat.checksum
     read = f", read up to {place(stat.source_position)}" if stat.source_position else ""
@@ -66,7 +67,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"put        {stat.put.sequence + 1:,} events, {stat.put.rows:,} rows, {quantity(stat.put.bytes)}{newest}{rate}",
         f"held       {held}",
         f"free       {stat.free_events:,} of {stat.capacity:,} events, {size}{waits}",
-        *_log(stat, before, seconds),
+        *_log(stat, live),
         "",
     ]
     if not stat.subscriptions:
@@ -83,7 +84,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
     return "\n".join(lines)
 
 
-def _log(stat: StoreStat, before: StoreStat | None, seconds: float) -> list[str]:
+def _log(stat: StoreStat, live: Store | None) -> list[str]:
     """What the log holds, what keeps it from shrinking, and what comes of the present rates; of a store without one, that."""
     log = stat.log
     if log is None:
@@ -99,8 +100,8 @@ def _log(stat: StoreStat, before: StoreStat | None, seconds: float) -> list[str]
     if slowest is not None and slowest.lag_events:
         late = f"{slowest.lag_events:,} events, {quantity(slowest.lag_bytes)}"
         lines.append(f"keeps for  {slowest.standing} of {stat.newest:,}: {late} behind")
-    if before is not None and before.epoch == stat.epoch and before.log is not None and seconds > 0:
-        lines += _forecast(stat, before, seconds)
+    if live is not None:
+        lines += _forecast(stat, live)
     if log.trouble:
         lines.append(f"trouble    {log.trouble}")
     return lines
@@ -110,29 +111,27 @@ def _up_to(sequence: int) -> str:
     return f"up to {sequence:,}" if sequence >= 0 else "nothing"
 
 
-def _forecast(stat: StoreStat, before: StoreStat, seconds: float) -> list[str]:
-    """When the log will be full of what a reader has not acked, or else how far it reaches back, at the rates since `before`."""
-    log, slowest, earlier = stat.log, stat.slowest, before.slowest
-    assert log is not None
-    if slowest is not None and slowest.lag_events and earlier is not None:
-        late = taken(slowest.lag_events, slowest.lag_bytes)
-        growth = (late - taken(earlier.lag_events, earlier.lag_bytes)) / seconds
-        if growth > 0:
-            full = span(max(0, log.size - late) / growth)
-            return [
-                f"full       in {full} at the present rate: {slowest.name!r} is {quantity(round(growth))} a second slower than the producer"
-            ]
-    rate = taken(stat.put.sequence - before.put.sequence, stat.put.bytes - before.put.bytes) / seconds
-    if rate > 0 and log.size / rate < log.keep_ms / 1000:
-        return [
-            f"reaches    {span(log.size / rate)} back when it is full, at the present rate: it is too small for {span(log.keep_ms / 1000)}"
-        ]
+def _forecast(stat: StoreStat, live: Store) -> list[str]:
+    """When the log will be full of what a reader has not acked, or else how far it reaches back, at the present rates."""
+    slowest, log = stat.slowest, live.log
+    if log is not None and log.full_in is not None and slowest is not None:
+        slower = f"{slowest.name!r} is {quantity(round(log.growth))} a second slower than the producer"
+        return [f"full       in {span(log.full_in)} at the present rate: {slower}"]
+    if log is not None and log.reaches is not None:
+        back = span(log.reaches)
+        return [f"reaches    {back} back when it is full, at the present rate: it is too small for {span(log.keep)}"]
     return []
 
 
-def taken(events: int, size: int) -> int:
-    """Bytes that so many events with `size` bytes of payload take in a log."""
-    return size + events * RECORD.itemsize
+def _live(stat: StoreStat, before: StoreStat | None, seconds: float) -> Store | None:
+    """The store with its rates since `before`, `seconds` ago; None without."""
+    if before is None or before.epoch != stat.epoch or seconds <= 0:
+        return None
+    from shmstore.consumer.live.model import Model, Reading
+
+    model = Model()
+    model.take(Reading(0.0, 0, (before,)))
+    return model.take(Reading(seconds, 0, (stat,))).stores[0]
 
 
 def _stream(stat: StoreStat) -> list[str]:
@@ -216,28 +215,6 @@ def owner(pid: int, alive: bool) -> str:
 def free(stat: StoreStat) -> float:
     """Percent of the ring that is free, by events or by bytes, whichever is scarcer."""
     return 100 * min(stat.free_events / stat.capacity, stat.free_bytes / stat.limit_bytes)
-
-
-def quantity(size: int) -> str:
-    """Return a number of bytes with a unit that suits it."""
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while abs(value) >= 1024 and len(units) > 1:
-        value /= 1024
-        del units[0]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:,.1f} {units[0]}"
-
-
-def span(seconds: float) -> str:
-    """Return a length of time in the unit that suits it: 90 s, 30 min, 24 h, 7 days."""
-    for unit, size, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
-        if seconds < most:
-            return f"{seconds / size:,.3g} {unit}"
-    return f"{seconds / 86400:,.0f} days"
-
-
-def moment(time_ms: int) -> str:
-    """Return milliseconds since 1970 as date and time, UTC."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def ago(time_ms: int) -> str:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from shmstore.errors import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.event import Position
 from shmstore.log.files import set_firsts
+from shmstore.log.format import RECORD
 from shmstore.log.keeper import fix_of
 from shmstore.memory.layout import (
     DISARMED,
@@ -123,6 +124,11 @@ class LogStat(NamedTuple):
     trouble: str = ""
     files: int = 0
 
+    @staticmethod
+    def taken(events: float, size: float) -> float:
+        """Return the bytes that so many events with `size` bytes of payload take in a log."""
+        return size + events * RECORD.itemsize
+
 
 class StoreStat(NamedTuple):
     """One store. Times are milliseconds since 1970 UTC; `free_events` and `free_bytes` are what the next put may take.
@@ -158,6 +164,7 @@ class StoreStat(NamedTuple):
     evictions: int = 0
     stream: StreamStat = StreamStat()
     log: LogStat | None = None  # where the store has one
+    floor: int = -1  # the last event that the ring has no more
 
     @property
     def slowest(self) -> SubscriptionStat | None:
@@ -218,6 +225,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         evictions=words[header_word("evictions")],
         stream=stream._replace(connected=alive and bool(stream.connected)),
         log=_log(segment),
+        floor=min(words[FLOOR], put.sequence),
     )
 
 

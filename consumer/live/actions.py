@@ -1,0 +1,42 @@
+"""What can be done from a live view, and on the command line by the same names: forget a subscription, ask for a snapshot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shmstore import CheckpointFile, EventStore, StoreView, SubscriptionNotFound
+from shmstore.snapshots import request_snapshot
+
+
+def unsubscribe(store: str, subscription: str, *, path: str | None = None, state: str | os.PathLike[str] | None = None) -> None:
+    """Forget a subscription that nobody reads, and its checkpoint: or a new one of this name would look for events that are missing.
+
+    Raises `SubscriptionNotFound`, `SubscriptionInUse`, and what `EventStore.attach` raises.
+    """
+    checkpoint = CheckpointFile(state, store, subscription)
+    with EventStore.attach(store, path=path, state=state) as attached:
+        try:
+            attached.unsubscribe(subscription)
+        except SubscriptionNotFound:
+            if checkpoint.load() is None:
+                raise
+    checkpoint.remove()
+
+
+def snapshot(store: str, tables: str) -> str:
+    """Ask the producer of a store that is in memory for the rows of `tables` (patterns); return the id of the request.
+
+    Raises `StoreNotFound` where there is none, `ValueError` where the patterns are none or the store has several sources.
+    """
+    with StoreView.attach(store, restore=False) as view:  # a request to a store that does not exist would wait for ever
+        check_single_source(view)
+        log = view.stat().log
+    return request_snapshot(store, tables, state=None if log is None else Path(log.home).parent)
+
+
+def check_single_source(store: StoreView) -> None:
+    """Raise `ValueError` where a store has several sources, of which no snapshot can be asked."""
+    place = store.last_ack_point()
+    if place is not None and place.of_group:
+        raise ValueError(f"store {store.name!r} has several sources: a snapshot needs a store with a single source")

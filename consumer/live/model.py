@@ -1,0 +1,561 @@
+"""The model of a host's stores that both live views show: what flows where, how fast, with which delay, and what is wrong.
+
+Plan. A `Reading` is what can be seen at one moment, by who may only read. `Model.take` gets one reading after the other and returns the
+`Host` that they make: figures of the last, and rates over those of the last `WINDOW` seconds. Nothing here looks at a clock, a
+store or a file, so every figure can be worked out by hand. A rate is None until it is known, and after what it counts went back (a reader
+that was moved, a store that was made again); then only what came since counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from shmstore import Cursor, LogStat, StoreStat, SubscriptionStat
+from shmstore.consumer.health import findings
+from shmstore.snapshots import Progress
+from shmstore.units import moment, quantity, span
+
+WINDOW: Final = 10.0  # seconds that rates are over
+KEEPS_UP: Final = 1.0  # seconds of puts: a reader that is not further behind than this is up to date
+LATE: Final = 60.0  # seconds after which a delay is worth a sentence
+PURGE_MS: Final = 24 * 3_600_000  # how long before the source removes what is needed that is said
+
+
+class TableFigures(NamedTuple):
+    """What was counted of one table: rows by operation, bytes, when its newest rows and its last DDL were (ms since 1970), what
+    that does, and its statement."""
+
+    rows: Mapping[str, int] = MappingProxyType({})
+    bytes: int = 0
+    last_ms: int = 0
+    ddl: str = ""
+    ddl_ms: int = 0
+    sql: str = ""
+
+
+class Reading(NamedTuple):
+    """What was seen at one moment: `at` in seconds of a clock that only goes forward, `now_ms` in milliseconds since 1970.
+
+    `missing` are stores that are not there, or cannot be read, with the reason; `tables` and `snapshots` are by store.
+    """
+
+    at: float
+    now_ms: int
+    stats: Sequence[StoreStat] = ()
+    missing: Mapping[str, str] = MappingProxyType({})
+    tables: Mapping[str, Mapping[tuple[str, str], TableFigures]] = MappingProxyType({})
+    snapshots: Mapping[str, Progress] = MappingProxyType({})
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+class Rate(NamedTuple):
+    """A second's worth."""
+
+    events: float
+    rows: float
+    bytes: float
+
+
+class Flow(NamedTuple):
+    """An arrow: what passes it, how far (seconds) what comes out of it is behind what goes in, None where unknown, and a word on it."""
+
+    rate: Rate | None
+    delay: float | None
+    note: str
+
+
+class Mark(NamedTuple):
+    """A cursor (put, log, get or ack) and where it stands: as a part of the ring (0 to 1, from slot 0 on), and of what the log keeps."""
+
+    cursor: str
+    reader: str
+    sequence: int
+    ring: float | None  # None: the ring has moved on from there
+    log: float | None  # None: there is no log, or it keeps nothing
+
+
+class Ring(NamedTuple):
+    """The ring: how much of it may not be given up yet (0 to 1), by events or bytes, whichever is more; what it holds: from the place `first` on
+    the part `held`; and where each cursor stands in it."""
+
+    capacity: int
+    bytes: int
+    used: float
+    first: float
+    held: float
+    marks: tuple[Mark, ...]
+
+
+class Log(NamedTuple):
+    """The log: bytes of at most `size`, events that are in no file yet, and that are not known to be on disk.
+
+    `growth` is how many bytes a second `slowest` falls behind; `full_in` is in how many seconds what it has not acked fills the log, and
+    `reaches` how many seconds back the log goes once it is full, where that is less than it is to keep. None: not at the present rates.
+    """
+
+    bytes: int
+    size: int
+    used: float
+    unwritten: int
+    unsynced: int
+    oldest_ms: int
+    keep: float
+    growth: float
+    full_in: float | None
+    reaches: float | None
+    trouble: str
+
+
+class Reader(NamedTuple):
+    """A subscription. Lags are from its ack to put: `lag_seconds` in event time, `waited` how long its oldest event has waited by now.
+
+    `rate` is what it acks. `catch_up` is in how many seconds it has nothing left at the present rates: infinite where it falls behind,
+    None where that is not known. `holds` says what it holds up: the producer, the log (most of which is kept for it alone), or nothing.
+    """
+
+    name: str
+    state: str  # reading, away, dead, lost
+    owner: int
+    source: str  # ring or log: where its next event comes from
+    get: int
+    ack: int
+    lag_events: int
+    lag_rows: int
+    lag_bytes: int
+    lag_seconds: float
+    waited: float
+    rate: Rate | None
+    catch_up: float | None
+    holds: str
+
+
+class Table(NamedTuple):
+    """A table: rows counted, by operation, and a second; bytes a second; when its newest rows and its last DDL were, what that
+    does, and its statement."""
+
+    database: str
+    table: str
+    rows: Mapping[str, int]
+    rates: Mapping[str, float]
+    rate: float
+    bytes_rate: float
+    last_ms: int
+    ddl: str
+    ddl_ms: int
+    sql: str
+
+
+class SnapshotTable(NamedTuple):
+    """A table of a snapshot: rows so far of about how many (0: not known), a second, and in how many seconds it is done (None: not known)."""
+
+    table: str
+    state: str
+    rows: int
+    about: int
+    rate: float
+    left: float | None
+    problem: str
+
+
+class Health(NamedTuple):
+    """One sentence: `state` is ok, warn or bad."""
+
+    state: str
+    says: str
+    fix: str = ""
+
+
+class Store(NamedTuple):
+    """One store: its health, then what is on the way from its source to its readers."""
+
+    name: str
+    health: Health
+    source: str
+    position: str
+    connected: bool
+    heard: float | None  # seconds since the source last said something
+    producer: int  # process id; 0: none
+    producer_alive: bool
+    blocked: float  # part of the time (0 to 1) that the producer waited for free space
+    newest_ms: int
+    put: Cursor
+    arrive: Flow  # source -> producer
+    store: Flow  # producer -> ring
+    keep: Flow | None  # ring -> log
+    ring: Ring
+    log: Log | None
+    readers: tuple[Reader, ...]
+    tables: tuple[Table, ...]
+    snapshots: tuple[SnapshotTable, ...]
+
+
+class Host(NamedTuple):
+    """All stores that can be seen, and one sentence on all."""
+
+    now_ms: int
+    health: Health
+    stores: tuple[Store, ...]
+    missing: Mapping[str, str]
+
+
+# ---------------------------------------------------------------- how it is worked out
+
+
+class Model:
+    """Makes of successive readings what is to be shown. Not for several threads at once."""
+
+    def __init__(self, window: float = WINDOW) -> None:
+        self._window = window
+        self._readings: deque[Reading] = deque()
+
+    def take(self, reading: Reading) -> Host:
+        """Return the host as `reading` and those before it show it."""
+        self._readings.append(reading)
+        while len(self._readings) > 2 and reading.at - self._readings[1].at >= self._window:
+            self._readings.popleft()
+        stores = tuple(self._store(stat, reading) for stat in reading.stats)
+        return Host(reading.now_ms, _health_of_all(stores, reading.missing), stores, dict(reading.missing))
+
+    def _store(self, stat: StoreStat, reading: Reading) -> Store:
+        then = self._earlier(stat)
+        put = self._rate(then, lambda each: each.put)
+        readers = tuple(self._reader(each, stat, then, put, reading.now_ms) for each in stat.subscriptions)
+        log = None if stat.log is None else _log(stat, stat.log, then, put)
+        pending = 0 if log is None else log.unwritten
+        stream = stat.stream
+        wait = _blocked(then)
+        stored = f"waits for free space: {stat.holdup}" if stat.space_wanted is not None else ""
+        snapshot = reading.snapshots.get(stat.name)
+        made = Store(
+            name=stat.name,
+            health=Health("ok", ""),
+            source=stat.source,
+            position=f"{stat.source_position.file}:{stat.source_position.offset}" if stat.source_position else "",
+            connected=stream.connected,
+            heard=_age(stream.heard_ms, reading.now_ms),
+            producer=stat.producer_pid,
+            producer_alive=stat.producer_alive,
+            blocked=wait,
+            newest_ms=stat.put.time_ms,
+            put=stat.put,
+            arrive=Flow(put, stream.behind_ms / 1000 if stream.heard_ms else None, _link(stat, reading.now_ms)),
+            store=Flow(put, None, stored),
+            keep=None if log is None else Flow(put, _seconds(pending, put.events if put else None), log.trouble),
+            ring=_ring(stat),
+            log=log,
+            readers=readers,
+            tables=tuple(self._tables(stat.name)),
+            snapshots=() if snapshot is None else tuple(_snapshot(snapshot, reading.now_ms)),
+        )
+        return made._replace(health=_health(stat, made, reading.now_ms))
+
+    def _earlier(self, stat: StoreStat) -> list[tuple[float, StoreStat]]:
+        """This store in the readings without a gap up to now, newest first, each with its time."""
+        found: list[tuple[float, StoreStat]] = []
+        for reading in reversed(self._readings):
+            same = next((each for each in reading.stats if each.name == stat.name and each.epoch == stat.epoch), None)
+            if same is None:
+                break
+            found.append((reading.at, same))
+        return found
+
+    def _rate(self, stats: Sequence[tuple[float, StoreStat]], of: Callable[[StoreStat], Cursor | None]) -> Rate | None:
+        """How fast a cursor moved, over the readings since it last went back or was not there."""
+        points: list[tuple[float, Cursor]] = []
+        for at, stat in stats:
+            cursor = of(stat)
+            if cursor is None or (points and any(map(int.__gt__, cursor[:3], points[-1][1][:3]))):
+                break
+            points.append((at, cursor))
+        seconds = points[0][0] - points[-1][0] if points else 0.0
+        if seconds <= 0:
+            return None
+        new, old = points[0][1], points[-1][1]
+        return Rate(*((now - before) / seconds for now, before in zip(_counts(new), _counts(old), strict=True)))
+
+    def _reader(
+        self, each: SubscriptionStat, stat: StoreStat, then: Sequence[tuple[float, StoreStat]], put: Rate | None, now_ms: int
+    ) -> Reader:
+        def ack(earlier: StoreStat) -> Cursor | None:
+            return next((other.ack for other in earlier.subscriptions if other.name == each.name), None)
+
+        rate = self._rate(then, ack)
+        return Reader(
+            name=each.name,
+            state="lost" if each.state == "lost" else "reading" if each.alive else "dead" if each.owner_pid else "away",
+            owner=each.owner_pid,
+            source="log" if stat.log is not None and each.ack.sequence < stat.floor else "ring",
+            get=each.get.sequence,
+            ack=each.ack.sequence,
+            lag_events=each.lag_events,
+            lag_rows=each.lag_rows,
+            lag_bytes=each.lag_bytes,
+            lag_seconds=each.lag_ms / 1000,
+            waited=_age(each.oldest_ms, now_ms) or 0.0,
+            rate=rate,
+            catch_up=catch_up(each.lag_events, rate.events if rate else None, put.events if put else None),
+            holds=_holds(each, stat),
+        )
+
+    def _tables(self, store: str) -> Iterator[Table]:
+        """The tables of a store, those with the most rows a second first."""
+        readings = [(reading.at, reading.tables.get(store)) for reading in reversed(self._readings)]
+        now = readings[0][1]
+        found = []
+        for (database, table), figures in (now or {}).items():
+            at, before = readings[0][0], figures
+            for then, tables in readings[1:]:
+                if tables is None:
+                    break
+                earlier = tables.get((database, table), TableFigures())
+                if any(earlier.rows.get(operation, 0) > rows for operation, rows in before.rows.items()):
+                    break  # counted by another that began again
+                at, before = then, earlier
+            seconds = readings[0][0] - at
+            rates = {
+                operation: (rows - before.rows.get(operation, 0)) / seconds if seconds > 0 else 0.0
+                for operation, rows in figures.rows.items()
+            }
+            size = max(0, figures.bytes - before.bytes) / seconds if seconds > 0 else 0.0
+            found.append(
+                Table(
+                    database,
+                    table,
+                    dict(figures.rows),
+                    rates,
+                    sum(rates.values()),
+                    size,
+                    figures.last_ms,
+                    figures.ddl,
+                    figures.ddl_ms,
+                    figures.sql,
+                )
+            )
+        yield from sorted(found, key=lambda each: (-each.rate, -max(each.last_ms, each.ddl_ms), each.database, each.table))
+
+
+def catch_up(lag: int, rate: float | None, put: float | None) -> float | None:
+    """Return in how many seconds a reader that acks `rate` events a second has none of `lag` left, while `put` come a second.
+
+    0 where nothing is left, or less than comes in `KEEPS_UP` seconds; infinite where it never comes to that, None where a rate is not known.
+    """
+    if not lag:
+        return 0.0
+    if rate is None or put is None:
+        return None
+    if lag <= put * KEEPS_UP:
+        return 0.0
+    return lag / (rate - put) if rate > put else math.inf
+
+
+def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]], put: Rate | None) -> Log:
+    growth, full_in, reaches = 0.0, None, None
+    slowest, (at, first) = stat.slowest, then[-1]
+    seconds = then[0][0] - at
+    if seconds > 0:
+        if slowest is not None and slowest.lag_events and first.slowest is not None:
+            late = LogStat.taken(slowest.lag_events, slowest.lag_bytes)
+            growth = (late - LogStat.taken(first.slowest.lag_events, first.slowest.lag_bytes)) / seconds
+            full_in = max(0, log.size - late) / growth if growth > 0 else None
+        if full_in is None and put is not None and (rate := LogStat.taken(put.events, put.bytes)) > 0:
+            back = log.size / rate
+            reaches = back if back < log.keep_ms / 1000 else None
+    return Log(
+        bytes=log.bytes,
+        size=log.size,
+        used=min(1.0, log.bytes / log.size) if log.size else 0.0,
+        unwritten=max(0, stat.newest - log.written),
+        unsynced=max(0, stat.newest - log.synced),
+        oldest_ms=log.oldest_ms,
+        keep=log.keep_ms / 1000,
+        growth=growth,
+        full_in=full_in,
+        reaches=reaches,
+        trouble=log.trouble,
+    )
+
+
+def _ring(stat: StoreStat) -> Ring:
+    kept = stat.newest - stat.oldest + 1
+
+    def mark(cursor: str, sequence: int, reader: str = "") -> Mark:
+        within = stat.floor <= sequence
+        log = min(1.0, max(0.0, (sequence + 1 - stat.oldest) / kept)) if stat.log is not None and kept > 0 else None
+        return Mark(cursor, reader, sequence, _turn(sequence, stat.capacity) if within else None, log)
+
+    marks = [mark("put", stat.newest)]
+    if stat.log is not None:
+        marks.append(mark("log", stat.log.written))
+    for each in stat.subscriptions:
+        marks += [mark("get", each.get.sequence, each.name), mark("ack", each.ack.sequence, each.name)]
+    free = min(stat.free_events / stat.capacity, stat.free_bytes / stat.limit_bytes if stat.limit_bytes else 1.0)
+    return Ring(
+        capacity=stat.capacity,
+        bytes=stat.limit_bytes,
+        used=1 - free,
+        first=_turn(stat.floor, stat.capacity),
+        held=(stat.newest - stat.floor) / stat.capacity,
+        marks=tuple(marks),
+    )
+
+
+def _turn(sequence: int, capacity: int) -> float:
+    """Where the slot behind event `sequence` begins, as a part of the ring."""
+    return ((sequence + 1) % capacity) / capacity
+
+
+def _counts(cursor: Cursor) -> tuple[int, int, int]:
+    """Events, rows and bytes up to a cursor."""
+    return cursor.sequence, cursor.rows, cursor.bytes
+
+
+def _holds(each: SubscriptionStat, stat: StoreStat) -> str:
+    """What a reader holds up."""
+    slowest = stat.slowest
+    if slowest is None or slowest.name != each.name or not each.lag_events:
+        return ""
+    if stat.log is None:
+        return "producer" if stat.space_wanted is not None else ""
+    if stat.log.trouble and each.standing in stat.log.trouble:
+        return "producer"
+    return "log" if LogStat.taken(each.lag_events, each.lag_bytes) > stat.log.size / 2 else ""
+
+
+def _blocked(then: Sequence[tuple[float, StoreStat]]) -> float:
+    """The part of the time since the producer was another one, or since the first reading, that it waited for free space."""
+    run = [then[0]]
+    for at, stat in then[1:]:
+        if stat.stream.blocked_ms > run[-1][1].stream.blocked_ms or stat.producer_pid != run[-1][1].producer_pid:
+            break
+        run.append((at, stat))
+    seconds = run[0][0] - run[-1][0]
+    waited = (run[0][1].stream.blocked_ms - run[-1][1].stream.blocked_ms) / 1000
+    return min(1.0, waited / seconds) if seconds > 0 else 0.0
+
+
+def _link(stat: StoreStat, now_ms: int) -> str:
+    if not stat.stream.heard_ms or not stat.producer_alive:
+        return ""
+    if not stat.stream.connected:
+        return "no link"
+    return f"last heard {_age(stat.stream.heard_ms, now_ms) or 0:,.1f} s ago"
+
+
+def _snapshot(progress: Progress, now_ms: int) -> Iterator[SnapshotTable]:
+    for task in progress.tasks:
+        yield SnapshotTable(
+            f"{task.database}.{task.table}",
+            task.progress.state,
+            task.progress.rows,
+            task.estimate,
+            task.rate(now_ms),
+            task.left(now_ms),
+            task.problem,
+        )
+
+
+def _seconds(events: int, rate: float | None) -> float | None:
+    """How long so many events take at a rate."""
+    return 0.0 if not events else events / rate if rate else None
+
+
+def _age(then_ms: int, now_ms: int) -> float | None:
+    """Seconds since a time, and none before 0: clocks are set; None where there is no such time."""
+    return max(0.0, (now_ms - then_ms) / 1000) if then_ms else None
+
+
+# ---------------------------------------------------------------- one sentence
+
+
+def _health(stat: StoreStat, store: Store, now_ms: int) -> Health:
+    """The worst that is to be said of a store."""
+    first = next(findings(stat, now_ms), None)
+    if first is not None:
+        return Health("bad", first.says, first.fix)
+    worry = next(_worries(stat, store, now_ms), None)
+    return worry or Health("ok", _well(store))
+
+
+def _worries(stat: StoreStat, store: Store, now_ms: int) -> Iterator[Health]:
+    """What is no problem yet, the most urgent first."""
+    name = stat.name
+    if stat.space_wanted is not None:
+        yield Health("warn", "the producer waits for free space", stat.holdup)
+    if store.log is not None and store.log.full_in is not None and stat.slowest is not None:
+        slowest, then = stat.slowest, "the producer stops" if stat.lag == "block" else "it is evicted"
+        if store.log.full_in < max(3600.0, store.log.keep / 24):
+            says = f"{slowest.name!r} falls behind: in {span(store.log.full_in)} it fills the log, and {then}"
+            yield Health("warn", says, f"make it faster, or enlarge the log: `shmstore produce --store {name} --log-size ...`")
+    if stat.stream.purge_ms and stat.stream.purge_ms - now_ms < PURGE_MS:
+        says = f"the source may delete the binlog that comes next, from {moment(stat.stream.purge_ms)} on"
+        yield Health("warn", says, "let the producer, and readers' checkpoints, come on, or keep binlogs for longer there")
+    for failed in store.snapshots:
+        if failed.state == "failed":
+            again = f"ask again: `shmstore snapshot {name} --tables {failed.table}`"
+            yield Health("warn", f"the snapshot of {failed.table} failed: {failed.problem}", again)
+    for reader in store.readers:
+        if reader.state == "dead" and reader.lag_events:
+            says = f"the reader of {reader.name!r}, pid {reader.owner}, died, and {reader.lag_events:,} events wait for it"
+            yield Health("warn", says, f"start it again, or forget it: `shmstore unsubscribe {name} {reader.name}`")
+    if store.arrive.delay is not None and store.arrive.delay > LATE:
+        says = f"the producer is {span(store.arrive.delay)} behind its source"
+        yield Health("warn", says, "it catches up after a pause; else it is slower than the server writes: docs, Performance")
+    late = [each for each in store.readers if each.waited > LATE and each.lag_events]
+    if late:
+        worst = max(late, key=lambda each: each.waited)
+        way = "and falls further behind" if worst.catch_up == math.inf else "and catches up"
+        way = way if worst.catch_up is not None else "behind"
+        says = f"{worst.name!r} is {worst.lag_events:,} events and {span(worst.waited)} behind"
+        fix = "is it running, and does it ack?" if worst.state != "reading" or worst.rate is None or not worst.rate.events else ""
+        yield Health("warn", f"{says}, {way}" if way != "behind" else says, fix)
+    if stat.stream.skipped:
+        yield Health(
+            "warn", f"{stat.stream.skipped:,} events were left out: they could not be decoded", "the producer's log names them"
+        )
+
+
+def _well(store: Store) -> str:
+    if not store.readers:
+        return "all is well; nobody is subscribed"
+    behind = max(each.lag_events for each in store.readers)
+    readers = f"{len(store.readers)} readers" if len(store.readers) > 1 else "its reader"
+    size = quantity(max(each.lag_bytes for each in store.readers))
+    return f"all is well; {readers} at most {behind:,} events ({size}) behind" if behind else f"all is well; {readers} up to date"
+
+
+def _health_of_all(stores: Sequence[Store], missing: Mapping[str, str]) -> Health:
+    """The worst of all stores, with how many more there are."""
+    found = [Health("bad", says) for says in missing.values()]
+    found += [
+        health._replace(says=f"store {store.name!r}: {health.says}")
+        for state in ("bad", "warn")
+        for store in stores
+        if (health := store.health).state == state
+    ]
+    if not found:
+        if not stores:
+            return Health(
+                "warn", "there are no stores in memory here", "start a producer: `shmstore produce --store NAME --host ...`"
+            )
+        return Health("ok", stores[0].health.says if len(stores) == 1 else f"all {len(stores)} stores are well")
+    more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+    return found[0]._replace(says=found[0].says + more)
+
+
+def document(value: Any) -> Any:
+    """Return what of the model JSON can hold: tuples with names as objects, and infinity as the word never."""
+    if isinstance(value, tuple):
+        if hasattr(value, "_asdict"):
+            return {name: document(each) for name, each in value._asdict().items()}
+        return [document(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(name): document(each) for name, each in value.items()}
+    if isinstance(value, float):
+        return "never" if value == math.inf else round(value, 4)
+    return value

@@ -1,0 +1,125 @@
+"""Takes readings of the stores that can be seen, once a second while somebody watches, with access to read alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from shmstore import ShmStoreError, StoreStat, StoreView
+from shmstore.consumer.live.model import Host, Model, Reading, TableFigures
+from shmstore.consumer.metrics import look
+from shmstore.consumer.table_counts import Counting, TableCounts
+from shmstore.snapshots import Progress, now_ms, snapshot_status
+
+PERIOD: Final = 1.0  # seconds between two readings
+LINGER: Final = 20.0  # seconds without a watcher after which it ends: a page that is loaded again finds its counts
+
+_log = logging.getLogger("shmstore.live")
+
+
+class Observer:
+    """Observes the stores `names`, or all of this host. Without a watcher it does nothing: no store is read then, and nothing counted.
+
+    Any thread may `watch` and `wait`; `close` ends it.
+    """
+
+    def __init__(self, names: Sequence[str] = (), *, period: float = PERIOD, linger: float = LINGER) -> None:
+        self._names = tuple(names)
+        self._period, self._linger = period, linger
+        self._changed = threading.Condition()
+        self._watchers = 0
+        self._closed = False
+        self._host: Host | None = None
+        self._number = 0  # of the reading that made it
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Have the stores observed while the block runs."""
+        with self._changed:
+            self._watchers += 1
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._watchers -= 1
+                self._changed.notify_all()
+
+    def wait(self, after: int, seconds: float) -> tuple[int, Host | None]:
+        """Return the number and the host of the first reading with a number above `after`; None where there is none after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._number > after, seconds)
+            return (self._number, self._host) if self._number > after else (after, None)
+
+    def names(self) -> list[str]:
+        """The stores that are observed."""
+        return list(self._names) or StoreView.names()
+
+    def close(self) -> None:
+        """Observe no more, and let all who wait go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        model, counting = Model(), Counting(self.names)
+        counting.start()
+        watched = time.monotonic()
+        try:
+            while True:
+                try:
+                    host = model.take(self._reading(counting.counts))
+                except Exception:  # a view that shows nothing new for a second is no reason to end
+                    _log.exception("the stores could not be observed")
+                else:
+                    with self._changed:
+                        self._host = host
+                        self._number += 1
+                        self._changed.notify_all()
+                with self._changed:
+                    if self._watchers:
+                        watched = time.monotonic()
+                    self._changed.wait_for(lambda: self._closed, self._period)
+                    if self._closed or (not self._watchers and time.monotonic() - watched >= self._linger):
+                        self._thread = None  # whoever watches next begins again
+                        return
+        finally:
+            counting.close()
+
+    def _reading(self, counts: dict[str, TableCounts]) -> Reading:
+        stats, missing = look(self._names, all_reasons=True)
+        tables = {name: tables_of(each) for name, each in list(counts.items())}
+        snapshots = {stat.name: found for stat in stats if (found := _snapshot(stat)) is not None}
+        return Reading(time.monotonic(), now_ms(), stats, missing, tables, snapshots)
+
+
+def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:
+    """Return what was counted, by table. The thread that counts may go on meanwhile."""
+    rows: dict[tuple[str, str], dict[str, int]] = {}
+    for (database, table, operation), count in list(counts.rows.items()):
+        rows.setdefault((database, table), {})[operation] = count
+    ddls = dict(list(counts.ddls.items()))
+    found = {}
+    for name in [*rows, *(ddls.keys() - rows.keys())]:
+        ddl_ms, kind, sql = ddls.get(name, (0, "", ""))
+        found[name] = TableFigures(rows.get(name, {}), counts.bytes.get(name, 0), counts.last_ms.get(name, 0), kind, ddl_ms, sql)
+    return found
+
+
+def _snapshot(stat: StoreStat) -> Progress | None:
+    """How far a store's snapshots are; None where there are none, or this user may not look."""
+    state = Path(stat.log.home).parent if stat.log is not None else None
+    with suppress(ShmStoreError, OSError):
+        return snapshot_status(stat.name, state=state)
+    return None

@@ -1,0 +1,446 @@
+// Draws what the server sends. Everything from a store is text for this page, never markup: only textContent and attributes are set.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const COLOURS = 8;
+const MOST_EVENTS = 300;
+
+function make(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function drawn(name, attributes, text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// ---- figures as text
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const count = (value) => (value === null ? "–" : whole.format(value));
+
+function bytes(value) {
+  if (value === null) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  while (Math.abs(value) >= 1024 && units.length > 1) {
+    value /= 1024;
+    units.shift();
+  }
+  return `${units[0] === "B" ? value.toFixed(0) : value.toFixed(1)} ${units[0]}`;
+}
+
+function span(seconds) {
+  if (seconds === null) return "–";
+  if (seconds === "never") return "never";
+  for (const [unit, size, most] of [["s", 1, 120], ["min", 60, 7200], ["h", 3600, 172800]]) {
+    if (seconds < most) return `${Number((seconds / size).toPrecision(3))} ${unit}`;
+  }
+  return `${count(seconds / 86400)} days`;
+}
+
+const clock = (ms) => (ms ? new Date(ms).toISOString().slice(0, 19).replace("T", " ") : "");
+const rate = (flow) => (flow === null ? "–" : `${count(flow.events)} events/s`);
+const rates = (flow) => (flow === null ? "" : `${count(flow.rows)} rows/s, ${bytes(flow.bytes)}/s`);
+
+// ---- tables that keep their rows, so that what is selected stays selected
+
+class Grid {
+  constructor(columns, { sort = null, filter = false, most = 200 } = {}) {
+    this.columns = columns; // [title, row -> cell or node-less text, {text, sort, cell}]
+    this.sort = sort;
+    this.most = most;
+    this.rows = [];
+    this.body = make("tbody");
+    const head = make("tr");
+    columns.forEach(([title, value, options = {}], i) => {
+      const cell = make("th", { scope: "col", class: options.text ? "text" : "" });
+      if (sort !== null && options.sort) {
+        const button = make("button", { type: "button" }, title);
+        button.addEventListener("click", () => {
+          this.sort = i;
+          this.draw();
+        });
+        cell.append(button);
+      } else {
+        cell.append(title);
+      }
+      head.append(cell);
+    });
+    this.node = make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), this.body));
+    this.more = make("p", { class: "quiet" });
+    this.node.append(this.more);
+    this.filter = null;
+    if (filter) {
+      this.filter = make("input", { placeholder: "filter tables", "aria-label": "filter tables", spellcheck: "false" });
+      this.filter.addEventListener("input", () => this.draw());
+      this.node.prepend(this.filter);
+    }
+  }
+
+  show(rows) {
+    this.rows = rows;
+    this.draw();
+  }
+
+  draw() {
+    let rows = this.rows;
+    const wanted = this.filter ? this.filter.value.toLowerCase() : "";
+    if (wanted) rows = rows.filter((row) => this.columns[0][1](row).toLowerCase().includes(wanted));
+    if (this.sort !== null) {
+      const by = this.columns[this.sort][2].sort;
+      rows = [...rows].sort((a, b) => (by(a) < by(b) ? 1 : by(a) > by(b) ? -1 : 0));
+    }
+    say(this.more, rows.length > this.most ? `and ${count(rows.length - this.most)} more` : "");
+    rows = rows.slice(0, this.most);
+    while (this.body.rows.length > rows.length) this.body.lastChild.remove();
+    rows.forEach((row, i) => {
+      let line = this.body.rows[i];
+      if (line === undefined) {
+        line = this.body.insertRow();
+        for (const [, , options = {}] of this.columns) line.append(make("td", { class: options.text ? "text" : "" }));
+      }
+      this.columns.forEach(([, value, options = {}], k) => {
+        const cell = line.cells[k];
+        if (options.cell) {
+          options.cell(cell, row);
+        } else {
+          const text = value(row);
+          say(cell, text);
+          if (options.text) cell.title = text;
+        }
+      });
+    });
+  }
+}
+
+// ---- one store
+
+const stores = new Map();
+
+class StoreCard {
+  constructor(name) {
+    this.name = name;
+    this.health = make("p", { class: "health", role: "status" });
+    this.flow = make("div", { class: "flow" });
+    this.nodes = ["source", "producer", "ring", "log"].map((part) => make("div", { class: "node", "data-part": part }));
+    this.arrows = [0, 1, 2].map(() => make("div", { class: "arrow" }));
+    this.flow.append(this.nodes[0], this.arrows[0], this.nodes[1], this.arrows[1], this.nodes[2], this.arrows[2], this.nodes[3]);
+    this.ring = drawn("svg", { class: "ring", viewBox: "-70 -70 140 140", role: "img" });
+    this.readers = new Grid([
+      ["Reader", (r) => r.name, { text: true, cell: (cell, r) => this.nameOf(cell, r) }],
+      ["State", (r) => r.state, { text: true, cell: (cell, r) => this.stateOf(cell, r) }],
+      ["Reads", (r) => r.source, { text: true }],
+      ["Rate", (r) => rate(r.rate)],
+      ["Behind", (r) => `${count(r.lag_events)} events`],
+      ["Bytes", (r) => bytes(r.lag_bytes)],
+      ["Seconds", (r) => r.lag_seconds.toFixed(1)],
+      ["Waited", (r) => (r.lag_events ? span(r.waited) : "–")],
+      ["Caught up in", (r) => span(r.catch_up)],
+      ["Get", (r) => count(r.get)],
+      ["Ack", (r) => count(r.ack)],
+      ["", () => "", { cell: (cell, r) => this.buttonOf(cell, r) }],
+    ]);
+    this.tables = new Grid(
+      [
+        ["Table", (t) => `${t.database}.${t.table}`, { text: true }],
+        ["Rows/s", (t) => count(t.rate), { sort: (t) => t.rate }],
+        ["Insert", (t) => count(t.rates.insert || 0), { sort: (t) => t.rates.insert || 0 }],
+        ["Update", (t) => count(t.rates.update || 0), { sort: (t) => t.rates.update || 0 }],
+        ["Delete", (t) => count(t.rates.delete || 0), { sort: (t) => t.rates.delete || 0 }],
+        ["Snapshot", (t) => count(t.rates.read || 0), { sort: (t) => t.rates.read || 0 }],
+        ["Bytes/s", (t) => bytes(t.bytes_rate), { sort: (t) => t.bytes_rate }],
+        ["Rows seen", (t) => count(Object.values(t.rows).reduce((a, b) => a + b, 0)), { sort: (t) => Object.values(t.rows).reduce((a, b) => a + b, 0) }],
+        ["Newest", (t) => clock(t.last_ms), { sort: (t) => t.last_ms }],
+        ["Last DDL", (t) => (t.ddl_ms ? `${clock(t.ddl_ms)} ${t.sql || t.ddl.toUpperCase()}` : ""), { text: true, sort: (t) => t.ddl_ms }],
+      ],
+      { sort: 1, filter: true, most: 25 },
+    );
+    this.snapshots = new Grid([
+      ["Table", (s) => s.table, { text: true }],
+      ["State", (s) => s.state + (s.problem ? `: ${s.problem}` : ""), { text: true }],
+      ["Rows", (s) => count(s.rows)],
+      ["Of about", (s) => (s.about ? count(s.about) : "–")],
+      ["Rows/s", (s) => count(s.rate)],
+      ["Left", (s) => span(s.left)],
+    ]);
+    this.nobody = make("p", { class: "quiet" }, "nobody is subscribed");
+    this.snapshotPart = make("div", {}, make("h3", {}, "Snapshots"), this.snapshots.node);
+    this.tablePart = make("div", {}, make("h3", {}, "Tables, since this page was opened"), this.tables.node);
+    this.node = make(
+      "article",
+      { class: "card", "data-store": name },
+      make("h2", {}, name),
+      this.health,
+      this.flow,
+      make("div", { class: "drawn" }, this.ring, make("div", {}, make("h3", {}, "Readers"), this.nobody, this.readers.node)),
+      this.tablePart,
+      this.snapshotPart,
+    );
+  }
+
+  nameOf(cell, reader) {
+    if (cell.childNodes.length !== 2) cell.replaceChildren(make("span", {}), make("span"));
+    cell.firstChild.className = `swatch c${reader.number % COLOURS}`;
+    say(cell.lastChild, reader.name);
+    cell.title = reader.name;
+  }
+
+  stateOf(cell, reader) {
+    const holds = { producer: ", holds the producer up", log: ", most of the log is kept for it" }[reader.holds] || "";
+    const who = reader.state === "reading" ? ` (pid ${reader.owner})` : reader.state === "dead" ? ` (pid ${reader.owner} died)` : "";
+    say(cell, reader.state + who + holds);
+    cell.className = "text" + (reader.state === "lost" || reader.holds === "producer" ? " state-bad" : reader.state === "dead" || reader.holds ? " state-warn" : "");
+  }
+
+  buttonOf(cell, reader) {
+    if (!settings.actions || reader.state === "reading") {
+      cell.replaceChildren();
+      return;
+    }
+    if (!cell.firstChild) {
+      const button = make("button", { type: "button", class: "danger" }, "forget");
+      button.addEventListener("click", () => forget(this.name, button.dataset.reader));
+      cell.append(button);
+    }
+    cell.firstChild.dataset.reader = reader.name;
+    cell.firstChild.setAttribute("aria-label", `forget ${reader.name}`);
+  }
+
+  show(store) {
+    health(this.health, store.health);
+    this.part(0, "Source", store.source || "none yet", store.position);
+    const alive = store.producer_alive ? `pid ${store.producer}` : store.producer ? `pid ${store.producer} died` : "none";
+    this.part(1, "Producer", alive, store.blocked > 0.01 ? `waits ${count(100 * store.blocked)} % of the time` : "");
+    this.part(2, "Ring", `${count(store.ring.capacity)} events, ${bytes(store.ring.bytes)}`, `${count(100 * store.ring.used)} % used`, store.ring.used);
+    const log = store.log;
+    this.nodes[3].hidden = this.arrows[2].hidden = log === null;
+    if (log !== null) {
+      const full = log.full_in !== null ? `full in ${span(log.full_in)}` : log.reaches !== null ? `will reach ${span(log.reaches)} back` : `keeps ${span(log.keep)}`;
+      this.part(3, "Log", `${bytes(log.bytes)} of ${bytes(log.size)}`, log.trouble || full, log.used);
+      this.arrow(2, store.keep, `${count(log.unsynced)} not on disk yet`);
+    }
+    this.arrow(0, store.arrive, store.arrive.note);
+    this.arrow(1, store.store, rates(store.store.rate));
+    this.draw(store);
+    const readers = store.readers.map((reader, number) => ({ ...reader, number }));
+    this.nobody.hidden = readers.length > 0;
+    this.readers.node.hidden = readers.length === 0;
+    this.readers.show(readers);
+    this.tables.show(store.tables);
+    this.tablePart.hidden = store.tables.length === 0;
+    this.snapshotPart.hidden = store.snapshots.length === 0;
+    this.snapshots.show(store.snapshots);
+  }
+
+  part(i, title, first, second, used) {
+    const node = this.nodes[i];
+    if (!node.firstChild) node.append(make("span", { class: "quiet" }, title), make("b"), make("span", { class: "quiet" }));
+    say(node.children[1], first);
+    say(node.children[2], second);
+    if (used !== undefined) {
+      if (!node.children[3]) node.append(make("div", { class: "bar" }, make("i")));
+      node.children[3].firstChild.style.width = `${100 * Math.min(1, used)}%`;
+    }
+  }
+
+  arrow(i, flow, note) {
+    const node = this.arrows[i];
+    if (!node.firstChild) node.append(make("b"), make("span"), document.createTextNode(" "), make("span"));
+    say(node.children[0], rate(flow.rate));
+    say(node.children[1], flow.delay === null || flow.delay < 0.05 ? "" : `${span(flow.delay)} behind`);
+    say(node.children[2], note);
+  }
+
+  draw(store) {
+    const at = (part, radius) => [radius * Math.sin(2 * Math.PI * part), -radius * Math.cos(2 * Math.PI * part)];
+    const round = 2 * Math.PI * 50;
+    const { first, held, marks } = store.ring;
+    const arc = (name, from, length) => drawn("circle", { class: name, r: 50, transform: `rotate(${360 * from - 90})`, "stroke-dasharray": `${round * length} ${round}` });
+    const parts = [
+      drawn("title", {}, `the ring of ${store.name}: it holds ${count(held * store.ring.capacity)} of ${count(store.ring.capacity)} events`),
+      drawn("circle", { class: "track", r: 50 }),
+      arc("held", first, held),
+    ];
+    const numbers = new Map(store.readers.map((reader, number) => [reader.name, number]));
+    for (const mark of marks) {
+      if (mark.ring === null) continue;
+      const inner = { put: 40, log: 43, get: 43, ack: 43 }[mark.cursor];
+      const outer = { put: 62, log: 57, get: 60, ack: 60 }[mark.cursor];
+      const [x1, y1] = at(mark.ring, inner);
+      const [x2, y2] = at(mark.ring, outer);
+      const line = drawn("line", { class: `${mark.cursor} c${(numbers.get(mark.reader) || 0) % COLOURS}`, x1, y1, x2, y2 });
+      line.append(drawn("title", {}, `${mark.cursor} ${mark.reader} ${count(mark.sequence)}`));
+      parts.push(line);
+    }
+    parts.push(drawn("text", { y: -4 }, `put ${count(store.put.sequence)}`));
+    const behind = new Set(marks.filter((mark) => mark.cursor === "ack" && mark.ring === null).map((mark) => mark.reader)).size;
+    parts.push(drawn("text", { y: 10 }, behind ? `${count(behind)} read the log` : "ack ━  get ┅"));
+    this.ring.replaceChildren(...parts);
+  }
+}
+
+function health(node, found) {
+  node.className = `health ${found.state}`;
+  const text = found.fix ? `${found.says}: ${found.fix}` : found.says;
+  say(node, text);
+}
+
+function show(host) {
+  health(byId("health"), host.health);
+  const seen = new Set();
+  for (const store of host.stores) {
+    seen.add(store.name);
+    if (!stores.has(store.name)) {
+      stores.set(store.name, new StoreCard(store.name));
+      byId("stores").append(stores.get(store.name).node);
+    }
+    stores.get(store.name).show(store);
+  }
+  for (const [name, card] of stores) {
+    if (!seen.has(name)) {
+      card.node.remove();
+      stores.delete(name);
+    }
+  }
+  for (const select of document.querySelectorAll("select[name=store]")) {
+    const names = [...select.options].map((option) => option.value);
+    for (const name of seen) if (!names.includes(name)) select.append(make("option", { value: name }, name));
+    for (const option of [...select.options]) if (!seen.has(option.value)) option.remove();
+  }
+  if (!tail.source && seen.size && !tail.refused) follow();
+}
+
+// ---- events
+
+const settings = { actions: false, values: false };
+const tail = { source: null, paused: false, refused: false, passed: 0, kept: [] };
+
+function follow() {
+  if (tail.source) tail.source.close();
+  const form = new FormData(byId("filter"));
+  byId("events").replaceChildren();
+  tail.kept = [];
+  tail.passed = 0;
+  tail.refused = false;
+  note("");
+  tail.source = new EventSource(`events?${new URLSearchParams(form)}`);
+  tail.source.addEventListener("message", (message) => {
+    const found = JSON.parse(message.data);
+    tail.passed = found.passed;
+    note(found.problem);
+    if (tail.paused) {
+      tail.kept = [...tail.kept, ...found.events].slice(-MOST_EVENTS);
+    } else {
+      list(found.events);
+    }
+  });
+  tail.source.addEventListener("refused", (message) => {
+    tail.source.close();
+    tail.source = null;
+    tail.refused = true;
+    note(JSON.parse(message.data));
+  });
+}
+
+function note(problem) {
+  const masked = settings.values ? "" : "values are masked (--show-values shows them). ";
+  const passed = tail.passed ? `${count(tail.passed)} were passed over: too many to show, or gone. ` : "";
+  say(byId("tail-note"), `${masked}${passed}${problem || ""}`);
+}
+
+function list(events) {
+  const place = byId("events");
+  const top = place.scrollTop;
+  const lines = events.map(line).reverse();
+  place.prepend(...lines);
+  while (place.children.length > MOST_EVENTS) place.lastChild.remove();
+  if (top > 0) place.scrollTop = top + lines.reduce((sum, each) => sum + each.offsetHeight, 0); // what is read stays where it is
+}
+
+function line(event) {
+  const node = make("li", { title: `${event.position}, event ${event.seq}, ${event.transaction || "no transaction"}` });
+  node.append(clock(event.ts_ms), " ", make("span", { class: `op ${event.op}` }, event.op), " ", make("b", {}, `${event.database || ""}.${event.table || ""}`), " ");
+  if (event.sql !== undefined) node.append(event.sql);
+  if (event.large) node.append("too large to show");
+  const before = event.before || {};
+  const changed = new Set(event.changed || []);
+  for (const [name, value] of Object.entries(event.after || before)) {
+    node.append(make("span", { class: "name" }, `${name}=`));
+    if (changed.has(name)) {
+      node.append(name in before ? `${written(before[name])}→` : "→", make("b", {}, written(value)), " ");
+    } else {
+      node.append(`${written(value)} `);
+    }
+  }
+  return node;
+}
+
+const written = (value) => (value === null ? "NULL" : typeof value === "string" ? value : JSON.stringify(value));
+
+byId("filter").addEventListener("submit", (event) => {
+  event.preventDefault();
+  follow();
+});
+byId("filter").elements.store.addEventListener("change", follow);
+byId("pause").addEventListener("click", () => {
+  tail.paused = !tail.paused;
+  byId("pause").setAttribute("aria-pressed", String(tail.paused));
+  say(byId("pause"), tail.paused ? "Go on" : "Pause");
+  if (!tail.paused) {
+    list(tail.kept);
+    tail.kept = [];
+  }
+});
+
+// ---- actions
+
+async function act(path, what) {
+  const out = byId("actions-note");
+  try {
+    const answer = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Shmstore-Token": byId("snapshot").elements.token.value },
+      body: JSON.stringify(what),
+    });
+    say(out, (await answer.text()).trim());
+  } catch (error) {
+    say(out, `not done: ${error.message}`);
+  }
+}
+
+function forget(store, subscription) {
+  const dialog = byId("sure");
+  say(dialog.querySelector("p"), `Forget subscription ${subscription} of store ${store}? What it has not acked is kept for nobody then, and it cannot go on.`);
+  dialog.returnValue = "no";
+  dialog.onclose = () => dialog.returnValue === "yes" && act("unsubscribe", { store, subscription });
+  dialog.showModal();
+}
+
+byId("snapshot").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { store, tables } = event.target.elements;
+  act("snapshot", { store: store.value, tables: tables.value });
+});
+
+// ---- the stream of figures
+
+const figures = new EventSource("host");
+figures.addEventListener("settings", (message) => {
+  Object.assign(settings, JSON.parse(message.data));
+  byId("actions").hidden = !settings.actions;
+  note("");
+});
+figures.addEventListener("message", (message) => {
+  say(byId("link"), "");
+  show(JSON.parse(message.data));
+});
+figures.addEventListener("error", () => say(byId("link"), "no link to shmstore web: figures are old"));
