@@ -369,16 +369,17 @@ function list(events) {
 function line(event) {
   const node = make("li", { title: `${event.position}, event ${event.seq}, ${event.transaction || "no transaction"}` });
   node.append(clock(event.ts_ms), " ", make("span", { class: `op ${event.op}` }, event.op), " ", make("b", {}, `${event.database || ""}.${event.table || ""}`), " ");
-  if (event.sql !== undefined) node.append(event.sql);
+  if (event.sql !== undefined) node.append(make("span", {}, event.sql));
   if (event.large) node.append("too large to show");
   const before = event.before || {};
   const changed = new Set(event.changed || []);
   for (const [name, value] of Object.entries(event.after || before)) {
-    node.append(make("span", { class: "name" }, `${name}=`));
+    node.append(make("span", { class: "name" }, name), "=");
     if (changed.has(name)) {
-      node.append(name in before ? `${written(before[name])}→` : "→", make("b", {}, written(value)), " ");
+      if (name in before) node.append(make("span", {}, written(before[name])));
+      node.append("→", make("b", {}, written(value)), " ");
     } else {
-      node.append(`${written(value)} `);
+      node.append(make("span", {}, written(value)), " ");
     }
   }
   return node;

@@ -1,0 +1,216 @@
+"""The live page in a real browser: what it shows of a real store, and what hostile names and values do to it (nothing)."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from shmstore import Consumer, EventStore, EventType
+from shmstore.snapshots import ProgressFile
+from tests.consumer.live.test_web import change, ddl, end, serving
+from tests.servers.browser import browser
+
+HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "a'\"`&amp;\u202e\nb")
+PATIENCE = 60_000  # milliseconds
+
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+@contextmanager
+def opened(chromium: Browser, port: int, **options: Any) -> Iterator[Page]:
+    """The page, of which no error, dialog, refused script or request to another host is tolerated."""
+    context = chromium.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+    page.on(
+        "console",
+        lambda message: wrong.append(message.text) if message.type == "error" and "Failed to load" not in message.text else None,
+    )
+    page.on("request", lambda request: wrong.append(request.url) if f"//127.0.0.1:{port}/" not in request.url else None)
+    try:
+        page.goto(f"http://127.0.0.1:{port}/")
+        yield page
+        assert wrong == []
+    finally:
+        context.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def busy(store_name: str, state: Path) -> Iterator[EventStore]:
+    """A store with a log, a producer that puts, a reader that keeps up, and one that has gone; hostile tables and values among them."""
+    with EventStore.create(store_name, capacity=256, log_size=64 << 20) as store:
+        store.subscribe("away").close()
+        ended = threading.Event()
+
+        def put() -> None:
+            number = 0
+            kinds = (EventType.INSERT, EventType.INSERT, EventType.UPDATE, EventType.DELETE)
+            while not ended.wait(0.02):
+                number += 1
+                table = ("orders", "orders", "items", *HOSTILE)[number % 6]
+                store.put(
+                    [
+                        change(number, kinds[number % 4], table, note="<img src=x onerror=alert(3)>" if number % 2 else None),
+                        end(number),
+                    ]
+                )
+                if number % 50 == 1:
+                    store.put([ddl(number, "ALTER TABLE orders ADD note TEXT")])
+
+        def read() -> None:
+            with Consumer(store_name, "audit", timeout=0.1) as consumer:
+                while not ended.is_set():
+                    for _ in consumer:
+                        pass
+
+        threads = [threading.Thread(target=work) for work in (put, read)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield store
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_what_the_page_shows(chromium: Browser, busy: EventStore) -> None:
+    """Each part of the way with its figures, the ring with every cursor, readers, tables; names are text, whatever is in them."""
+    with serving(busy.name) as server, opened(chromium, server.server_port, viewport={"width": 1280, "height": 1000}) as page:
+        card = page.locator("article")
+        expect(card).to_have_count(1)
+        expect(card.locator("h2")).to_have_text(busy.name)
+        expect(card.locator(".health")).to_have_class("health ok")
+        expect(page.locator("#health")).to_contain_text("all is well")
+        expect(card.locator("[data-part=producer]")).to_contain_text(f"pid {os.getpid()}")
+        expect(card.locator("[data-part=log]")).to_contain_text("of 64.0 MiB")
+        expect(card.locator(".arrow").nth(1)).to_contain_text(re.compile(r"[1-9]\d* events/s"))
+        expect(card.locator("svg .put")).to_have_count(1)
+        expect(card.locator("svg .ack.c1")).to_have_count(1)
+        readers = card.locator("table").first
+        expect(readers).to_contain_text(re.compile(rf"audit.*reading \(pid {os.getpid()}\)"))
+        tables = card.locator("table").nth(1)
+        for name in HOSTILE[:2]:
+            expect(tables.locator("td").filter(has_text=name)).to_have_count(1)
+        expect(tables).to_contain_text("ALTER")
+        card.get_by_label("filter tables").fill("ORDERS")
+        expect(tables.locator("tbody tr")).to_have_count(1)
+        card.get_by_label("filter tables").fill("")
+        expect(tables.locator("tbody tr")).to_have_count(5)
+        tables.get_by_role("button", name="Delete").click()
+        assert page.evaluate("document.querySelectorAll('article img, article script, #events img').length") == 0
+        busy.put([change(1, table="late"), end(1)])
+        expect(tables).to_contain_text("shop.late")
+    assert {each.name for each in busy.subscriptions()} == {"away", "audit"}
+
+
+def test_events(chromium: Browser, busy: EventStore) -> None:
+    """The newest events, with values masked; tables, operation and text filter them; a pause keeps what comes, and a wrong filter is told."""
+    with serving(busy.name) as server, opened(chromium, server.server_port) as page:
+        events = page.locator("#events li")
+        expect(events.first).to_contain_text("•••")
+        assert "s3cret" not in page.content()
+        expect(page.locator("#tail-note")).to_contain_text("values are masked")
+        page.get_by_label("Tables", exact=True).first.fill("shop.orders")
+        page.get_by_label("Operation").select_option("update")
+        page.get_by_role("button", name="Filter").click()
+        expect(events.nth(2)).to_contain_text("update")
+        texts = events.all_inner_texts()
+        assert all("update" in text and "shop.orders" in text for text in texts)
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
+        newest = events.first.get_attribute("title")
+        page.evaluate("window.came = 0; tail.source.addEventListener('message', () => window.came++)")
+        until(lambda: page.evaluate("window.came") >= 2)
+        assert events.first.get_attribute("title") == newest
+        page.get_by_role("button", name="Go on").click()
+        expect(events.first).not_to_have_attribute("title", newest or "")
+        page.get_by_label("Tables", exact=True).first.fill("shop.[")
+        page.get_by_role("button", name="Filter").click()
+        expect(page.locator("#tail-note")).to_contain_text("shop.[")
+        expect(events).to_have_count(0)
+    with serving(busy.name, show_values=True) as server, opened(chromium, server.server_port) as page:
+        expect(page.locator("#events li").filter(has_text="note=<img src=x onerror=alert(3)>").first).to_be_visible()
+
+
+def test_actions(chromium: Browser, busy: EventStore, state: Path) -> None:
+    """With a token a snapshot can be asked for and a reader that has gone forgotten, once somebody says yes; not by a wrong token."""
+    with serving(busy.name, token=lambda: "t0ken") as server, opened(chromium, server.server_port) as page:
+        said = page.locator("#actions-note")
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_label("Tables", exact=True).last.fill("shop.*")
+        page.get_by_role("button", name="Ask for a snapshot").click()
+        expect(said).to_contain_text("the token is wrong")
+        page.get_by_label("Token").fill("t0ken")
+        page.get_by_role("button", name="Ask for a snapshot").click()
+        expect(said).to_contain_text("is asked for")
+        assert [request.tables for _, request in ProgressFile(busy.name, state).asked()] == [("shop.*",)]
+        expect(page.get_by_role("button", name="forget audit")).to_have_count(0)
+        page.get_by_role("button", name="forget away").click()
+        page.get_by_role("button", name="No").click()
+        page.get_by_role("button", name="forget away").click()
+        assert {each.name for each in busy.subscriptions()} == {"away", "audit"}
+        page.get_by_role("button", name="Yes").click()
+        until(lambda: {each.name for each in busy.subscriptions()} == {"audit"})
+        expect(page.locator("article table").first).not_to_contain_text("away")
+    with serving(busy.name) as server, opened(chromium, server.server_port) as page:
+        expect(page.locator("article")).to_have_count(1)
+        expect(page.locator("#actions")).to_be_hidden()
+        expect(page.get_by_role("button", name="forget away")).to_have_count(0)
+
+
+WIDTHS = [
+    (320, "dark"),
+    (1920, "light"),
+    *(pytest.param(*each, marks=pytest.mark.long) for each in ((390, "dark"), (768, "light"))),
+]
+
+
+@pytest.mark.parametrize(("width", "scheme"), WIDTHS)
+def test_every_width_in_light_and_dark(chromium: Browser, busy: EventStore, width: int, scheme: Any) -> None:
+    """From a phone to a wide screen nothing is cut off at the side, and text can be told from what is behind it."""
+    with (
+        serving(busy.name) as server,
+        opened(chromium, server.server_port, viewport={"width": width, "height": 900}, color_scheme=scheme) as page,
+    ):
+        expect(page.locator("#events li").first).to_be_visible()
+        expect(page.locator("article table").nth(1)).to_contain_text("shop.orders")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        ink, paper = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+        light, dark = (
+            sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in ((paper, ink) if scheme == "light" else (ink, paper))
+        )
+        assert light - dark > 400
+
+
+def test_a_server_that_goes_away(chromium: Browser, store: EventStore) -> None:
+    """The page says that its figures are old, instead of showing them as if they were not."""
+    with serving(store.name) as server, opened(chromium, server.server_port) as page:
+        expect(page.locator("article")).to_have_count(1)
+        server.close()
+        expect(page.locator("#link")).to_contain_text("figures are old")
