@@ -96,6 +96,10 @@ class SchemaUnknown(SourceError):
     """A rows event has no column names or types, which are needed to decode it."""
 
 
+class CopyUnreadable(ShmStoreError, ValueError):
+    """A copy of a table that is not there, lacks a column, or holds what cannot stand for a value of the table."""
+
+
 class ProtocolError(ShmStoreError, ValueError):
     """A client of the wire protocol sent something that is not allowed."""
 

@@ -103,7 +103,7 @@ class Mark(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A wish: tables by pattern, why (initial, asked, purged, missing, reread), or to cancel what is open."""
+    """A wish: tables by pattern, why (initial, asked, purged, missing, reread, repair), or to cancel what is open."""
 
     id: str
     tables: tuple[str, ...] = ()

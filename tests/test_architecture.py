@@ -36,10 +36,10 @@ LAYERS = {
     ),
     "shmstore.producer": (
         *("native", "native_code", "gtid", "errors", "filter", "settings"),
-        *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "pipeline"),
+        *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
-        *("access health", "http_server", "remote", "consumer", "formats", "tail", "table_counts", "metrics"),
+        *("access health", "http_server", "remote", "consumer", "formats", "copies", "tail", "table_counts", "metrics"),
         *("wire", "flight", "live", "spark"),
     ),
     "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
@@ -84,9 +84,10 @@ OWNERS = {
     "zstandard": ("producer/binlog/compression.py",),
     "pyspark": ("consumer/spark/",),
     "py4j": ("consumer/spark/",),
-    "pyarrow": ("shmstore/encoding/", "consumer/spark/", "consumer/remote/", "consumer/flight/"),
+    "pyarrow": ("shmstore/encoding/", "consumer/spark/", "consumer/remote/", "consumer/flight/", "consumer/copies/"),
     "pandas": ("consumer/spark/",),
-    "deltalake": ("consumer/spark/replicate/",),
+    "deltalake": ("consumer/spark/replicate/", "consumer/copies/"),
+    "psycopg": ("consumer/copies/",),
     "google": ("consumer/wire/protocol/",),
     "kazoo": ("consumer/wire/cluster/",),
 }

@@ -32,6 +32,13 @@ class Selection(NamedTuple):
         chosen = [_as_logged(table, i) for i in range(len(names))] + [expression for _, expression in self.extras]
         return self._select(chosen, after, until) + (f" LIMIT {limit}" if limit and table.key else "")
 
+    def sql_where(self, condition: str) -> str:
+        """Return the SELECT of the rows that a condition, which is SQL, is true of."""
+        names = range(len(self.table.schema.columns))
+        chosen = [_as_logged(self.table, i) for i in names] + [expression for _, expression in self.extras]
+        past = " FOR SYSTEM_TIME ALL" if self.table.versioned else ""
+        return f"SELECT {', '.join(chosen)} FROM {self.table.name}{past} WHERE {condition}"
+
     def key_sql(self, after: Sequence[str], rows: int) -> str:
         """Return the SELECT of the key that stands so many rows behind the key `after`; its columns are `key_columns`."""
         extras = dict(self.extras)
@@ -103,10 +110,11 @@ def key_literals(selected: Selection, values: Sequence[Any]) -> tuple[str, ...]:
     table = selected.table
     assert table.key is not None
     parts = zip(table.key.columns, values, strict=True)
-    return tuple([_literal(table.schema.columns[i], table.collations[i], value) for i, value in parts])
+    return tuple([literal(table.schema.columns[i], table.collations[i], value) for i, value in parts])
 
 
-def _literal(column: Column, collation: str, value: Any) -> str:
+def literal(column: Column, collation: str, value: Any) -> str:
+    """Return a stored value as an SQL literal that means exactly its bytes; text of other character sets than UTF-8 has to be bytes."""
     if column.type in NUMBERS or column.type in ("enum", "set"):
         return str(value)
     if column.type == "float":

@@ -1,7 +1,7 @@
 """The `shmstore` command: the one place that knows all three packages.
 
 Plan. `parser` describes the commands, and each is one function here; `main` runs one and turns an error into one line on
-stderr and an exit code: 0 done, 1 `check`, `log verify` or `doctor` found something, 2 bad input or an error that says what to do,
+stderr and an exit code: 0 done, 1 `check`, `verify`, `log verify` or `doctor` found something, 2 bad input or an error that says what to do,
 130 Ctrl-C, 141 the reader of the output went away. A command imports what it needs when it runs, so that `shmstore ls`
 works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
 """
@@ -19,7 +19,7 @@ try:
     import threading
     import time
 
-    from shmstore.cli import log_commands, log_lines, parser, service
+    from shmstore.cli import log_commands, log_lines, parser, service, verify_command
     from shmstore.cli.error_text import line_of, missing
     from shmstore.cli.log_lines import say
     from shmstore.cli.named_store import attach, home_of, look
@@ -547,6 +547,12 @@ COMMANDS: dict[str, parser.Run] = {
     "log trim": log_commands.trim,
     "log export": log_commands.export,
 }
-for command in (produce, run, doctor, snapshot, tail, serve, spark, ls, stat, metrics, web, check, create, rm, unsubscribe, seek):
+_PRODUCERS = (produce, run, doctor, snapshot, verify_command.verify)
+for command in (*_PRODUCERS, tail, serve, spark, ls, stat, metrics, web, check, create, rm, unsubscribe, seek):
     COMMANDS[command.__name__] = command
-FILLS: dict[str, parser.Fill] = {"produce": service_flags, "run": service_flags, "doctor": producer_flags}
+FILLS: dict[str, parser.Fill] = {
+    "produce": service_flags,
+    "run": service_flags,
+    "doctor": producer_flags,
+    "verify": verify_command.flags,
+}

@@ -99,6 +99,16 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
             "reported. `shmstore produce --snapshot initial` begins a new store with all tables.",
         )
     )
+    command(
+        "verify",
+        "prove that copies of tables equal their source, while both change",
+        "  SHMSTORE_PASSWORD=... shmstore verify --host db1 --user repl --store orders --copy 'delta:/lake/{database}/{table}'",
+        "It takes the options of produce, which name the source and the store; no lock is taken, and nothing is written to the server. "
+        "Both sides are read once; rows whose keys changed meanwhile, as the store's events say, are compared again by themselves. "
+        "Broken off, by Ctrl-C or a kill, the same command goes on where it was.\n"
+        "Exit codes: 0 equal, 1 something differs or could not be compared, 2 an error that says what to do.",
+        store=False,
+    )
     _tail(
         command(
             "tail",

@@ -96,7 +96,7 @@ class Reread(NamedTuple):
 
 
 class First(NamedTuple):
-    """A snapshot of the table begins: its rows come, between the stream's changes, until `Last`. After a `gap` changes are missing."""
+    """A snapshot of the table begins: its rows come, between the stream's changes, until `Last`. With a `gap` the copy may lack changes."""
 
     snapshot: int
     schema: TableSchema
@@ -171,7 +171,7 @@ class TableChanges:
         if part == "first":
             self._flush()
             self._begin(schema)
-            gap = header.props.get("snapshot_reason") == "purged"
+            gap = header.props.get("snapshot_reason") in ("purged", "repair")
             self.steps.append(First(int(header.props["snapshot"], 16), schema, self._names(), gap))
         self._take(schema, header, body)
         if part == "last":

@@ -1,0 +1,55 @@
+"""Where copies are, as one text: ``delta:/lake/{database}/{table}``, ``sqlite:FILE#{table}``, ``postgresql://USER@HOST/DB#{table}``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shmstore.errors import did_you_mean
+
+KINDS = ("delta", "parquet", "sqlite", "postgresql", "mysql", "mariadb")
+FORMS = (
+    "delta:PATH or URL, parquet:PATH, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or mysql://USER@HOST:PORT; {database} and {table} "
+    "stand for the source's. Of a database, #NAME behind it names the table (default: #{table}, of MySQL #{database}.{table})"
+)
+
+
+class Address(NamedTuple):
+    """Where copies are. `place` and `name` may hold ``{database}`` and ``{table}``; `name` is the table's, of a database."""
+
+    kind: str
+    place: str
+    name: str
+
+    def of(self, database: str, table: str) -> Address:
+        """Return where the copy of one table is."""
+
+        def filled(text: str) -> str:
+            return text.replace("{database}", database).replace("{table}", table)
+
+        return Address(self.kind, filled(self.place), filled(self.name))
+
+
+def parse(text: str) -> Address:
+    """Return the address that `text` is. Raises ValueError."""
+    kind, colon, place = text.partition(":")
+    if kind not in KINDS or not colon or not place:
+        raise ValueError(f"{text!r} says not where copies are: give {FORMS}{did_you_mean(kind, KINDS)}")
+    name = ""
+    if kind in ("delta", "parquet"):
+        if "{table}" not in place:
+            raise ValueError(
+                f"{text!r} names one place for all copies: put {{table}} into it, and {{database}} if there are several"
+            )
+        return Address(kind, place, name)
+    place, _, name = place.partition("#")
+    if kind == "sqlite":
+        return Address(kind, place, name or "{table}")
+    if not place.startswith("//"):
+        raise ValueError(f"{text!r} names no server: give {kind}://USER@HOST:PORT{'/DATABASE' * (kind == 'postgresql')}")
+    if kind == "postgresql":
+        return Address(kind, f"postgresql:{place}", name or "{table}")
+    if name and "." not in name:
+        raise ValueError(
+            f"{text!r}: #{name} names a table without its database: give #DATABASE.TABLE, as #{{database}}.{{table}}"
+        )
+    return Address(kind, place.removeprefix("//"), name or "{database}.{table}")

@@ -1,0 +1,91 @@
+"""Copies that are read as Arrow: Delta tables and Parquet files. One version of them is read from its first row to its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from shmstore.consumer.copies.stored_values import stored_rows
+from shmstore.errors import CopyUnreadable, install
+from shmstore.event import TableSchema
+
+BATCH_ROWS = 1 << 16
+_CURRENT = "_current"
+_FILTERED = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)  # key types that a file's own statistics are asked for
+
+
+class ArrowCopy:
+    """A copy that `open` gives a dataset of: anew for each reading, so that it is the newest version."""
+
+    def __init__(self, open: Callable[[], ds.Dataset], what: str) -> None:
+        self._open, self._what = open, what
+
+    def rows(self, table: TableSchema) -> Iterator[Sequence[Sequence[Any]]]:
+        """Yield every row, some at a time, in stored form. Raises `CopyUnreadable` where it cannot stand for the table."""
+        yield from self._read(table, None)
+
+    def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the rows that have these keys, and perhaps others."""
+        wanted = {tuple(key) for key in keys}
+        first = table.columns[table.primary_key[0]]
+        fields = {field.name: field.type for field in self._open().schema}
+        kind = fields.get(first.name)
+        some = None
+        if (
+            kind is not None
+            and any(is_kind(kind) for is_kind in _FILTERED)
+            and all(isinstance(key[0], int | str) for key in keys)
+        ):
+            values = pa.array([key[0] for key in keys], pa.int32() if pa.types.is_date32(kind) else None)
+            some = ds.field(first.name).isin(values.cast(kind))
+        found = [row for rows in self._read(table, some) for row in rows]
+        return [row for row in found if tuple([row[i] for i in table.primary_key]) in wanted]
+
+    def _read(self, table: TableSchema, some: Any) -> Iterator[list[tuple[Any, ...]]]:
+        dataset = self._open()
+        names = set(dataset.schema.names)
+        if lacking := [name for name in table.names if name not in names]:
+            raise CopyUnreadable(f"{self._what} has no column {lacking[0]}: it has {', '.join(sorted(names))}")
+        if _CURRENT in names:
+            raise CopyUnreadable(f"{self._what} holds the table's history: verify compares a table with its rows of now")
+        for batch in dataset.to_batches(columns=list(table.names), filter=some, batch_size=BATCH_ROWS):
+            if batch.num_rows:
+                try:
+                    yield stored_rows(table.columns, batch)
+                except (TypeError, ValueError, pa.ArrowException) as error:
+                    raise CopyUnreadable(f"{self._what} holds what is no value of its table: {error}") from error
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def delta(path: str, storage: Mapping[str, str] | None = None) -> ArrowCopy:
+    """Return the Delta table at `path`; `storage` are delta-rs's storage options. Raises `CopyUnreadable` where there is none."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+    except ImportError as error:
+        raise ImportError(f"copies in Delta need deltalake, which is not installed: {install('delta')}") from error
+
+    def open() -> ds.Dataset:
+        try:
+            return DeltaTable(path, storage_options=dict(storage or {}) or None).to_pyarrow_dataset()
+        except TableNotFoundError:
+            raise CopyUnreadable(f"there is no copy: {path} is no Delta table") from None
+
+    return ArrowCopy(open, f"the Delta table {path}")
+
+
+def parquet(path: str) -> ArrowCopy:
+    """Return the Parquet files of a folder, or the file, at `path`, as they are now. Raises `CopyUnreadable` where there is none."""
+
+    def open() -> ds.Dataset:
+        if not Path(path).exists():
+            raise CopyUnreadable(f"there is no copy: {path} does not exist")
+        return ds.dataset(path, format="parquet")
+
+    return ArrowCopy(open, f"the Parquet copy {path}")

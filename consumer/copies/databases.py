@@ -1,0 +1,132 @@
+"""Copies in SQLite and PostgreSQL. What a driver would round or give a zone to is asked for as a number or as text."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shmstore.consumer.copies.stored_values import Stored, stored
+from shmstore.encoding.arrow import BINARY_TYPES
+from shmstore.errors import CopyUnreadable, install
+from shmstore.event import Column, TableSchema
+
+BATCH_ROWS = 10_000
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year", "bit")
+_MICROS = ("datetime", "timestamp", "time")
+_COMPARED = (
+    "tinyint",
+    "smallint",
+    "mediumint",
+    "int",
+    "bigint",
+    "char",
+    "varchar",
+)  # key types that are the same to every database
+
+
+class DatabaseCopy:
+    """A table of a database. `select(sql, parameters)` yields its rows; `asked` says how a column is read, and what is made of it."""
+
+    def __init__(
+        self,
+        select: Callable[[str, Sequence[Any]], Iterator[Sequence[Any]]],
+        asked: Callable[[Column], tuple[str, Stored]],
+        table: str,
+        parameter: str,
+        close: Callable[[], None],
+    ) -> None:
+        self._select, self._asked, self._table, self._parameter, self.close = select, asked, table, parameter, close
+
+    def rows(self, table: TableSchema) -> Iterator[Sequence[Sequence[Any]]]:
+        """Yield every row, some at a time, in stored form. Raises `CopyUnreadable` where it cannot stand for the table."""
+        yield from self._read(table, "", ())
+
+    def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the rows that have these keys."""
+        wanted, first = {tuple(key) for key in keys}, table.columns[table.primary_key[0]]
+        where, values = "", list[Any]()
+        if first.type in _COMPARED:
+            values = sorted({key[0] for key in keys})
+            where = f" WHERE {_quoted(first.name)} IN ({', '.join([self._parameter] * len(values))})"
+        found = [row for rows in self._read(table, where, values) for row in rows]
+        return [row for row in found if tuple([row[i] for i in table.primary_key]) in wanted]
+
+    def _read(self, table: TableSchema, where: str, values: Sequence[Any]) -> Iterator[list[Sequence[Any]]]:
+        asked = [self._asked(column) for column in table.columns]
+        makes, rows = [make for _, make in asked], list[Sequence[Any]]()
+        sql = f"SELECT {', '.join(expression for expression, _ in asked)} FROM {self._table}{where}"
+        for row in self._select(sql, values):
+            try:
+                rows.append([None if value is None else make(value) for make, value in zip(makes, row, strict=True)])
+            except (TypeError, ValueError) as error:
+                raise CopyUnreadable(f"the copy {self._table} holds what is no value of its table: {error}") from error
+            if len(rows) == BATCH_ROWS:
+                yield rows
+                rows = []
+        yield rows
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _name(table: str) -> str:
+    return ".".join(map(_quoted, table.split(".")))
+
+
+def sqlite(path: str, table: str) -> DatabaseCopy:
+    """Return a table of an SQLite file. Raises `CopyUnreadable` where there is no such file."""
+    if not Path(path).exists():
+        raise CopyUnreadable(f"there is no copy: {path} does not exist")
+    connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
+
+    def select(sql: str, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        try:
+            yield from connection.execute(sql, values)
+        except sqlite3.Error as error:
+            raise CopyUnreadable(f"the copy {table} in {path} cannot be read: {error}") from error
+
+    return DatabaseCopy(select, lambda column: (_quoted(column.name), stored(column)), _name(table), "?", connection.close)
+
+
+def postgresql(url: str, table: str, password: str = "") -> DatabaseCopy:
+    """Return a table of the PostgreSQL server that `url` names. Raises `CopyUnreadable` where it cannot be reached."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ImportError(f"copies in PostgreSQL need psycopg, which is not installed: {install('postgresql')}") from error
+
+    @contextmanager
+    def errors(what: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise CopyUnreadable(f"{what}: {str(error).strip().splitlines()[0]}") from error
+
+    with errors("the database of the copies cannot be reached"):
+        connection = psycopg.connect(url, password=password or None)
+
+    def select(sql: str, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        with errors(f"the copy {table} cannot be read"), connection.transaction(), connection.cursor("verify") as cursor:
+            cursor.itersize = BATCH_ROWS
+            cursor.execute(sql.encode(), values)
+            yield from cursor
+
+    return DatabaseCopy(select, _of_postgresql, _name(table), "%s", connection.close)
+
+
+def _of_postgresql(column: Column) -> tuple[str, Stored]:
+    name, kind = _quoted(column.name).replace("%", "%%"), column.type
+    if kind in _INTEGERS:
+        return name, stored(column)
+    if kind in _MICROS:
+        return f"(EXTRACT(EPOCH FROM {name}) * 1000000)::bigint", int
+    if kind == "date":
+        return f"{name} - DATE '1970-01-01'", int
+    if kind in ("float", "double"):
+        make = stored(column)
+        return f"{name}::text", lambda value: make(float(value))
+    return (name, bytes) if kind in BINARY_TYPES else (f"{name}::text", stored(column))

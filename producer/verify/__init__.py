@@ -1,0 +1,1 @@
+"""Proof that a copy has what its source has."""

@@ -1,0 +1,114 @@
+"""A table's rows as pairs of numbers on disk: what tells a row, and what it holds; two such sets compared.
+
+A row is 16 bytes here, however wide: 64 bits of BLAKE2b of its key, 64 of the whole row. They are kept in parts by the key's
+number, of about `PART_ROWS` each, so that two parts are in memory and never a table. Two keys with one number are no
+danger: their rows' numbers differ, so that both are looked at by value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shmstore.encoding.codec import pack
+
+PART_ROWS: Final = 4 << 20
+MOST_PARTS: Final = 64
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no two keys of one row's number meet
+Numbers = NDArray[np.uint64]
+
+
+def parts_for(rows: int) -> int:
+    """Return in how many parts so many rows are kept."""
+    return min(MOST_PARTS, rows // PART_ROWS + 1)
+
+
+def key_bytes(row: Sequence[Any], key: Sequence[int]) -> bytes:
+    """Return what tells a row, in stored form: the values of its key as MessagePack, one behind the other."""
+    return b"".join([pack(row[i]) for i in key])
+
+
+def numbers_of(texts: Iterable[bytes]) -> Numbers:
+    """Return the number of each."""
+    found = b"".join([blake2b(text, digest_size=8).digest() for text in texts])
+    return np.frombuffer(found, np.uint64) if found else np.empty(0, np.uint64)
+
+
+class Digests:
+    """The pairs of one side, in a folder. What is not behind `keep` is forgotten when it is opened again."""
+
+    def __init__(self, folder: Path, parts: int, kept: Sequence[int] = ()) -> None:
+        """`kept`: how many rows each part had, of a side that is gone on with."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._paths = [folder / f"{number:02}.pairs" for number in range(parts)]
+        self.counts = list(kept) or [0] * parts
+        with ExitStack() as opened:
+            self._files: list[IO[bytes]] = []
+            for path, count in zip(self._paths, self.counts, strict=True):
+                file = opened.enter_context(open(path, "r+b" if kept else "w+b"))
+                file.truncate(16 * count)
+                file.seek(0, os.SEEK_END)
+                self._files.append(file)
+            self._opened = opened.pop_all()
+
+    def add(self, rows: Sequence[Sequence[Any]], key: Sequence[int]) -> None:
+        """Take in rows in stored form; `key`: where the values of their key are."""
+        pairs = np.empty((len(rows), 2), np.uint64)
+        pairs[:, 0] = numbers_of(key_bytes(row, key) for row in rows)
+        pairs[:, 1] = numbers_of(map(pack, rows))
+        parts = len(self._files)
+        where = (pairs[:, 0] >> np.uint64(32)) % np.uint64(parts)
+        for number, file in enumerate(self._files):
+            own = pairs if parts == 1 else pairs[where == number]
+            file.write(own.tobytes())
+            self.counts[number] += len(own)
+
+    def flush(self) -> None:
+        """Hand all that came to the system: a process that is killed loses none of it."""
+        for file in self._files:
+            file.flush()
+
+    @property
+    def rows(self) -> int:
+        """How many rows came."""
+        return sum(self.counts)
+
+    def part(self, number: int) -> Numbers:
+        """Return the pairs of a part."""
+        self._files[number].flush()
+        return np.fromfile(self._paths[number], np.uint64).reshape(-1, 2)
+
+    def close(self) -> None:
+        """Close the files; they stay. Idempotent."""
+        self._opened.close()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def differing(one: Digests, other: Digests) -> Numbers:
+    """Return the numbers of the keys that have no row, another row or more rows on one of the two sides, in order."""
+    found = [_differing(one.part(number), other.part(number)) for number in range(len(one))]
+    return np.unique(np.concatenate(found))
+
+
+def _differing(one: Numbers, other: Numbers) -> Numbers:
+    mixed = [side[:, 0] * _MIX + side[:, 1] for side in (one, other)]
+    orders = [np.argsort(side, kind="stable") for side in mixed]
+    first, second = (side[order] for side, order in zip(mixed, orders, strict=True))
+    if len(first) == len(second) and bool((first == second).all()):
+        return np.empty(0, np.uint64)
+    odd = []
+    for pairs, order, own, theirs in ((one, orders[0], first, second), (other, orders[1], second, first)):
+        # how often a row is here and there: a row that is doubled on one side differs, too
+        here = np.searchsorted(own, own, "right") - np.searchsorted(own, own, "left")
+        there = np.searchsorted(theirs, own, "right") - np.searchsorted(theirs, own, "left")
+        odd.append(pairs[order[here != there], 0])
+    return np.concatenate(odd)

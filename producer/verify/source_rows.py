@@ -1,0 +1,120 @@
+"""The rows of a table on its server, in stored form, as the producer would have put them: all of them in pieces, or those of some keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from shmstore import Column, SourceError, TableSchema
+from shmstore.encoding.codec import Packed, decode_schema, encode_schema, unpack_rows
+from shmstore.producer.connection.prepared import Rows
+from shmstore.producer.connection.session import Session
+from shmstore.producer.filter import TableFilter
+from shmstore.producer.settings import Settings
+from shmstore.producer.snapshot.chunks import CHUNK_BYTES
+from shmstore.producer.snapshot.select import literal, literals, selection
+from shmstore.producer.snapshot.tables import SourceTable, quoted
+
+FIRST_ROWS = 20_000
+MOST_ROWS = 200_000
+KEYS_AT_ONCE = 500
+LOAD_PAUSE = 0.5  # seconds between two looks at a server that has much to do
+
+Row = Sequence[Any]
+
+
+class SourceRows:
+    """A table of a server. `schema` is that of the rows as they are given: with the columns that the producer's filters leave."""
+
+    def __init__(
+        self, session: Session, table: SourceTable, filters: TableFilter, settings: Settings, stop: Callable[[], bool]
+    ) -> None:
+        self._session, self.table, self._filters, self._settings, self._stop = session, table, filters, settings, stop
+        blob = encode_schema(table.schema)
+        self._plan = filters.plan(table.schema, blob)
+        self.schema: TableSchema = table.schema if self._plan.blob is None else decode_schema(self._plan.blob)
+        self.key_columns = tuple([table.schema.columns[i] for i in table.key.columns]) if table.key else ()
+        self._selection = selection(table)
+        self._limit = FIRST_ROWS
+
+    @property
+    def key_problem(self) -> str:
+        """Why its rows cannot be told apart; empty where they can."""
+        if not self.key_columns:
+            return "it has no primary key and no unique key without NULLs, so that nobody could say which rows differ"
+        changed = {self.table.schema.columns[i].name for i, hashed in self._plan.change if not hashed}
+        names = set(self.schema.names) - changed
+        lost = [column.name for column in self.key_columns if column.name not in names]
+        return f"its key needs column {lost[0]}, which column filters take out or mask" if lost else ""
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Where the columns of the key are in a row."""
+        return tuple([self.schema.names.index(column.name) for column in self.key_columns])
+
+    def pieces(self, after: tuple[str, ...]) -> Iterator[tuple[list[Row], tuple[str, ...]]]:
+        """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some, and the key of the last."""
+        while True:
+            limit = self._limit
+            rows, last, size = self._read(self._selection.sql(after, (), limit))
+            if rows:
+                after = literals(self._selection, last)
+                yield rows, after
+                self._limit = max(1, min(MOST_ROWS, CHUNK_BYTES * len(rows) // max(1, size)))
+            if len(rows) < limit:
+                return
+
+    def rows_of(self, keys: Sequence[Row]) -> list[Row]:
+        """Read the rows that have these keys, in stored form, as the server compares; those of other bytes are among them."""
+        found: list[Row] = []
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            wanted = " OR ".join(f"({self._is(key)})" for key in keys[at : at + KEYS_AT_ONCE])
+            found += self._read(self._selection.sql_where(wanted))[0]
+        return found
+
+    def _is(self, key: Row) -> str:
+        assert self.table.key is not None
+        parts = []
+        for i, column, value in zip(self.table.key.columns, self.key_columns, key, strict=True):
+            parts.append(f"{quoted(column.name)} = {_as_text(column, self.table.collations[i], value)}")
+        return " AND ".join(parts)
+
+    def _read(self, sql: str) -> tuple[list[Row], tuple[Any, ...], int]:
+        """The rows of a SELECT, the last one with what tells its key, and the bytes that came."""
+        width = len(self.table.schema.columns)
+        rows = Rows(self._session, sql, self._selection.columns, width, self._settings.read_timeout)
+        until = time.monotonic() + self._settings.read_timeout
+        before = 0
+        while not rows.step(0.2):
+            if self._stop():
+                raise KeyboardInterrupt
+            if rows.size != before:
+                before, until = rows.size, time.monotonic() + self._settings.read_timeout
+            elif time.monotonic() > until:
+                raise SourceError(f"{self._session.endpoint.where} has sent no row for {self._settings.read_timeout:g} s")
+        if not len(rows):
+            return [], (), 0
+        found = Packed(rows.rows.array(0, len(rows)))
+        if self._plan.blob is not None:
+            found = self._filters.apply(self._plan, [None, None, None, found], width)[3]
+        return unpack_rows(found), rows.last, rows.size
+
+    def wait_for_rest(self, most: int, pauses: Callable[[int], None]) -> None:
+        """Wait while more than `most` (0: any number) statements run on the server; `pauses` is told how many do."""
+        while most and not self._stop():
+            running = int(self._session.query("SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
+            if running <= most:
+                return
+            pauses(running)
+            time.sleep(LOAD_PAUSE)
+
+
+def _as_text(column: Column, collation: str, value: Any) -> str:
+    """A stored value of a key as an SQL literal, which an index is used for."""
+    if not isinstance(value, str) or not column.charset:
+        return literal(column, collation, value)
+    text = f"_utf8mb4 x'{value.encode('utf-8', 'surrogatepass').hex()}'"
+    if column.type in ("enum", "set"):
+        return text
+    return f"CONVERT({text} USING {column.charset}) COLLATE {collation}"

@@ -1,0 +1,504 @@
+"""Verification: whether a copy of a table has its source's rows, while both change.
+
+Plan. No lock, and nothing is written to the server. L is the newest event of the store at the beginning.
+
+    1  read all rows of the source, in pieces, each as the server has it at that moment; keep a pair of numbers of each (`digests`)
+    2  P: where the server writes now. Wait until the producer has passed P: the store then has every change that 1 may have seen
+    3  wait until the copy's subscription has acked all that is in the store; read all rows of the copy, and keep their numbers
+    4  E: the newest event of the store now. Read the events from L to E: their keys are the ones that changed meanwhile
+
+A key that did not change between L and E has had one row all the while. The source was read behind L (what the server had
+committed before and the store had not is noted, for it came behind L), and so was the copy, which had all up to L. So its row must be the same on both
+sides. Rows that are not: those whose keys changed are compared again, by themselves, in the same four steps, which then take a moment,
+until each was met at rest; of the others both values are read once more in that way, and told.
+
+Changed keys are noted as a snapshot notes them (`changed_keys`). After a DDL of the table, or rows that lack columns, it begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreError, StoreView, TableSchema
+from shmstore.atomic_file import replace
+from shmstore.encoding.codec import decode, encode_schema
+from shmstore.errors import CopyUnreadable, PositionNotFound
+from shmstore.producer.connection.server import Server, read_server
+from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.settings import Settings
+from shmstore.producer.snapshot.changed_keys import Window
+from shmstore.producer.snapshot.tables import list_tables, read_table
+from shmstore.producer.snapshot.watermarks import prepare
+from shmstore.producer.sql.classify import classify
+from shmstore.producer.start.gtid_position import current_position
+from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
+from shmstore.producer.verify.source_rows import Row, SourceRows
+
+ATTEMPTS = 5  # of a table whose definition changes meanwhile
+ROUNDS = 20  # of comparing keys again that change all the time
+TOLD = 1000  # keys that differ whose values are read
+BATCH_EVENTS = 4096
+LOOK = 0.05  # seconds between two looks at the store
+
+_TEMPORAL = frozenset({"date", "datetime", "timestamp"})
+
+
+class Copy(Protocol):
+    """A table's copy, to be read. Rows are in stored form, their values in the order of the columns asked for."""
+
+    def rows(self, table: TableSchema) -> Iterator[Sequence[Row]]:
+        """Yield every row, some at a time. Raises `CopyUnreadable`."""
+
+    def rows_of(self, table: TableSchema, keys: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows that have these values in the columns of ``table.primary_key``; there may be others among them."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+class Difference(NamedTuple):
+    """A key whose rows differ: in stored form, None where there is no row."""
+
+    key: Row
+    source: Row | None
+    copy: Row | None
+
+
+class Found(NamedTuple):
+    """What came of one table. It is equal where `differences` is 0 and `problem` is empty.
+
+    `rows` were read of the source, `copied` of the copy; `changed` keys changed between the positions `since` and `until`, and `again` rows
+    were compared again for it. `told` has some of the differences.
+    """
+
+    table: TableSchema
+    rows: int = 0
+    copied: int = 0
+    changed: int = 0
+    again: int = 0
+    differences: int = 0
+    told: tuple[Difference, ...] = ()
+    problem: str = ""
+    since: Position | None = None
+    until: Position | None = None
+    seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """Whether source and copy have the same rows."""
+        return not self.differences and not self.problem
+
+
+class Progress(NamedTuple):
+    """How far the comparison of a table is. `estimate` is the server's guess at its rows."""
+
+    table: TableSchema
+    doing: str
+    rows: int = 0
+    estimate: int = 0
+
+
+class _Disturbed(Exception):
+    """The table's definition changed."""
+
+
+class Verification:
+    """Compares the copies of a store's tables with its source. Use it in one thread; `close` it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        copies: Callable[[str, str], Copy],
+        *,
+        subscription: str | None,
+        patience: float = 60.0,
+        zero_dates: str = "error",
+        max_load: int = 25,
+        progress: Callable[[Progress], None] = lambda progress: None,
+        stop: Callable[[], bool] = lambda: False,
+        place: str = "",
+    ) -> None:
+        """`settings`: those of the store's producer. `copies` opens the copy of a table. `subscription` is the one that feeds the copies;
+        None: none does, and they have all that is in the store. `patience` is how many seconds producer and copy may stand still.
+        `place` names the copies, so that one that was broken off is gone on with.
+
+        Raises `StoreNotFound`, `SourceError`, `ValueError` where the store has no such subscription.
+        """
+        self._settings, self._copies, self._subscription, self._patience = settings, copies, subscription, patience
+        self._zero_dates, self._max_load, self._progress, self._stop = zero_dates, max_load, progress, stop
+        self._place = place
+        self._view = StoreView.attach(settings.store, path=settings.store_path or None, state=settings.state or None)
+        try:
+            self._check_store()
+            self._session: Session = connect(settings, settings.endpoints()[0], stop)
+        except BaseException:
+            self._view.close()
+            raise
+        self._server: Server = read_server(self._session)
+        self._filters = settings.table_filter()
+        prepare(self._session)
+
+    def close(self) -> None:
+        """Close the connection, and look at the store no more. Idempotent."""
+        self._session.close()
+        self._view.close()
+
+    def __enter__(self) -> Verification:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _check_store(self) -> None:
+        stat = self._view.stat()
+        position = stat.put_position
+        if position is not None and position.of_group:
+            raise ValueError(f"store {stat.name!r} has several sources: verify compares with one server")
+        names = [each.name for each in stat.subscriptions]
+        if self._subscription is not None and self._subscription not in names:
+            there = f"it has {', '.join(names)}" if names else "it has none"
+            raise ValueError(f"store {stat.name!r} has no subscription {self._subscription!r} that feeds the copies: {there}")
+
+    def tables(self) -> list[tuple[str, str]]:
+        """Return (database, table) of the tables whose rows the producer puts."""
+        return list_tables(self._session, self._filters.passes)
+
+    # ---------------------------------------------------------------- one table
+
+    def verify(self, database: str, table: str) -> Found:
+        """Compare one table with its copy. Raises `SourceError`, `StoreError`; `KeyboardInterrupt` when asked to stop."""
+        began = time.monotonic()
+        nothing = TableSchema(database, table, ())
+        for _ in range(ATTEMPTS):
+            source = self._source(database, table)
+            if source is None:
+                return Found(nothing, problem="the server has no such table, or does not show it to this account")
+            if source.key_problem:
+                return Found(source.schema, problem=source.key_problem)
+            try:
+                with closing(self._copies(database, table)) as copy:
+                    return self._compare(source, copy)._replace(seconds=time.monotonic() - began)
+            except _Disturbed:
+                continue
+            except CopyUnreadable as error:
+                return Found(source.schema, problem=str(error))
+        return Found(nothing, problem=f"a DDL or an XA transaction changed it {ATTEMPTS} times while it was compared")
+
+    def _source(self, database: str, table: str) -> SourceRows | None:
+        found = read_table(self._session, database, table, history=self._settings.schema_history)
+        return None if found is None else SourceRows(self._session, found, self._filters, self._settings, self._stop)
+
+    def _compare(self, source: SourceRows, copy: Copy) -> Found:
+        schema = source.schema._replace(primary_key=source.key)
+        folder = self._folder(schema)
+        changes = _Changes(self._view, source)
+        with _State.open(folder, schema, self._view, source.table.rows) as state:
+            since = state.first = changes.begin(state.first)
+            self._read_source(source, state)
+            try:
+                found = self._read_copy(source, copy, schema, changes, state, since)
+            except _Disturbed:
+                state.done()
+                raise
+            state.done()
+        return found
+
+    def _read_copy(
+        self, source: SourceRows, copy: Copy, schema: TableSchema, changes: _Changes, state: _State, since: int
+    ) -> Found:
+        until = self._passed(changes)
+        theirs = Digests(state.folder / "copy", len(state.digests))
+        with closing(theirs):
+            for rows in copy.rows(schema):
+                theirs.add(rows, source.key)
+                self._say(schema, "reading the copy", theirs.rows, state.digests.rows)
+            changes.follow()
+            odd = differing(state.digests, theirs)
+            read = Found(
+                schema, state.digests.rows, theirs.rows, changed=len(changes.keys), since=self._place_of(since), until=until
+            )
+            return self._look_again(source, copy, schema, odd, changes, read)
+
+    def _read_source(self, source: SourceRows, state: _State) -> None:
+        if state.whole:
+            return
+        schema = source.schema
+        for rows, after in source.pieces(state.after):
+            state.digests.add(self._as_copied(schema, rows), source.key)
+            state.save(after)
+            self._say(schema, "reading the source", state.digests.rows, source.table.rows)
+            source.wait_for_rest(
+                self._max_load, lambda running: self._say(schema, f"waiting: {running} statements run on the server", 0, 0)
+            )
+        state.whole = True
+        state.save(())
+
+    def _say(self, schema: TableSchema, doing: str, rows: int, estimate: int) -> None:
+        if self._stop():
+            raise KeyboardInterrupt
+        self._progress(Progress(schema, doing, rows, estimate))
+
+    def _as_copied(self, schema: TableSchema, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows as the copy can hold them: without zero dates, where the copy has NULL in their place."""
+        if self._zero_dates != "null":
+            return rows
+        dates = [i for i, column in enumerate(schema.columns) if column.type in _TEMPORAL]
+        if not any(isinstance(row[i], str) for row in rows for i in dates):
+            return rows
+        return [[None if i in dates and isinstance(value, str) else value for i, value in enumerate(row)] for row in rows]
+
+    # ---------------------------------------------------------------- rows that differ
+
+    def _look_again(
+        self, source: SourceRows, copy: Copy, schema: TableSchema, odd: Numbers, changes: _Changes, found: Found
+    ) -> Found:
+        """Compare the rows of the keys with these numbers again, each by its values."""
+        if not len(odd):
+            return found
+        moved = dict(zip(numbers_of(changes.keys).tolist(), changes.keys, strict=True))
+        still = np.setdiff1d(odd, np.fromiter(moved, np.uint64, len(moved)))
+        keys = {moved[number] for number in odd.tolist() if number in moved}
+        keys |= self._keys_of(source, copy, schema, still)
+        differences, rest = self._settle(source, copy, schema, keys)
+        more = max(0, len(still) - TOLD)
+        problem = f"{len(rest)} rows change so often that they were never met at rest" if rest and not differences else ""
+        told = tuple(sorted(differences, key=lambda each: key_bytes(each.key, range(len(each.key)))))
+        end = self._end()
+        return found._replace(again=len(keys), differences=len(differences) + more, told=told[:TOLD], problem=problem, until=end)
+
+    def _keys_of(self, source: SourceRows, copy: Copy, schema: TableSchema, numbers: Numbers) -> set[bytes]:
+        """The keys that have these numbers, `TOLD` at most: both sides are read once more for it."""
+        found: dict[int, bytes] = {}
+        wanted = min(TOLD, len(numbers))
+
+        def look(rows: Sequence[Row]) -> bool:
+            keys = [key_bytes(row, source.key) for row in rows]
+            own = numbers_of(keys)
+            for at in np.flatnonzero(np.isin(own, numbers)).tolist():
+                found.setdefault(int(own[at]), keys[at])
+            return len(found) >= wanted
+
+        if not wanted:
+            return set()
+        for rows in copy.rows(schema):
+            self._say(schema, "finding what differs", 0, 0)
+            if look(rows):
+                break
+        if len(found) < wanted:
+            for rows, _ in source.pieces(()):
+                self._say(schema, "finding what differs", 0, 0)
+                if look(self._as_copied(schema, rows)):
+                    break
+        return set(list(found.values())[:wanted])
+
+    def _settle(
+        self, source: SourceRows, copy: Copy, schema: TableSchema, keys: set[bytes]
+    ) -> tuple[list[Difference], set[bytes]]:
+        """Compare the rows of `keys` until each was met at rest. Returns what differs, and the keys that never rested."""
+        differences: list[Difference] = []
+        rest = keys
+        for _ in range(ROUNDS):
+            if not rest:
+                break
+            self._say(schema, f"comparing {len(rest):,} rows again", 0, 0)
+            changes = _Changes(self._view, source)
+            changes.begin(None)
+            values = [_values(key, len(source.key)) for key in rest]
+            ours = self._by_key(self._as_copied(schema, source.rows_of(values)), source.key)
+            self._passed(changes)
+            theirs = self._by_key(copy.rows_of(schema, values), source.key)
+            changes.follow()
+            differ = [key for key in rest if ours.get(key) != theirs.get(key)]
+            moved = set(changes.keys)
+            for key in differ:
+                if key not in moved:
+                    pair = ours.get(key), theirs.get(key)
+                    differences.append(Difference(_values(key, len(source.key)), *[rows[0] if rows else None for rows in pair]))
+            rest = {key for key in differ if key in moved}
+        return differences, rest
+
+    @staticmethod
+    def _by_key(rows: Sequence[Row], key: Sequence[int]) -> dict[bytes, list[Row]]:
+        found: dict[bytes, list[Row]] = {}
+        for row in rows:
+            found.setdefault(key_bytes(row, key), []).append(list(row))
+        return found
+
+    # ---------------------------------------------------------------- how far everybody is
+
+    def _end(self) -> Position | None:
+        return self._view.latest_position if self._view.newest >= 0 else None
+
+    def _place_of(self, sequence: int) -> Position | None:
+        point = self._view.ack_point_until(sequence)
+        return None if point is None else self._view.peek(point, limit_events=1).position_of(point)
+
+    def _passed(self, changes: _Changes) -> Position | None:
+        """Wait until the store has what the server has now, and the copy what the store then has; return where that is."""
+        try:
+            here = current_position(self._session, self._server)
+        except BinlogDisabled as error:
+            raise SourceError(str(error)) from error
+        self._wait(lambda: self._behind_producer(here), changes)
+        newest = self._view.newest
+        self._wait(lambda: self._behind_copy(newest), changes)
+        return here
+
+    def _wait(self, behind: Callable[[], str], changes: _Changes) -> None:
+        """Wait until `behind` says nothing. Raises `StoreError` with it when it has said the same for as long as the patience is."""
+        said, until = "", time.monotonic() + self._patience
+        while now := behind():
+            if self._stop():
+                raise KeyboardInterrupt
+            if now != said:
+                said, until = now, time.monotonic() + self._patience
+            elif time.monotonic() > until:
+                raise StoreError(f"{now}, for {self._patience:g} s")
+            changes.follow()
+            time.sleep(LOOK)
+
+    def _behind_producer(self, here: Position) -> str:
+        stat = self._view.stat()
+        at = max(
+            (each for each in (stat.put_position, stat.source_position) if each is not None),
+            key=lambda each: each.order,
+            default=None,
+        )
+        if (
+            at is not None and at.order >= here.order
+        ):  # where it last put a transaction, or said a second ago at most that it reads
+            return ""
+        if not stat.producer_alive:
+            return f"no producer runs on store {stat.name!r}: start it, so that the store comes to {here.file}:{here.offset}"
+        return (
+            f"the producer stands at {at.file}:{at.offset}, before {here.file}:{here.offset}"
+            if at
+            else "the producer has not begun to read"
+        )
+
+    def _behind_copy(self, newest: int) -> str:
+        if self._subscription is None:
+            return ""
+        for each in self._view.subscriptions():
+            if each.name == self._subscription:
+                if each.ack.sequence >= newest:
+                    return ""
+                return f"the copy has not taken in event {newest}: {each.standing}; is its query running?"
+        raise StoreError(f"subscription {self._subscription!r} was removed from store {self._view.name!r}")
+
+    def _folder(self, schema: TableSchema) -> Path:
+        """Where the numbers of this table's rows are kept: in the store's home."""
+        from shmstore import state_directory
+
+        home = Path(self._settings.state) if self._settings.state else state_directory()
+        what = f"{self._place}\0{schema.database}\0{schema.table}"
+        return home / self._settings.store / "verify" / hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def _values(key: bytes, count: int) -> Row:
+    """The values of a key that `key_bytes` wrote."""
+    from shmstore.encoding.codec import Packed, unpack_rows
+
+    found: Row = unpack_rows(Packed(bytes([0x90 | count]) + key if count < 16 else b"\xdc" + count.to_bytes(2, "big") + key))
+    return found
+
+
+class _Changes:
+    """The keys of a table that change in the store, from a moment on."""
+
+    def __init__(self, view: StoreView, source: SourceRows) -> None:
+        schema = source.schema
+        self._view, self._name = view, (schema.database, schema.table)
+        self._window = Window(schema.database, schema.table, tuple([column.name for column in source.key_columns]))
+        self._next = 0
+
+    def begin(self, first: int | None) -> int:
+        """Note what comes behind event `first`, which may be past (None: behind the newest); return it."""
+        since = self._view.newest if first is None else first
+        self._segment, self._next = self._window.open(), since + 1
+        return since
+
+    def follow(self) -> None:
+        """Read what has come. Raises `StoreError` where it is not kept any more, `_Disturbed`."""
+        newest = self._view.newest
+        while self._next <= newest:
+            try:
+                batch = self._view.peek(self._next, limit_events=min(BATCH_EVENTS, newest - self._next + 1))
+            except PositionNotFound as error:
+                raise StoreError(
+                    f"store {self._view.name!r} does not keep event {self._next} any more, so what changed meanwhile is not known: "
+                    "give its log more room (--log-size, --log-keep), or verify when less is written"
+                ) from error
+            self._window.note(bytes(batch.raw), batch.slots)
+            for payload, entry in zip(batch.payloads(), batch.slots["entry"].tolist(), strict=True):
+                if entry == int(EntryType.DDL):
+                    event = decode(payload)
+                    self._window.altered(classify(event.sql, event.database), event.database)
+            self._next += len(batch)
+        if self._window.broken(self._segment):
+            raise _Disturbed
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys that changed so far."""
+        return sorted(set().union(*self._window.keys(self._segment)))
+
+
+class _State:
+    """How far the source was read, on disk, so that it is not read again after a kill.
+
+    first    the event behind which changes are noted
+    after    the last key, as SQL literals
+    counts   the rows of each part of the digests
+    whole    whether all was read
+    """
+
+    def __init__(self, folder: Path, schema: TableSchema, view: StoreView, found: dict[str, Any], rows: int) -> None:
+        self.folder, self._what = folder, {"epoch": view.epoch, "schema": encode_schema(schema).hex()}
+        mine = {key: found.get(key) for key in self._what} == self._what
+        mine = mine and found["first"] + 1 >= view.oldest  # else what changed since is not known any more
+        self.first: int | None = found["first"] if mine else None
+        self.after: tuple[str, ...] = tuple(found["after"]) if mine else ()
+        self.whole: bool = mine and found["whole"]
+        counts = found["counts"] if mine else ()
+        self.digests = Digests(folder / "source", len(counts) or parts_for(rows), counts)
+
+    @classmethod
+    def open(cls, folder: Path, schema: TableSchema, view: StoreView, rows: int) -> _State:
+        """Open what is there of this table, or begin."""
+        found: dict[str, Any] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            found = json.loads((folder / "progress.json").read_text())
+        except (OSError, ValueError):
+            pass
+        return cls(folder, schema, view, found, rows)
+
+    def save(self, after: tuple[str, ...]) -> None:
+        """Write down that all rows up to `after` are in the digests: after these, so that a kill between the two has them read again."""
+        self.after = after or self.after
+        self.digests.flush()
+        text = json.dumps(
+            {**self._what, "first": self.first, "after": self.after, "counts": self.digests.counts, "whole": self.whole}
+        )
+        replace(self.folder / "progress.json", lambda at: at.write_text(text), "progress", "give the state folder more room")
+
+    def done(self) -> None:
+        """Remove it: the next comparison begins anew."""
+        self.digests.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> _State:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.digests.close()

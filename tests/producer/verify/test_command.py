@@ -1,0 +1,129 @@
+"""`shmstore verify`: what it prints, its exit codes, and what it asks for."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import Consumer, producer
+from shmstore.cli.main import main
+from shmstore.consumer.copies.address import parse
+from tests.producer.running import Running, running, wait_for
+from tests.producer.snapping import fill
+from tests.servers.server import Server
+
+
+@pytest.fixture
+def run(mariadb: Server, database: str, tmp_path: Path) -> Iterator[Running]:
+    """A producer of a table of a thousand rows, and its copy in an SQLite file."""
+    fill(mariadb, database, 1000)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy, copy:
+        copy.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, t TEXT)")
+        copy.executemany("INSERT INTO t VALUES (?, ?, ?)", [(i, i % 97, f"row {i}") for i in range(1, 1001)])
+    with running(mariadb, include=(f"{database}.*",), state=str(tmp_path), snapshot="never") as made:
+        yield made
+
+
+def words(run: Running, tmp_path: Path, *more: str) -> list[str]:
+    settings = run.settings
+    where = ["--host", settings.host, "--port", str(settings.port), "--user", settings.user, "--store", settings.store]
+    return [
+        "verify",
+        *where,
+        "--state",
+        settings.state,
+        "--include",
+        settings.include[0],
+        "--copy",
+        f"sqlite:{tmp_path}/copy.db",
+        *more,
+    ]
+
+
+def changed(tmp_path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy, copy:
+        copy.execute(sql)
+
+
+def test_equal_and_different(run: Running, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0 and one line a table; 1 and each row that differs with both values, as text and as JSON."""
+    assert main(words(run, tmp_path, "--at-rest")) == 0
+    table, end = capsys.readouterr().out.splitlines()
+    assert table.startswith(f"{database}.t: equal, 1,000 rows at GTID 0-1-")
+    assert end.startswith("equal at GTID 0-1-")
+    assert end.endswith(": 1 table, 1,000 rows")
+
+    changed(tmp_path, "UPDATE t SET n = NULL, t = 'ROW 5' WHERE id = 5")
+    changed(tmp_path, "DELETE FROM t WHERE id = 7")
+    changed(tmp_path, "INSERT INTO t VALUES (2000, 1, 'more')")
+    assert main(words(run, tmp_path, "--at-rest", "--tables", f"{database}.t")) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{database}.t: DIFFERENT, 3 rows of 1,000 in the source and 1,000 in the copy, 3 rows were compared again",
+        "  id=5: n is NULL, in the source 5; t is 'ROW 5', in the source 'row 5'",
+        "  id=7: not in the copy",
+        "  id=2000: not in the source",
+        "DIFFERENT: 1 of 1 table",
+    ]
+    assert main(words(run, tmp_path, "--at-rest", "--json")) == 1
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (document["equal"], document["differences"], document["rows"]) == (False, 3, 1000)
+    assert document["told"][0]["key"] == {"id": 5}
+    assert document["told"][0]["copy"] == {"id": 5, "n": None, "t": "ROW 5"}
+    assert document["told"][1]["copy"] is None
+
+
+def test_repair_asks_for_the_rows_of_what_differs(
+    run: Running, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The request is of the tables that differ, and says that it repairs: its rows take the place of a copy's."""
+    changed(tmp_path, "DELETE FROM t WHERE id = 7")
+    with Consumer(run.settings.store, "copy", timeout=20) as consumer:
+        assert main(words(run, tmp_path, "--at-rest", "--repair")) == 1
+        assert f"asked for new rows of {database}.t (snapshot " in capsys.readouterr().err
+        events = iter(event for batch in consumer for event in batch if event.props.get("snapshot_part") == "last")
+        assert next(events).props["snapshot_reason"] == "repair"
+
+    def done() -> bool:
+        progress = producer.snapshot_status(run.settings.store, state=tmp_path)
+        return progress is not None and not progress.open
+
+    wait_for(done, "the snapshot")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--at-rest", "--tables", "no.such"), "no table matches no.such"),
+        (
+            (),
+            "say which subscription feeds the copies (--subscription; the store has none), or that none does any more (--at-rest)",
+        ),
+        (("--copy", "dleta:/lake/{table}"), "'dleta:/lake/{table}' says not where copies are: give delta:PATH or URL"),
+        (("--copy", "delta:/lake"), "'delta:/lake' names one place for all copies: put {table} into it"),
+        (("--copy", "mysql:db1"), "'mysql:db1' names no server: give mysql://USER@HOST:PORT"),
+        (("--copy", "mysql://db1#t"), "#t names a table without its database"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done_says_what_to_do(
+    run: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+) -> None:
+    """One line on stderr and exit code 2."""
+    assert main(words(run, tmp_path, *more)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_addresses() -> None:
+    """Placeholders are filled in the place and in the table's name; names of tables have defaults."""
+    assert parse("delta:s3://lake/{database}/{table}").of("shop", "orders") == ("delta", "s3://lake/shop/orders", "")
+    assert parse("sqlite:/data/a.db").of("shop", "orders") == ("sqlite", "/data/a.db", "orders")
+    assert parse("postgresql://me@host:5432/db#{database}.{table}").of("shop", "orders") == (
+        *("postgresql", "postgresql://me@host:5432/db", "shop.orders"),
+    )
+    assert parse("mariadb://me@host:3306").of("shop", "orders") == ("mariadb", "me@host:3306", "shop.orders")

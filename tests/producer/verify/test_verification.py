@@ -1,0 +1,399 @@
+"""shmstore.producer.verify on real servers: equal copies are called equal while both change, and no broken one is."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shmstore import Consumer, EventType, StoreError
+from shmstore.consumer.copies.arrow_copies import delta, parquet
+from shmstore.consumer.copies.called import CalledCopy
+from shmstore.consumer.copies.databases import postgresql, sqlite
+from shmstore.consumer.spark.replicate.change_reduction import columns_of
+from shmstore.consumer.spark.replicate.sql_dialect import Dialect
+from shmstore.errors import CopyUnreadable
+from shmstore.event import TableSchema
+from shmstore.producer.verify.digests import Digests, differing, key_bytes, numbers_of
+from shmstore.producer.verify.server_copy import ServerCopy
+from shmstore.producer.verify.verification import Copy, Found, Verification
+from tests.producer.running import Running, running, wait_for
+from tests.producer.snapping import Load, fill
+from tests.servers.postgres import start_postgres
+from tests.servers.server import Server
+
+Copies = Callable[[str, str], Copy]
+
+
+class Kept:
+    """A copy in memory that a consumer keeps up to date, in a thread."""
+
+    def __init__(self, store: str, state: Path, key: int = 0) -> None:
+        self.tables: dict[str, dict[Any, dict[str, Any]]] = {}
+        self._lock, self._consumer = threading.Lock(), Consumer(store, "copy")
+        self._key = key
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for batch in self._consumer:
+            with self._lock:
+                for event in batch:
+                    self._apply(event)
+
+    def _apply(self, event: Any) -> None:
+        if event.table is None:
+            return
+        rows, names = self.tables.setdefault(event.table.table, {}), event.table.names
+        for row in event.rows:
+            if event.type in (EventType.UPDATE, EventType.DELETE):
+                rows.pop(row.before[self._key], None)
+            if row.after is not None:
+                rows[row.after[self._key]] = dict(zip(names, row.after, strict=True))
+
+    def read(self, table: TableSchema) -> list[dict[str, Any]]:
+        with self._lock:
+            return list(self.tables.get(table.table, {}).values())
+
+    def close(self) -> None:
+        self._consumer.stop()
+        self._thread.join(30)
+        self._consumer.close()
+
+
+def verified(run: Running, copies: Copies, database: str, table: str = "t", **options: Any) -> Found:
+    given = {"subscription": None, "patience": 60.0, **options}
+    with Verification(run.settings, copies, **given) as verification:
+        return verification.verify(database, table)
+
+
+@contextmanager
+def kept(server: Server, database: str, state: Path, rows: int) -> Iterator[tuple[Running, Kept]]:
+    """A table of so many rows, whose copy a consumer keeps."""
+    fill(server, database, rows)
+    with running(server, include=(f"{database}.*",), snapshot="initial", state=str(state)) as run:
+        copy = Kept(run.settings.store, state)
+        with closing(copy):
+            wait_for(lambda: len(copy.tables.get("t", ())) == rows, "the rows")
+            yield run, copy
+
+
+def test_a_copy_that_follows_is_equal_while_both_change(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
+    """Under a load that changes, moves and deletes rows all the while: equal, with changes seen; and with one row taken from the
+    copy, or one value off, that row is named with both values, whatever else changes."""
+    with kept(any_server, database, tmp_path, 5_000) as (run, copy):
+        load = Load(any_server, database, seed, 4_000)
+        with closing(ExitLoad(load)):
+            for _ in range(3):
+                found = verified(run, lambda *_: CalledCopy(copy.read), database, subscription="copy")
+                assert found.equal, found
+            assert found.changed > 0
+
+            def broken(table: TableSchema) -> list[dict[str, Any]]:
+                rows = copy.read(table)
+                return [{**row, "n": row["n"] + 1} if row["id"] == 4_500 else row for row in rows if row["id"] != 4_800]
+
+            found = verified(run, lambda *_: CalledCopy(broken), database, subscription="copy")
+    assert [each.key for each in found.told] == [[4_500], [4_800]]
+    assert found.differences == 2
+    assert [(each.source is None, each.copy is None) for each in found.told] == [(False, False), (False, True)]
+    assert found.told[0].source is not None
+    assert found.told[0].copy == [4_500, found.told[0].source[1] + 1, "row 4500"]
+
+
+class ExitLoad:
+    def __init__(self, load: Load) -> None:
+        self.close = load.stop
+
+
+TYPES = """id INT, b BINARY(3), k VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_swedish_ci, n BIGINT UNSIGNED, d DECIMAL(20, 5), f FLOAT,
+    g DOUBLE, s VARCHAR(40), t TIMESTAMP(3) NULL, w DATETIME(6), y DATE, i TIME(2), e ENUM('a', 'b'), m SET('x', 'y'), bits BIT(12), x BLOB,
+    PRIMARY KEY (k, id)"""
+TEXTS = [
+    ("-123456789012345.00010", "2026-01-02 03:04:05.678", "1000-01-01 00:00:00.000001", "0001-01-01", "-838:59:59.00"),
+    ("1.50000", "1970-01-01 00:00:01.000", "9999-12-31 23:59:59.999999", "9999-12-31", "00:00:00.01"),
+]
+ROWS = [
+    (1, b"\x00a\xff", "Ö", 2**64 - 1, TEXTS[0][0], 1.1, 0.1, "", *TEXTS[0][1:], "a", "x,y", b"\x0f\xff", b""),
+    (2, b"abc", "o", 0, "0.00000", -0.0, 1e300, "x ", *[None] * 8),
+    (3, b"   ", "", 7, TEXTS[1][0], 16777217.0, 3.14, "é\U0001f600", *TEXTS[1][1:], "b", "", b"\x00\x00", b"\x00"),
+]
+
+
+@contextmanager
+def typed(server: Server, database: str, state: Path) -> Iterator[tuple[Running, dict[str, Any]]]:
+    """A table of many types, and its rows as a consumer has them: as values, and as events hold them."""
+    with server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE t ({TYPES})")
+        cursor.execute("SET time_zone = '+00:00'")
+        with running(server, include=(f"{database}.*",), state=str(state)) as run:
+            with Consumer(run.settings.store, "all", timeout=20) as consumer:
+                cursor.executemany(f"INSERT INTO t VALUES ({','.join(['%s'] * 16)})", ROWS)
+                event = next(event for batch in consumer for event in batch if event.table is not None)
+                events = [event]
+                while sum(len(each.rows) for each in events) < 3:
+                    events += [each for each in consumer.get(timeout=20) if each.table is not None]
+            yield run, {"schema": event.table, "rows": [row.after for each in events for row in each.rows]}
+
+
+def _parquet(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+    place.mkdir()
+    pq.write_table(columns_of(schema, _as_stored(schema, rows), "error"), place / "one.parquet")
+    return parquet(str(place))
+
+
+def _delta(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+    import deltalake
+
+    deltalake.write_deltalake(str(place), columns_of(schema, _as_stored(schema, rows), "error"))
+    return delta(str(place))
+
+
+def _as_stored(schema: TableSchema, rows: list[Any]) -> list[Any]:
+    from shmstore.consumer.copies.stored_values import stored
+
+    makes = [stored(column) for column in schema.columns]
+    return [[make(value) for make, value in zip(makes, row, strict=True)] for row in rows]
+
+
+def _sqlite(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+    with closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute(f"CREATE TABLE t ({', '.join(column.name for column in schema.columns)})")
+        wide = (bytes, int, float, str, type(None))
+        plain = [
+            [
+                value if isinstance(value, wide) and not (isinstance(value, int) and value >= 2**63) else str(value)
+                for value in row
+            ]
+            for row in rows
+        ]
+        for row in plain:
+            row[11] = None if row[11] == "None" else _time_text(rows[plain.index(row)][11])
+        connection.executemany(f"INSERT INTO t VALUES ({','.join('?' * len(schema.columns))})", plain)
+    return sqlite(str(place), "t")
+
+
+def _time_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    micros = abs(value).total_seconds()
+    sign = "-" if value.total_seconds() < 0 else ""
+    return f"{sign}{int(micros // 3600)}:{int(micros // 60 % 60):02}:{micros % 60:05.2f}"
+
+
+def _called(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+    return CalledCopy(lambda table: [dict(zip(schema.names, row, strict=True)) for row in rows])
+
+
+@pytest.mark.parametrize("make", [_parquet, _delta, _sqlite, _called], ids=lambda make: make.__name__[1:])
+def test_every_broken_cell_of_a_copy_is_found(
+    mariadb: Server, database: str, tmp_path: Path, make: Callable[[Path, TableSchema, list[Any]], Copy]
+) -> None:
+    """Every column of every row in turn: another value near it, NULL for a value, a value for NULL; a row missing, one too many, one doubled."""
+    with typed(mariadb, database, tmp_path / "state") as (run, copied):
+        schema, rows = copied["schema"], copied["rows"]
+        key = {schema.names.index("k"), schema.names.index("id")}
+        number = iter(range(10_000))
+
+        def found(damaged: list[Any]) -> Found:
+            return verified(run, lambda *_: make(tmp_path / f"copy-{next(number)}", schema, damaged), database)
+
+        assert found(rows).equal, found(rows)
+        assert found(rows[:2]).differences == 1
+        assert found([]).differences == 3
+        assert found([*rows, ("new", *rows[0][1:]) if isinstance(rows[0][0], str) else (9, *rows[0][1:])]).differences == 1
+        assert found([*rows, rows[1]]).differences == 1
+        at = random.Random(5).sample([(r, c) for r in range(3) for c in range(16) if c not in key], 24)
+        for r, c in at:
+            value = rows[r][c]
+            other = next(row[c] for row in rows if row[c] is not None and row[c] != value) if value is None else near(value)
+            damaged = [list(row) for row in rows]
+            damaged[r][c] = other
+            result = found([tuple(row) for row in damaged])
+            assert result.differences == 1, (schema.columns[c], value, other, result)
+            (told,) = result.told
+            assert told.source is not None
+            assert told.copy is not None
+            assert [i for i in range(16) if told.source[i] != told.copy[i]] == [c]
+
+
+def near(value: Any) -> Any:
+    """Another value of the kind, as near as there is one; NULL for what has none."""
+    import datetime
+    import decimal
+
+    if isinstance(value, str):
+        return value.removesuffix(" ") if value.endswith(" ") else None
+    if isinstance(value, bytes):
+        return value[:-1] + bytes([value[-1] ^ 1]) if value else None
+    if isinstance(value, decimal.Decimal):
+        return value + decimal.Decimal("0.00001")
+    if isinstance(value, datetime.timedelta):
+        return value + datetime.timedelta(milliseconds=10)
+    if isinstance(value, datetime.datetime):
+        return value + datetime.timedelta(milliseconds=1) * (-1 if value.year == 9999 else 1)
+    if isinstance(value, datetime.date):
+        return value + datetime.timedelta(days=-1 if value.year == 9999 else 1)
+    return value * 2 if isinstance(value, float) and value else value ^ 1 if isinstance(value, int) else None
+
+
+def test_a_copy_in_postgresql(mariadb: Server, database: str, tmp_path: Path) -> None:
+    """The types that replicate gives a copy there, every value equal; then one digit off, NULL for an empty text, a row missing."""
+    with start_postgres() as postgres, typed(mariadb, database, tmp_path) as (run, copied):
+        dialect, schema = Dialect("postgresql"), copied["schema"]
+        columns = [f'"{column.name}" {dialect.type_of(column, key=False, columns=16)}' for column in schema.columns]
+        url = f"postgresql://{postgres.user}@127.0.0.1:{postgres.port}/postgres"
+        with psycopg.connect(url, password=postgres.password, autocommit=True) as connection:
+            connection.execute("SET TIME ZONE 'UTC'")
+            connection.execute(f"CREATE TABLE copied ({', '.join(columns)})".encode())
+            with connection.cursor() as cursor, cursor.copy("COPY copied FROM STDIN") as lines:
+                for line in dialect.rows(columns_of(schema, _as_stored(schema, copied["rows"]), "error")):
+                    lines.write(line + "\n")
+            copies = lambda *_: postgresql(url, "copied", postgres.password)  # noqa: E731
+            found = verified(run, copies, database)
+            assert found.equal, found
+            connection.execute("UPDATE copied SET d = d + 0.00001 WHERE id = 1")
+            connection.execute("UPDATE copied SET s = NULL WHERE id = 1")
+            connection.execute("DELETE FROM copied WHERE id = 2")
+            changed, missing = sorted(verified(run, copies, database).told, key=lambda each: each.copy is None)
+            assert (changed.source[4], changed.copy[4], changed.source[7], changed.copy[7]) == (  # type: ignore[index]
+                *("-123456789012345.00010", "-123456789012345.00009"),
+                *("", None),
+            )
+            assert missing.key == ["o", 2]
+            connection.execute("DROP TABLE copied")
+            assert 'relation "copied" does not exist' in verified(run, copies, database).problem
+        with pytest.raises(CopyUnreadable, match="cannot be reached"):
+            postgresql(url, "copied", "wrong")
+
+
+def test_a_copy_on_a_server(any_server: Server, database: str, tmp_path: Path) -> None:
+    """A table next to it is its copy: equal, then one value off by a trailing blank, which its collation does not see, then a row more."""
+    with (
+        typed(any_server, database, tmp_path) as (run, _),
+        any_server.connect(database=database) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
+        cursor.execute("CREATE TABLE copied LIKE t")
+        cursor.execute("INSERT INTO copied SELECT * FROM t")
+        copies = lambda database, table: ServerCopy(run.settings, database, "copied")  # noqa: E731
+        assert verified(run, copies, database).equal
+        cursor.execute("UPDATE copied SET s = 'x' WHERE id = 2")
+        (difference,) = verified(run, copies, database).told
+        assert (difference.source[7], difference.copy[7]) == ("x ", "x")  # type: ignore[index]
+        cursor.execute("INSERT INTO copied SELECT 9, b, k, n, d, f, g, s, t, w, y, i, e, m, bits, x FROM t WHERE id = 1")
+        assert verified(run, copies, database).differences == 2
+        cursor.execute("ALTER TABLE copied DROP COLUMN g")
+        assert "no column g" in verified(run, copies, database).problem
+
+
+def test_what_cannot_be_compared_says_why(mariadb: Server, database: str, tmp_path: Path) -> None:
+    """No copy, no key, a column with the wrong kind, a subscription that does not exist, one that does not read on, no producer."""
+    with kept(mariadb, database, tmp_path, 100) as (run, copy):
+        with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE keyless (a INT)")
+        assert "there is no copy" in verified(run, lambda *_: parquet(str(tmp_path / "none")), database).problem
+        assert "no primary key" in verified(run, lambda *_: CalledCopy(copy.read), database, "keyless").problem
+        assert "no such table" in verified(run, lambda *_: CalledCopy(copy.read), database, "gone").problem
+        wrong = CalledCopy(lambda table: [{**row, "n": "seven"} for row in copy.read(table)])
+        assert "'seven' is no integer" in verified(run, lambda *_: wrong, database).problem
+        with pytest.raises(ValueError, match="no subscription 'other' that feeds the copies: it has copy"):
+            verified(run, lambda *_: CalledCopy(copy.read), database, subscription="other")
+        copy.close()
+        with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1000, 1, 'later')")
+        with pytest.raises(StoreError, match=r"the copy has not taken in event .*subscription 'copy'.* is its query running\?"):
+            verified(run, lambda *_: CalledCopy(copy.read), database, subscription="copy", patience=2.0)
+        run.stop()
+        with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1001, 1, 'unseen')")
+        with pytest.raises(StoreError, match="no producer runs on store"):
+            verified(run, lambda *_: CalledCopy(copy.read), database, patience=2.0)
+
+
+KILLED = """
+import json, os, sys
+from shmstore import producer
+from shmstore.consumer.copies.arrow_copies import parquet
+from shmstore.producer.verify import source_rows
+from shmstore.producer.verify.verification import Verification
+settings, database, place, most = producer.Settings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4])
+source_rows.FIRST_ROWS = source_rows.MOST_ROWS = 1000
+pieces = []
+def progress(done):
+    pieces.append(done)
+    if len(pieces) == most:
+        os.kill(os.getpid(), 9)
+with Verification(settings, lambda *_: parquet(place), subscription=None, progress=progress) as verification:
+    found = verification.verify(database, "t")
+print(json.dumps([found.rows, found.differences, [each.key for each in found.told], sum(each.doing == "reading the source" for each in pieces)]))
+"""
+
+
+def test_after_kill_9_it_goes_on_where_it_was(mariadb: Server, database: str, tmp_path: Path) -> None:
+    """Killed after 5 of 20 pieces it reads the other 15; what changed between is noted, and what is broken is found."""
+    fill(mariadb, database, 20_000)
+    options: dict[str, Any] = {"include": (f"{database}.*",), "state": str(tmp_path), "snapshot": "never"}
+    with running(mariadb, **options) as run, mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+        place = tmp_path / "copy.parquet"
+
+        def copy(broken: bool) -> None:
+            cursor.execute("SELECT * FROM t")
+            rows = [list(row) for row in cursor.fetchall()]
+            rows[777][1] += broken
+            ids, n, t = zip(*rows, strict=True)
+            pq.write_table(pa.table({"id": pa.array(ids, pa.int32()), "n": pa.array(n, pa.int32()), "t": t}), place)
+
+        own = {**options, "store": run.settings.store, "host": mariadb.host, "port": mariadb.port, "user": mariadb.user}
+
+        def outcome(most: int) -> subprocess.CompletedProcess[str]:
+            words = [json.dumps(own), database, str(place), str(most)]
+            return subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, timeout=120)
+
+        copy(broken=False)
+        assert outcome(5).returncode == -9
+        cursor.execute("UPDATE t SET n = n + 1 WHERE id IN (10, 15000)")  # one is read already, one is not
+        cursor.execute("DELETE FROM t WHERE id = 20")
+        copy(broken=True)
+        done = outcome(0)
+        assert done.returncode == 0, done.stderr
+        rows, differences, told, pieces = json.loads(done.stdout)
+        assert (rows - 20_000 in (0, -1), differences, told, pieces) == (True, 1, [[779]], 15)
+        assert not list((tmp_path / run.settings.store / "verify").iterdir())
+
+
+def test_numbers_find_what_differs(tmp_path: Path, seed: int) -> None:
+    """Sets of rows in several parts: exactly the keys of rows that are missing, other or doubled on one side, against a dictionary."""
+    chance = random.Random(seed)
+    for number in range(50):
+        ours = [(k, chance.randrange(3)) for k in range(chance.randrange(60))]
+        theirs = [(k, chance.choice((v, v, v, 9))) for k, v in ours if chance.random() < 0.9] + [
+            (k, 1) for k in range(90, 90 + chance.randrange(3))
+        ]
+        if theirs and chance.random() < 0.3:
+            theirs.append(theirs[0])
+        chance.shuffle(theirs)
+        sides = []
+        for name, rows in (("a", ours), ("b", theirs)):
+            side = Digests(tmp_path / f"{number}{name}", 3)
+            for at in range(0, len(rows), 7):
+                side.add(rows[at : at + 7], (0,))
+            sides.append(side)
+        keys = {k for k, _ in [*ours, *theirs] if sorted(r for r in ours if r[0] == k) != sorted(r for r in theirs if r[0] == k)}
+        expected = sorted(numbers_of(key_bytes((k,), (0,)) for k in keys).tolist())
+        assert differing(*sides).tolist() == expected
+        for side in sides:
+            side.close()
