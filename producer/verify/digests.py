@@ -61,7 +61,8 @@ class Digests:
     def add(self, rows: Sequence[Sequence[Any]], key: Sequence[int]) -> None:
         """Take in rows in stored form; `key`: where the values of their key are."""
         pairs = np.empty((len(rows), 2), np.uint64)
-        pairs[:, 0] = numbers_of(key_bytes(row, key) for row in rows)
+        keys = [pack(row[key[0]]) for row in rows] if len(key) == 1 else [key_bytes(row, key) for row in rows]
+        pairs[:, 0] = numbers_of(keys)
         pairs[:, 1] = numbers_of(map(pack, rows))
         parts = len(self._files)
         where = (pairs[:, 0] >> np.uint64(32)) % np.uint64(parts)

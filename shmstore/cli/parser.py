@@ -102,7 +102,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     command(
         "verify",
         "prove that copies of tables equal their source, while both change",
-        "  SHMSTORE_PASSWORD=... shmstore verify --host db1 --user repl --store orders --copy 'delta:/lake/{database}/{table}'",
+        "  SHMSTORE_PASSWORD=... shmstore verify --host db1 --store orders --copy 'delta:/lake/{database}/{table}'",
         "It takes the options of produce, which name the source and the store; no lock is taken, and nothing is written to the server. "
         "Both sides are read once; rows whose keys changed meanwhile, as the store's events say, are compared again by themselves. "
         "Broken off, by Ctrl-C or a kill, the same command goes on where it was.\n"
