@@ -22,6 +22,7 @@ from shmstore.encoding.codec import decode, decode_schema, split_stored
 from shmstore.event import EntryType, EventType
 
 SECONDS: Final = 0.5  # between two looks
+MOST_DDLS: Final = 100  # looked at of those that were passed over at once, the newest
 MOST_TABLES: Final = 2000  # of a store; what more there are count together, as a table without a name
 _EVENTS: Final = 4096  # looked at at a time
 _BYTES: Final = 8 << 20
@@ -49,11 +50,19 @@ class TableCounts:
         #: Events that were gone, or damaged, before they were counted.
         self.uncounted = 0
 
-    def follow(self, store: StoreView) -> None:
-        """Count all that is there by now. Raises what `StoreView.peek` raises."""
+    def follow(self, store: StoreView, most: int | None = None) -> None:
+        """Count all that is there by now. Raises what `StoreView.peek` raises.
+
+        Where there are more than `most` events, the newest of them stand for all: what they count is raised in proportion.
+        """
         if store.epoch != self._epoch:
             self._epoch, self._next = store.epoch, store.oldest
         self._next = min(self._next, store.newest + 1)  # put together again, without what was in memory alone
+        weight = 1.0
+        if most is not None and (new := store.newest + 1 - self._next) > most:
+            weight, first = new / most, self._next
+            self._next += new - most
+            self._note_ddls(store, first, self._next - 1)
         while self._next <= store.newest:
             try:
                 batch = store.peek(self._next, limit_events=_EVENTS, limit_bytes=_BYTES)
@@ -70,10 +79,18 @@ class TableCounts:
                 continue
             if not batch:
                 return
-            self._count(batch)
+            self._count(batch, weight)
             self._next = batch.last + 1
 
-    def _count(self, batch: Batch) -> None:
+    def _note_ddls(self, store: StoreView, first: int, last: int) -> None:
+        """Take note of the DDLs among events whose rows are not counted one by one: their slots tell which those are."""
+        with suppress(PositionNotFound, StoreCorrupt):
+            kinds = store.slots(max(first, store.oldest), last)["entry"]
+            for i in (kinds == _DDL).nonzero()[0][-MOST_DDLS:].tolist():
+                for payload in store.peek(last + 1 - len(kinds) + i, limit_events=1).payloads():
+                    self._note_ddl(payload)
+
+    def _count(self, batch: Batch, weight: float = 1.0) -> None:
         slots: Any = batch.slots
         facts = zip(*(slots[field].tolist() for field in ("entry", "type", "rows", "size", "time")), strict=True)
         for (entry, type_, rows, size, time_ms), payload in zip(facts, batch.payloads(), strict=True):
@@ -91,8 +108,8 @@ class TableCounts:
                 continue
             if table not in self.last_ms and len(self.last_ms) >= MOST_TABLES:
                 table = "", ""
-            self.rows[*table, _OPERATIONS.get(type_, "other")] += rows
-            self.bytes[table] += size
+            self.rows[*table, _OPERATIONS.get(type_, "other")] += rows if weight == 1.0 else round(rows * weight)
+            self.bytes[table] += size if weight == 1.0 else round(size * weight)
             self.last_ms[table] = time_ms
 
     def _note_ddl(self, payload: bytes | memoryview) -> None:
@@ -114,10 +131,11 @@ def _name(schema: bytes) -> tuple[str, str]:
 
 
 class Counting:
-    """Follows stores in a thread, from `start` to `close`. `names` gives those that are to be followed at a moment."""
+    """Follows stores in a thread, from `start` to `close`. `names` gives those that are to be followed at a moment, `most` is how many events
+    of a store are looked at each time: all, or so many that stand for all, so that nobody is slowed down by who only looks."""
 
-    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
-        self._names = names
+    def __init__(self, names: Callable[[], Iterable[str]], most: int | None = None) -> None:
+        self._names, self._most = names, most
         #: By store. Those that are there when the counting begins count from then on, those that come later from their first event.
         self.counts: dict[str, TableCounts] = {}
         self._stores: dict[str, StoreView] = {}
@@ -163,4 +181,4 @@ class Counting:
         counts = self.counts.get(name)
         if counts is None:
             counts = self.counts[name] = TableCounts(store.epoch, store.oldest if late else store.newest + 1)
-        counts.follow(store)
+        counts.follow(store, self._most)

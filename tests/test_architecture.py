@@ -90,6 +90,8 @@ OWNERS = {
     "psycopg": ("consumer/copies/",),
     "google": ("consumer/wire/protocol/",),
     "kazoo": ("consumer/wire/cluster/",),
+    "textual": ("consumer/live/top.py",),
+    "rich": ("consumer/live/top.py",),
 }
 
 # Pure parts: arithmetic on buffers and bytes. No lock, clock, socket or log.

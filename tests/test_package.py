@@ -81,6 +81,7 @@ DISTRIBUTIONS = {
         ("producer", ("mysql",)),
         ("consumer/spark", ("spark", "delta")),
         ("consumer/wire", ("server", "zookeeper")),
+        ("consumer/live", ("top",)),
     ],
 )
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
 """The newest events of a store as documents for the eye: filtered, with values masked unless they may be shown, and never too many.
 
-A tail for people leaves out what nobody could read: of a busy store it looks at the newest `LOOK` events a step, shows at most `SHOW` of
-their rows, and says how many it passed over.
+A tail for people leaves out what nobody could read: of a busy store it looks at the newest `LOOK` events a step (fewer without a
+filter), shows at most `SHOW` of their rows, and says how many it passed over.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ class Filter:
     operations: frozenset[str] = frozenset()
     text: str = ""
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it leaves anything out."""
+        return self.tables is not None or bool(self.operations or self.text)
+
     @classmethod
     def parse(cls, tables: str = "", operations: str = "", text: str = "") -> Filter:
         """Read a filter: patterns as in `--tables`, operations with commas between. Raises `ValueError`."""
@@ -59,7 +64,7 @@ class Feed:
     def step(self) -> list[dict[str, Any]]:
         """Return the documents of what is new, oldest first. Raises `ShmStoreError` where the store is gone."""
         newest = self._store.newest
-        first = max(newest + 1 - LOOK, self._store.oldest)
+        first = max(newest + 1 - (LOOK if self._chosen.chooses else 4 * SHOW), self._store.oldest)
         if first > self._next:
             self.passed += first - self._next
             self._next = first

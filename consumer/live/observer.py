@@ -17,6 +17,7 @@ from shmstore.consumer.table_counts import Counting, TableCounts
 from shmstore.snapshots import Progress, now_ms, snapshot_status
 
 PERIOD: Final = 1.0  # seconds between two readings
+MOST_EVENTS: Final = 4000  # of a store that are counted one by one each half a second; of more these stand for all
 LINGER: Final = 20.0  # seconds without a watcher after which it ends: a page that is loaded again finds its counts
 
 _log = logging.getLogger("shmstore.live")
@@ -73,7 +74,7 @@ class Observer:
             thread.join()
 
     def _run(self) -> None:
-        model, counting = Model(), Counting(self.names)
+        model, counting = Model(), Counting(self.names, MOST_EVENTS)
         counting.start()
         watched = time.monotonic()
         try:

@@ -20,6 +20,8 @@ EXTRAS = {
     "google": ("protobuf", "server"),
     "kazoo": ("kazoo", "zookeeper"),
     "deltalake": ("deltalake", "delta"),
+    "textual": ("textual", "top"),
+    "rich": ("rich", "top"),
 }
 
 

@@ -43,6 +43,7 @@ SERVED = (  # options of `serve` that go to the server as they are
     *("zookeeper", "zookeeper_timeout", "zookeeper_ca", "zookeeper_cert", "zookeeper_key", "advertise"),
 )
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
+NICE = 10  # of who only looks: where the processors are busy, producer and readers come first
 CONFIG = "shmstore.toml"  # what `run` reads without --config
 
 
@@ -464,6 +465,7 @@ def web(options: argparse.Namespace) -> int:
         )
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
+    os.nice(NICE)
     with server, on_signal(server.stop) as came:
         host = f"[{options.listen[0]}]" if ":" in options.listen[0] else options.listen[0]
         say(f"listening: open {'https' if tls else 'http'}://{host}:{server.server_port}/")
@@ -472,6 +474,25 @@ def web(options: argparse.Namespace) -> int:
         service.notify("READY=1")
         server.serve_forever(0.1)
     return ended(came)
+
+
+def top(options: argparse.Namespace) -> int:
+    """`shmstore top`."""
+    from shmstore.consumer.live.observer import Observer
+    from shmstore.consumer.live.top import Top
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ValueError(
+            "top needs a terminal: `shmstore stat STORE --watch 1` does without one, `shmstore web` shows the same to a browser"
+        )
+    logging.getLogger("shmstore").addHandler(logging.NullHandler())  # lines on stderr would go through the picture
+    observer = Observer(options.stores)
+    os.nice(NICE)
+    try:
+        Top(observer, show_values=options.show_values).run()
+    finally:
+        observer.close()
+    return 0
 
 
 def cannot_listen(address: tuple[str, int], error: OSError, option: str = "--listen") -> ShmStoreError:
@@ -548,7 +569,7 @@ COMMANDS: dict[str, parser.Run] = {
     "log export": log_commands.export,
 }
 _PRODUCERS = (produce, run, doctor, snapshot, verify_command.verify)
-for command in (*_PRODUCERS, tail, serve, spark, ls, stat, metrics, web, check, create, rm, unsubscribe, seek):
+for command in (*_PRODUCERS, tail, serve, spark, ls, stat, metrics, web, top, check, create, rm, unsubscribe, seek):
     COMMANDS[command.__name__] = command
 FILLS: dict[str, parser.Fill] = {
     "produce": service_flags,

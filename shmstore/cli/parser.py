@@ -189,6 +189,17 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         metavar="HOST:PORT",
         help="serve them at http://HOST:PORT/metrics until SIGTERM or Ctrl-C; /healthz there answers 200, or 503 with what is wrong",
     )
+    sub = command(
+        "top",
+        "show stores live on the terminal: what flows, how fast, who is behind, and the events",
+        "  shmstore top",
+        "Keys: n the next store, s sort the tables by another figure, f filter tables and events, p pause the events, x ask for a snapshot, "
+        "u forget the reader that the cursor is on (it asks first), q quit. It needs the right to read the stores, and for x and u to write. "
+        "In the ring ► is put, | the end of the log, a and A where the first reader has acked and got, b and B the second. Needs the extra `top`.",
+        store=False,
+    )
+    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
+    sub.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
     _web(
         command(
             "web",

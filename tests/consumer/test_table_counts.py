@@ -121,3 +121,26 @@ def test_what_was_there_before_is_not_counted(store: EventStore) -> None:
         assert counting.counts[store.name].rows["shop", "a", "insert"] == 0
     finally:
         counting.close()
+
+
+def test_of_many_events_the_newest_stand_for_all(store: EventStore) -> None:
+    """Who looks at `most` events of more raises what they count in proportion, and misses no DDL among the rest."""
+    counts = TableCounts(store.epoch, 0)
+    ddl = Event(
+        EntryType.DDL,
+        EventType.ALTER,
+        Position("b.1", 9),
+        5,
+        database="shop",
+        sql="ALTER TABLE x ADD y INT",
+        props={"table": "x"},
+    )
+    store.put([change("b", 7), ddl, *(change("a", 2) for _ in range(98))])
+    with StoreView.attach(store.name) as view:
+        counts.follow(view, most=10)
+        assert dict(counts.rows) == {("shop", "a", "insert"): 200}
+        assert counts.ddls == {("shop", "x"): (5, "alter", "ALTER TABLE x ADD y INT")}
+        store.put([change("b", 3), end()])
+        counts.follow(view, most=10)
+        assert counts.rows["shop", "b", "insert"] == 3
+        assert counts.uncounted == 0

@@ -26,7 +26,9 @@ function say(node, text) {
 // ---- figures as text
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const small = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const count = (value) => (value === null ? "–" : whole.format(value));
+const often = (value) => (value > 0 && value < 10 ? small.format(value) : whole.format(value));
 
 function bytes(value) {
   if (value === null) return "–";
@@ -48,8 +50,8 @@ function span(seconds) {
 }
 
 const clock = (ms) => (ms ? new Date(ms).toISOString().slice(0, 19).replace("T", " ") : "");
-const rate = (flow) => (flow === null ? "–" : `${count(flow.events)} events/s`);
-const rates = (flow) => (flow === null ? "" : `${count(flow.rows)} rows/s, ${bytes(flow.bytes)}/s`);
+const rate = (flow) => (flow === null ? "–" : `${often(flow.events)} events/s`);
+const rates = (flow) => (flow === null ? "" : `${often(flow.rows)} rows/s, ${bytes(flow.bytes)}/s`);
 
 // ---- tables that keep their rows, so that what is selected stays selected
 
@@ -152,11 +154,11 @@ class StoreCard {
     this.tables = new Grid(
       [
         ["Table", (t) => `${t.database}.${t.table}`, { text: true }],
-        ["Rows/s", (t) => count(t.rate), { sort: (t) => t.rate }],
-        ["Insert", (t) => count(t.rates.insert || 0), { sort: (t) => t.rates.insert || 0 }],
-        ["Update", (t) => count(t.rates.update || 0), { sort: (t) => t.rates.update || 0 }],
-        ["Delete", (t) => count(t.rates.delete || 0), { sort: (t) => t.rates.delete || 0 }],
-        ["Snapshot", (t) => count(t.rates.read || 0), { sort: (t) => t.rates.read || 0 }],
+        ["Rows/s", (t) => often(t.rate), { sort: (t) => t.rate }],
+        ["Insert", (t) => often(t.rates.insert || 0), { sort: (t) => t.rates.insert || 0 }],
+        ["Update", (t) => often(t.rates.update || 0), { sort: (t) => t.rates.update || 0 }],
+        ["Delete", (t) => often(t.rates.delete || 0), { sort: (t) => t.rates.delete || 0 }],
+        ["Snapshot", (t) => often(t.rates.read || 0), { sort: (t) => t.rates.read || 0 }],
         ["Bytes/s", (t) => bytes(t.bytes_rate), { sort: (t) => t.bytes_rate }],
         ["Rows seen", (t) => count(Object.values(t.rows).reduce((a, b) => a + b, 0)), { sort: (t) => Object.values(t.rows).reduce((a, b) => a + b, 0) }],
         ["Newest", (t) => clock(t.last_ms), { sort: (t) => t.last_ms }],

@@ -1,0 +1,109 @@
+"""A store as lines of text of a given width, and figures as short words: what a terminal shows of the model."""
+
+from __future__ import annotations
+
+import math
+import string
+from typing import Final
+
+from shmstore.consumer.live.model import Rate, Reader, SnapshotTable, Store, Table
+from shmstore.units import moment, quantity, span
+
+LETTERS: Final = string.ascii_lowercase  # of readers in the ring: a is where the first has acked, A where it got
+UNKNOWN: Final = "-"
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line without what a terminal would obey: names and values come from a server."""
+    return "".join(each if each.isprintable() else "�" for each in text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return as much of `text` as fits."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
+
+
+def way(store: Store, width: int) -> list[str]:
+    """From source to log, in two lines."""
+    read = f", read up to {store.position}" if store.position else ""
+    first = f"source {store.source or 'none yet'}{read}"
+    producer = f"pid {store.producer}" if store.producer_alive else f"pid {store.producer} died" if store.producer else "none"
+    waits = f", waits {100 * store.blocked:.0f} %" if store.blocked > 0.01 else ""
+    late = f", {span(store.arrive.delay)} behind" if store.arrive.delay is not None and store.arrive.delay >= 0.05 else ""
+    parts = [f"─{per_second(store.arrive.rate)}{late}→ producer {producer}{waits}", f"ring {100 * store.ring.used:.0f} %"]
+    if store.log is not None:
+        full = f", full in {span(store.log.full_in)}" if store.log.full_in is not None else ""
+        parts.append(f"log {quantity(store.log.bytes)} of {quantity(store.log.size)}{full}")
+    return [cut(printable(first), width), cut(printable(" → ".join(parts)), width)]
+
+
+def ring(store: Store, width: int) -> str:
+    """The ring, unrolled: what it holds, put (►), the end of the log (|), and of each reader its ack (a, b, ...) and get (A, B, ...)."""
+    size = max(1, width - 2)
+    first, held = store.ring.first, store.ring.held
+    cells = ["━" if held >= 1 or ((i + 0.5) / size - first) % 1 < held else "·" for i in range(size)]
+    numbers = {reader.name: number for number, reader in enumerate(store.readers)}
+    order = ("log", "get", "ack", "put")  # what comes later covers what is there
+    for mark in sorted(store.ring.marks, key=lambda each: order.index(each.cursor)):
+        if mark.ring is None:
+            continue
+        letter = letter_of(numbers.get(mark.reader, 0))
+        cells[min(size - 1, int(mark.ring * size))] = {"put": "►", "log": "|", "get": letter.upper(), "ack": letter}[mark.cursor]
+    return cut(f"[{''.join(cells)}]", width)
+
+
+def letter_of(number: int) -> str:
+    """The letter of a reader; those after the last have none of their own."""
+    return LETTERS[number] if number < len(LETTERS) else "*"
+
+
+READERS: Final = ("", "READER", "STATE", "READS", "RATE", "BEHIND", "BYTES", "SECONDS", "CAUGHT UP IN")
+
+
+def reader_cells(number: int, reader: Reader) -> tuple[str, ...]:
+    """A reader, as `READERS` names its cells."""
+    holds = {"producer": "STOPS PRODUCER", "log": "fills log"}.get(reader.holds)
+    return (
+        letter_of(number),
+        cut(printable(reader.name), 16),
+        holds or reader.state,
+        reader.source,
+        per_second(reader.rate, ""),
+        f"{reader.lag_events:,}",
+        quantity(reader.lag_bytes),
+        f"{reader.lag_seconds:,.1f}",
+        UNKNOWN if reader.catch_up is None else "never" if reader.catch_up == math.inf else span(reader.catch_up),
+    )
+
+
+TABLES: Final = ("TABLE", "ROWS/S", "INSERT", "UPDATE", "DELETE", "BYTES/S", "NEWEST", "LAST DDL")
+
+
+def table_cells(table: Table) -> tuple[str, ...]:
+    """A table, as `TABLES` names its cells."""
+    rates = [number(table.rates.get(operation, 0.0)) for operation in ("insert", "update", "delete")]
+    newest = moment(table.last_ms)[11:19] if table.last_ms else UNKNOWN
+    ddl = f"{moment(table.ddl_ms)[:16]} {printable(table.ddl.upper())}" if table.ddl_ms else UNKNOWN
+    name = cut(printable(f"{table.database}.{table.table}"), 22)
+    return name, number(table.rate), *rates, quantity(table.bytes_rate), newest, ddl
+
+
+def snapshot_line(tables: tuple[SnapshotTable, ...], width: int) -> str:
+    """What is left of a snapshot; nothing where none is open."""
+    still = [each for each in tables if each.state in ("waiting", "reading")]
+    if not still:
+        return ""
+    now = next((each for each in still if each.state == "reading"), still[0])
+    of = f" of about {now.about:,}" if now.about else ""
+    left = f", {span(now.left)} left" if now.left is not None else ""
+    return cut(printable(f"snapshot: {len(still)} of {len(tables)} tables left; {now.table} {now.rows:,}{of} rows{left}"), width)
+
+
+def per_second(rate: Rate | None, unit: str = " events/s") -> str:
+    """Events a second."""
+    return UNKNOWN if rate is None else f"{number(rate.events)}{unit}"
+
+
+def number(value: float) -> str:
+    """A rate: what is small and not nothing has a digit more."""
+    return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"

@@ -1,0 +1,354 @@
+"""The live screen: what the page shows, in a terminal of 80 by 24 or larger, with keys for what can be done.
+
+One thread observes the stores, one follows the events of the store that is shown; the screen looks at what the first found four times a
+second, and is given lines by the second. Everything from a store is made printable first, and is never read as markup.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Label, Log, Static
+
+from shmstore import PositionNotFound, ShmStoreError, StoreView
+from shmstore.consumer.live import actions, drawing
+from shmstore.consumer.live.events import Feed, Filter
+from shmstore.consumer.live.model import Host, Store, Table
+from shmstore.consumer.live.observer import Observer
+
+LOOK: Final = 0.25  # seconds between two looks at what was observed
+STEP: Final = 0.5  # seconds between two looks for events
+MOST_LINES: Final = 500
+COLOURS: Final = {"ok": "ok", "warn": "warn", "bad": "bad"}
+ORDERS: Final[Mapping[str, Callable[[Table], float]]] = {
+    "rows a second": lambda table: table.rate,
+    "newest rows": lambda table: table.last_ms,
+    "last DDL": lambda table: table.ddl_ms,
+    "rows seen": lambda table: sum(table.rows.values()),
+}
+
+
+class Ask(ModalScreen[str | None]):
+    """Asks for a line of text; None: nothing is to be done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Cancel")]
+
+    def __init__(self, question: str, value: str = "") -> None:
+        super().__init__()
+        self._question, self._value = question, value
+
+    def compose(self) -> ComposeResult:
+        """The question and a line for the answer."""
+        with Vertical():
+            yield Label(drawing.printable(self._question), markup=False)
+            yield Input(self._value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The answer."""
+        self.dismiss(event.value)
+
+
+class Sure(ModalScreen[bool]):
+    """Asks whether to do something: only y does it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("y", "dismiss(True)", "Yes"),
+        ("n,escape,enter,q", "dismiss(False)", "No"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        with Vertical():
+            yield Label(drawing.printable(self._question), markup=False)
+            yield Label("y: yes    n: no", markup=False)
+
+
+class Top(App[None]):
+    """Shows what an observer sees. `show_values` shows the values of columns and the text of statements."""
+
+    TITLE = "shmstore top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #health { height: auto; max-height: 3; padding: 0 1; }
+    .ok { background: $success-muted; } .warn { background: $warning-muted; } .bad { background: $error-muted; }
+    #way, #ring, #snapshot, #told { height: auto; }
+    #readers { height: auto; max-height: 6; }
+    #tables { height: 1fr; min-height: 3; max-height: 10; }
+    #told { color: $text-muted; }
+    #events { height: 1fr; min-height: 3; }
+    Ask, Sure { align: center middle; }
+    Ask > Vertical, Sure > Vertical { width: 70; height: auto; border: round $primary; background: $surface; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("n", "next_store", "Store"),
+        ("s", "sort", "Sort"),
+        ("f", "filter", "Filter"),
+        ("p", "pause", "Pause"),
+        ("x", "snapshot", "Snapshot"),
+        ("u", "unsubscribe", "Unsubscribe"),
+        ("q", "quit", "Quit"),
+    ]
+
+    def __init__(self, observer: Observer, *, show_values: bool = False) -> None:
+        super().__init__()
+        self._observer, self._show_values = observer, show_values
+        self._number = 0
+        self._host: Host | None = None
+        self._shown = ""  # name of the store
+        self._order = next(iter(ORDERS))
+        self._chosen, self._filter = Filter(), ""
+        self._paused = False
+        self._passed = 0
+        self._over = threading.Event()
+        self._again = threading.Event()  # another store or filter: follow that
+        self._watching = observer.watch()
+        self._follower = threading.Thread(target=self._follow, name="events", daemon=True)
+
+    def compose(self) -> ComposeResult:
+        """The screen, from top to bottom."""
+        yield Static("waiting for the first figures", id="health", markup=False)
+        yield Static(id="way", markup=False)
+        yield Static(id="ring", markup=False)
+        yield DataTable(id="readers", cursor_type="row")
+        yield Static(id="snapshot", markup=False)
+        yield DataTable(id="tables", cursor_type="row")
+        yield Static(id="told", markup=False)
+        yield Log(id="events", max_lines=MOST_LINES)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._readers.add_columns(*drawing.READERS)
+        self._tables.add_columns(*drawing.TABLES)
+        self._watching.__enter__()
+        self._follower.start()
+        self.set_interval(LOOK, self._look)
+
+    def on_unmount(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._again.set()
+        self._watching.__exit__(None, None, None)
+
+    @property
+    def _readers(self) -> DataTable[Any]:
+        return self.query_one("#readers", DataTable)
+
+    @property
+    def _tables(self) -> DataTable[Any]:
+        return self.query_one("#tables", DataTable)
+
+    @property
+    def store(self) -> Store | None:
+        """The store that is shown."""
+        stores = self._host.stores if self._host is not None else ()
+        return next((each for each in stores if each.name == self._shown), stores[0] if stores else None)
+
+    # ------------------------------------------------------------ figures
+
+    def _look(self) -> None:
+        if not self.screen.is_active or isinstance(self.screen, ModalScreen):
+            return
+        self._number, host = self._observer.wait(self._number, 0)
+        if host is not None:
+            self._host = host
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Draw in the width that there is now."""
+        if self._host is not None:
+            self._draw()
+
+    def _draw(self) -> None:
+        store = self.store
+        assert self._host is not None
+        width = max(20, self.size.width)
+        if store is None:
+            self._say(self._host.health.state, self._host.health.says, self._host.health.fix)
+            for name in ("#way", "#ring", "#snapshot"):
+                self.query_one(name, Static).update("")
+            self._readers.clear()
+            self._tables.clear()
+            return
+        if store.name != self._shown:
+            self._shown = store.name
+            self._again.set()
+        stores = [each.name for each in self._host.stores]
+        which = f"{store.name} ({stores.index(store.name) + 1} of {len(stores)})" if len(stores) > 1 else store.name
+        health = store.health if store.health.state != "ok" else self._host.health
+        self._say(health.state, health.says if health is not store.health else f"{which}: {health.says}", health.fix, which)
+        self.query_one("#way", Static).update("\n".join(drawing.way(store, width)))
+        self.query_one("#ring", Static).update(drawing.ring(store, width))
+        self.query_one("#snapshot", Static).update(drawing.snapshot_line(store.snapshots, width))
+        _fill(self._readers, [drawing.reader_cells(number, each) for number, each in enumerate(store.readers)])
+        tables = sorted(self._seen(store), key=ORDERS[self._order], reverse=True)
+        _fill(self._tables, [drawing.table_cells(each) for each in tables])
+        self._tell()
+
+    def _seen(self, store: Store) -> list[Table]:
+        chosen = self._chosen.tables
+        return [each for each in store.tables if chosen is None or chosen.match(f"{each.database}.{each.table}")]
+
+    def _say(self, state: str, says: str, fix: str, which: str = "") -> None:
+        health = self.query_one("#health", Static)
+        health.set_classes(state)
+        text = f"{says}: {fix}" if fix else says
+        health.update(drawing.printable(text if not which or which in text else f"{which}: {text}"))
+
+    def _tell(self) -> None:
+        """What is chosen of tables and events."""
+        parts = [f"tables by {self._order}", f"filter {self._filter!r}" if self._filter else "no filter"]
+        parts += ["EVENTS PAUSED"] * self._paused + [f"{self._passed:,} events passed over"] * bool(self._passed)
+        self.query_one("#told", Static).update(drawing.cut(drawing.printable("; ".join(parts)), self.size.width))
+
+    # ------------------------------------------------------------ events
+
+    def _follow(self) -> None:
+        """Follow the events of the store that is shown, in a thread of its own."""
+        while not self._over.is_set():
+            self._again.clear()
+            name, chosen = self._shown, self._chosen
+            if name:
+                with suppress(ShmStoreError, PositionNotFound), StoreView.attach(name, restore=False) as store:
+                    feed = Feed(store, chosen, show_values=self._show_values, back=40)
+                    while not self._again.is_set() and not store.lost:
+                        if not self._paused:
+                            self._give(feed)
+                        self._again.wait(STEP)
+            self._again.wait(STEP)
+
+    def _give(self, feed: Feed) -> None:
+        lines = [event_line(each) for each in feed.step()]
+        if not self._over.is_set() and not self._again.is_set():
+            with suppress(RuntimeError):  # it ended meanwhile
+                self.call_from_thread(self._take, lines, feed.passed)
+
+    def _take(self, lines: list[str], passed: int) -> None:
+        self._passed = passed
+        if lines and not self._paused and not self._over.is_set():
+            for log in self.query("#events").results(Log):
+                log.write_lines(lines)
+
+    # ------------------------------------------------------------ keys
+
+    def action_next_store(self) -> None:
+        """Show the next store."""
+        if self._host is None or not self._host.stores:
+            return
+        names = [each.name for each in self._host.stores]
+        self._shown = names[(names.index(self._shown) + 1) % len(names)] if self._shown in names else names[0]
+        self._begin_again()
+
+    def action_sort(self) -> None:
+        """Sort the tables by the next figure."""
+        orders = list(ORDERS)
+        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        if self._host is not None:
+            self._draw()
+
+    def action_filter(self) -> None:
+        """Choose tables, of figures and events."""
+
+        def chosen(answer: str | None) -> None:
+            if answer is None:
+                return
+            try:
+                self._chosen, self._filter = Filter.parse(answer), answer
+            except ValueError as error:
+                self._warn(str(error))
+                return
+            self._begin_again()
+
+        self.push_screen(Ask("Only these tables (DATABASE.TABLE, * ? and ! as in --tables; nothing: all):", self._filter), chosen)
+
+    def action_pause(self) -> None:
+        """Stop the events, or let them go on."""
+        self._paused = not self._paused
+        self._tell()
+
+    def action_snapshot(self) -> None:
+        """Ask for the rows of tables."""
+        store = self.store
+        if store is None:
+            return
+
+        def asked(answer: str | None) -> None:
+            if answer:
+                self._do(lambda: f"snapshot {actions.snapshot(store.name, answer)} is asked for")
+
+        self.push_screen(Ask(f"Snapshot of which tables of {store.name}? (DATABASE.TABLE; Esc: none)"), asked)
+
+    def action_unsubscribe(self) -> None:
+        """Forget the subscription that the cursor is on."""
+        store = self.store
+        row = self._readers.cursor_row
+        if store is None or not 0 <= row < len(store.readers):
+            self._warn("there is no reader to forget")
+            return
+        reader = store.readers[row]
+
+        def asked(sure: bool | None) -> None:
+            if sure:
+
+                def forget() -> str:
+                    actions.unsubscribe(store.name, reader.name)
+                    return f"{reader.name} is forgotten"
+
+                self._do(forget)
+
+        question = (
+            f"Forget subscription {reader.name} of {store.name}? {reader.lag_events:,} events wait for it. It cannot go on then."
+        )
+        self.push_screen(Sure(question), asked)
+
+    def _do(self, act: Callable[[], str]) -> None:
+        try:
+            self.notify(drawing.printable(act()), markup=False)
+        except (ShmStoreError, ValueError, OSError) as error:
+            self._warn(str(error))
+
+    def _warn(self, message: str) -> None:
+        self.notify(drawing.printable(message), severity="error", markup=False)
+
+    def _begin_again(self) -> None:
+        self.query_one("#events", Log).clear()
+        self._passed = 0
+        self._again.set()
+        if self._host is not None:
+            self._draw()
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """An event on one line."""
+    parts = [str(event["op"]), f"{event.get('database', '')}.{event.get('table', '')}"]
+    if event.get("large"):
+        parts.append("too large to show")
+    if "sql" in event:
+        parts.append(str(event["sql"]))
+    before, changed = event.get("before") or {}, set(event.get("changed", ()))
+    for name, value in (event.get("after") or before).items():
+        parts.append(f"{name}={before[name]}→{value}" if name in changed and name in before else f"{name}={value}")
+    return drawing.printable(" ".join(parts))
+
+
+def _fill(table: DataTable[Any], rows: list[tuple[str, ...]]) -> None:
+    """Show these rows; the cursor stays in its line."""
+    at, scroll = table.cursor_row, table.scroll_y
+    table.clear()
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if rows:
+        table.move_cursor(row=min(at, len(rows) - 1), scroll=False)
+        table.scroll_to(y=scroll, animate=False)
