@@ -149,8 +149,7 @@ class Server(Endpoint):
     def _following(self, session: Session, ticket: Request, caller: Caller) -> Iterator[tuple[pa.RecordBatch, Request]]:
         """The schema goes out before the wait, so that a client can cancel it."""
         state, batch = self._taken(session, ticket, caller)
-        found = events.Events(batch.first, batch.raw, batch.ends, batch.slots)
-        for each in events.pack(found):
+        for each in events.pack(events.Events.of(batch)):
             yield each, state
 
     def _taken(self, session: Session, ticket: Request, caller: Caller) -> tuple[Request, Any]:

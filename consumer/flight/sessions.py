@@ -148,8 +148,9 @@ class Sessions:
         self._audit = audit
         self._max_lease = max_lease
         self._max_new = max_new
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._sessions: dict[str, Session] = {}
+        self._starting: set[str] = set()  # ids of sessions that are being made
         self._new: Counter[str] = Counter()  # subscriptions that were begun, by host
 
     def get(self, id: str) -> Session:
@@ -164,24 +165,48 @@ class Sessions:
         id, name, store = (str(request[key]) for key in ("session", "subscription", "store"))
         if len(id) < 16:
             raise ProtocolError("the id of a session has less than 16 characters: choose it at random")
-        with self._lock:
+        lease = min(max(1.0, float(request.get("lease", LEASE))), self._max_lease)
+        with self._changed:
+            while id in self._starting:  # the same client, which has lost its first call
+                self._changed.wait()
             session = self._sessions.get(id)
             if session is not None and not session.closed:
                 session.renew(place)
                 return session, False
-            lease = min(max(1.0, float(request.get("lease", LEASE))), self._max_lease)
-            session = Session(self._consumer(request, store, name, place), store, lease, place)
-            self._sessions[id] = session
-            return session, True
+            self._starting.add(id)
+        # Without the lock: a store that is put together again takes its time, and other clients have none to lose.
+        made: Session | None = None
+        try:
+            made = Session(self._consumer(request, store, name, place), store, lease, place)
+            return made, True
+        finally:
+            with self._changed:
+                if made is not None:
+                    self._sessions[id] = made
+                self._starting.remove(id)
+                self._changed.notify_all()
 
     def _consumer(self, request: Request, store: str, name: str, place: Place) -> Consumer:
         real = self._store_of(store)
         with EventStore.attach(real) as attached:
             there = any(each.name == name for each in attached.subscriptions())
-        if not there and self._new[place.host] >= self._max_new:
+        if there:
+            return self._subscribed(request, real, store, name)
+        with self._changed:  # counted before it is made: one of several at once would not see the others
+            allowed = self._new[place.host] < self._max_new
+            self._new[place.host] += allowed
+        if not allowed:
             text = f"{place.host} has begun {self._max_new} subscriptions, all it may (--max-new-clients): go on with one of them"
             self._audit.note(Incident.SUBSCRIPTION, place.host, text)
             raise ProtocolError(text)
+        try:
+            return self._subscribed(request, real, store, name)
+        except BaseException:
+            with self._changed:
+                self._new[place.host] -= 1
+            raise
+
+    def _subscribed(self, request: Request, real: str, store: str, name: str) -> Consumer:
         how: dict[str, Any] = {
             "auto_ack": False,
             "timeout": 0,
@@ -189,18 +214,16 @@ class Sessions:
             "checkpoint": bool(request.get("checkpoint", True)),
         }
         try:
-            consumer = Consumer(real, name, start=unpack_start(request.get("start", "earliest")), **how)
+            return Consumer(real, name, start=unpack_start(request.get("start", "earliest")), **how)
         except SubscriptionInUse as error:
-            holder = next((s for s in self._sessions.values() if s.store == store and s.subscription.name == name), None)
+            held = list(self._sessions.values())
+            holder = next((s for s in held if s.store == store and s.subscription.name == name), None)
             if holder is None:
                 raise
             raise SubscriptionInUse(
                 f"{error}: a client at {holder.place.host} has it, and was heard {time.monotonic() - holder.used_at:.0f} s ago; it is given back "
                 f"when that has ended, or was not heard for {holder.lease:.0f} s"
             ) from error
-        if not there:
-            self._new[place.host] += 1
-        return consumer
 
     def close(self, id: str) -> None:
         """End a session. Raises `SessionUnknown`."""
@@ -209,7 +232,7 @@ class Sessions:
             self._end(id, session)
 
     def _end(self, id: str, session: Session) -> None:
-        with self._lock:
+        with self._changed:
             self._sessions.pop(id, None)
         session.close()
 

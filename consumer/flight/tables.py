@@ -85,7 +85,7 @@ def read_events(store: StoreView, first: int, last: int) -> Iterator[pa.RecordBa
         batch = store.peek(first, limit_events=last - first + 1, limit_bytes=READ_BYTES)
         if not batch:
             return
-        yield from events.pack(events.Events(batch.first, batch.raw, batch.ends, batch.slots))
+        yield from events.pack(events.Events.of(batch))
         first = batch.last + 1
 
 

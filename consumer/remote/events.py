@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shmstore import SLOT
+from shmstore import SLOT, Batch
 
 SCHEMA: Final = pa.schema(
     [
@@ -34,12 +34,24 @@ MESSAGE_BYTES: Final = 16 << 20
 
 
 class Events(NamedTuple):
-    """A run of events: the first one's sequence, their payloads back to back, where each ends, and their slots."""
+    """A run of events out of a store: the first one's sequence, their payloads back to back, where each ends, and their slots."""
 
     first: int
     raw: memoryview | bytes
     ends: NDArray[np.int64]
     slots: NDArray[np.void]
+
+    @classmethod
+    def of(cls, batch: Batch) -> Events:
+        """Return the events of a batch, valid for as long as it is."""
+        return cls(batch.first, batch.raw, batch.ends, batch.slots)
+
+    def payloads(self) -> Iterator[memoryview]:
+        """Yield the payload of each event."""
+        raw, start = memoryview(self.raw), 0
+        for end in self.ends.tolist():
+            yield raw[start:end]
+            start = end
 
 
 def pack(events: Events) -> Iterator[pa.RecordBatch]:

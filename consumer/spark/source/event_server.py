@@ -19,10 +19,9 @@ from shmstore import ProtocolError
 from shmstore.consumer.access import Login
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
 from shmstore.consumer.remote import events
-from shmstore.consumer.remote.address import Address as Server
+from shmstore.consumer.remote.address import Address
 from shmstore.consumer.remote.link import Link, LinkLost
 from shmstore.consumer.remote.protocol import Request
-from shmstore.consumer.spark.source.chunk import Address, Chunk
 from shmstore.consumer.wire.server.audit import Audit
 
 PATIENCE = 120.0  # seconds that an executor waits for the next part of its events
@@ -32,14 +31,14 @@ class EventServer(Endpoint):
     """Serves ranges of one store's events until `close`. `read` gives the chunks of a range; it is called by one thread at a time."""
 
     def __init__(
-        self, read: Callable[[int, int], Iterator[Chunk]], host: str | None = None, tls: tuple[str, str] | None = None
+        self, read: Callable[[int, int], Iterator[events.Events]], host: str | None = None, tls: tuple[str, str] | None = None
     ) -> None:
         self._read = read
         self._reading = threading.Lock()
         token, host = secrets.token_urlsafe(32), host or own_address()
         pair = certificate(*tls) if tls else None
         super().__init__(host, 0, Login("", token), Audit(), tls=pair)
-        self.executors_address = Address(host, self.port, token, pair.chain if pair else None)
+        self.executors_address = Address(host, self.port, tls is not None, "", password=token, roots=pair.chain if pair else None)
 
     def answer(self, ticket: Request, caller: Caller) -> Reply:
         """Events `first` to `last`."""
@@ -53,19 +52,19 @@ class EventServer(Endpoint):
                 chunk = next(chunks, None)
             if chunk is None:
                 return
-            yield from events.pack(events.Events(*chunk))
+            yield from events.pack(chunk)
 
     def act(self, action: str, request: Request, caller: Caller) -> Request:
         """There is nothing to do here but to read."""
         raise ProtocolError(f"there is no action {action[:64]!r}")
 
 
-def fetch(address: Address, first: int, last: int) -> Iterator[Chunk]:
+def fetch(address: Address, first: int, last: int) -> Iterator[events.Events]:
     """Yield the events `first` to `last` from the query's server. Raises its error, and `StoreUnreachable`."""
-    link = Link(Server(address.host, address.port, address.roots is not None, "", password=address.token, roots=address.roots))
+    link = Link(address)
     try:
         for batch in link.stream({"first": first, "last": last}, PATIENCE):
-            yield Chunk(*events.unpack(batch))
+            yield events.unpack(batch)
     except LinkLost as error:
         raise link.unreachable(error) from error
     finally:

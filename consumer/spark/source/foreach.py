@@ -13,10 +13,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from shmstore import CheckpointFile, EventStore
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.multi_source import Sources, is_group
-from shmstore.consumer.spark.source.partition import chunk_of, rows_of
+from shmstore.consumer.spark.source.partition import rows_of
 from shmstore.consumer.spark.source.schema_lookup import find_table
 
 
@@ -51,7 +52,7 @@ def each_batch(
                 continue
             several = is_group(source) if several is None else several
             sources = Sources.of(source, None, None, batch.first, batch.last) if several else None
-            found = list(rows_of(chunk_of(batch), decoder, sources))
+            found = list(rows_of(Events.of(batch), decoder, sources))
             if found:
                 function(spark.createDataFrame(pa.Table.from_batches(found)), batch.last)
                 calls += 1

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shmstore import Batch, EventStore, EventType, Position, PositionNotFound
-from shmstore.consumer.spark.source.chunk import Chunk
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.encoding.codec import Header, split_stored
 from shmstore.gtids import Gtids, covers, joined, parse, single
@@ -181,7 +181,7 @@ class Sources(NamedTuple):
         after = start if start is not None and (start.epoch != here or _is_ahead(start)) else None
         return cls(names_of(store, first, last), after, end if end is not None and end.epoch != here else None)
 
-    def pieces(self, chunk: Chunk) -> Iterator[tuple[Chunk, str | None]]:
+    def pieces(self, chunk: Events) -> Iterator[tuple[Events, str | None]]:
         """Yield the events of `chunk` that are in the micro-batch, in runs; with the name of their source where GTIDs do not say it."""
         reads = chunk.slots["type"] == int(EventType.READ)
         if self.after is None and self.until is None and not reads.any():
@@ -195,7 +195,7 @@ class Sources(NamedTuple):
             end = at + count
             if wanted:
                 yield (
-                    Chunk(
+                    Events(
                         chunk.first + at, raw[start : int(chunk.ends[end - 1])], chunk.ends[at:end] - start, chunk.slots[at:end]
                     ),
                     name,
@@ -233,7 +233,7 @@ class Sources(NamedTuple):
         columns["source"] = pa.StructArray.from_arrays([*source.flatten()[:-1], names], fields=list(source.type))
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
-    def of_events(self, chunk: Chunk, name: str | None) -> pa.Array:
+    def of_events(self, chunk: Events, name: str | None) -> pa.Array:
         """Return the source of each event."""
         if name is not None:
             return pa.repeat(name, len(chunk.ends))

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from shmstore import Batch, EventStore, PositionNotFound, StoreNotFound
+from shmstore import EventStore, PositionNotFound, StoreNotFound
+from shmstore.consumer.remote.address import Address
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.gc_pause import settle
 from shmstore.consumer.spark.decode.schema import RAW_SCHEMA, arrow_schema
-from shmstore.consumer.spark.source.chunk import Address, Chunk
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.event import EntryType, EventType
 
@@ -52,7 +53,7 @@ class SharedPartition(InputPartition):
         self.events = events
         self.sources = sources
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Events]:
         """Yield the events, some at a time. Raises `PositionNotFound`, `StoreNotFound`."""
         yield from read_shared(self.events)
 
@@ -67,15 +68,15 @@ class RemotePartition(InputPartition):
         self._address = address
         self._nearby = nearby
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Events]:
         """Yield the events, some at a time. Raises `PositionNotFound`, OSError."""
         if self._nearby:
             try:
-                attached(self.events)
+                store = attached(self.events, restore=False)
             except (StoreNotFound, PositionNotFound):
                 pass  # another host, perhaps with a store of this name: the query's process knows
             else:
-                yield from read_shared(self.events)
+                yield from read_store(store, self.events.first, self.events.last, fails=self.events.fails)
                 return
         from shmstore.consumer.spark.source.event_server import fetch  # gRPC takes a while to load
 
@@ -85,22 +86,22 @@ class RemotePartition(InputPartition):
 class InlinePartition(InputPartition):
     """Events that travel in the partition itself, to an executor on any host."""
 
-    def __init__(self, chunks: list[Chunk], sources: Sources | None = None) -> None:
+    def __init__(self, chunks: list[Events], sources: Sources | None = None) -> None:
         super().__init__(None)
         self.sources = sources
-        self._chunks = [Chunk(c.first, bytes(c.raw), c.ends, c.slots) for c in chunks]
+        self._chunks = [each._replace(raw=bytes(each.raw)) for each in chunks]
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Events]:
         """Yield the events."""
         yield from self._chunks
 
 
-def read_shared(events: Range) -> Iterator[Chunk]:
+def read_shared(events: Range) -> Iterator[Events]:
     """Yield the events of `events` out of the ring or the log. Raises `PositionNotFound` if they were overwritten, `StoreNotFound`."""
     yield from read_store(attached(events), events.first, events.last, fails=events.fails)
 
 
-def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) -> Iterator[Chunk]:
+def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) -> Iterator[Events]:
     """Yield events of an attached store. Raises `PositionNotFound` if they are not there yet, and if they were overwritten and it `fails`."""
     while first <= last:
         try:
@@ -121,17 +122,15 @@ def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) 
             raise PositionNotFound(
                 f"event {first} is not in store {store.name!r} yet: epoch {store.epoch:016x} ends at {first - 1}"
             )
-        yield chunk_of(batch)
+        yield Events.of(batch)
         first = batch.last + 1
 
 
-def chunk_of(batch: Batch) -> Chunk:
-    """Return the events of `batch`, which must be a copy (as `peek` gives)."""
-    return Chunk(batch.first, batch.raw, batch.ends, batch.slots)
+def attached(events: Range, *, restore: bool = True) -> EventStore:
+    """Return the store, attached once in each worker process. Raises `StoreNotFound`, or `PositionNotFound` in another epoch.
 
-
-def attached(events: Range) -> EventStore:
-    """Return the store, attached once in each worker process. Raises `StoreNotFound`, or `PositionNotFound` in another epoch."""
+    Without `restore` it is not put together again from its home: a container may share that folder, and not the memory, with the store's host.
+    """
     key = (events.store, events.path)
     store = _attached.get(key)
     if store is not None and (store.epoch != events.epoch or store.lost):
@@ -140,7 +139,7 @@ def attached(events: Range) -> EventStore:
         store = None
     if store is None:
         try:
-            store = EventStore.attach(events.store, path=events.path, state=events.state)
+            store = EventStore.attach(events.store, path=events.path, state=events.state, restore=restore)
         except StoreNotFound as error:
             raise StoreNotFound(
                 f"{error}. The executor runs on another host, or in another container, than the store: use transport=auto, inline or network"
@@ -169,14 +168,14 @@ _CODES[EntryType.ROWS, [EventType.INSERT, EventType.UPDATE, EventType.DELETE, Ev
 _CODES[[EntryType.BEGIN, EntryType.END, EntryType.DDL]] = np.arange(5, 8)[:, None]
 
 
-def record_batches(chunks: Iterator[Chunk], decoder: Decoder, sources: Sources | None = None) -> Iterator[pa.RecordBatch]:
+def record_batches(chunks: Iterator[Events], decoder: Decoder, sources: Sources | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `chunks` as the query's payload wants them; `sources` where the store has several."""
     settle()
     for chunk in chunks:
         yield from rows_of(chunk, decoder, sources)
 
 
-def rows_of(whole: Chunk, decoder: Decoder, sources: Sources | None) -> Iterator[pa.RecordBatch]:
+def rows_of(whole: Events, decoder: Decoder, sources: Sources | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one chunk."""
     for chunk, name in ((whole, None),) if sources is None else sources.pieces(whole):
         if decoder.options.payload == "raw":
@@ -188,7 +187,7 @@ def rows_of(whole: Chunk, decoder: Decoder, sources: Sources | None) -> Iterator
             yield batch if sources is None else sources.named(batch, name)
 
 
-def _raw(chunk: Chunk, decoder: Decoder, source: pa.Array | None) -> pa.RecordBatch:
+def _raw(chunk: Events, decoder: Decoder, source: pa.Array | None) -> pa.RecordBatch:
     """One row an event, the payload as it is, nothing decoded but where tables are filtered."""
     slots, options = chunk.slots, decoder.options
     entry = slots["entry"]

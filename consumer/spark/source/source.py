@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from shmstore import EventStore, PositionNotFound
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.schema import schema_of
 from shmstore.consumer.spark.options import Options
@@ -25,7 +26,6 @@ from shmstore.consumer.spark.source.partition import (
     InlinePartition,
     Range,
     SharedPartition,
-    chunk_of,
     record_batches,
     split,
 )
@@ -108,7 +108,7 @@ class BatchReader(DataSourceReader):
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
             return [
-                InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in split(first, events.ends, parts)
+                InlinePartition([Events.of(events_between(store, a, b))], sources) for a, b in split(first, events.ends, parts)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

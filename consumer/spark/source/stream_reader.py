@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from shmstore import PositionNotFound, StoreClosed, SubscriptionLost
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Start
 from shmstore.consumer.spark.source.batch_planner import BatchPlanner, Limit, events_between
@@ -29,7 +30,6 @@ from shmstore.consumer.spark.source.partition import (
     Range,
     RemotePartition,
     SharedPartition,
-    chunk_of,
     record_batches,
     split,
 )
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader):
             parts = max(parts, -(-size // INLINE_BYTES))
         ranges = split(base + 1, ends, parts)
         if inline:
-            return [InlinePartition([chunk_of(events_between(store, a, b))], sources) for a, b in ranges]
+            return [InlinePartition([Events.of(events_between(store, a, b))], sources) for a, b in ranges]
         given = [Range.of(store, a, b, fails=options.fail_on_data_loss) for a, b in ranges]
         if options.transport == "shm" or (options.transport == "auto" and executors_are_here()):
             return [SharedPartition(one, sources) for one in given]

@@ -29,9 +29,9 @@ from shmstore import (
     SubscriptionInUse,
     SubscriptionLost,
 )
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.options import Options, Start
 from shmstore.consumer.spark.source import multi_source
-from shmstore.consumer.spark.source.chunk import Chunk
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import read_store
 from shmstore.encoding.codec import decode_stored
@@ -148,7 +148,7 @@ class SubscriptionOwner:
             self._server = EventServer(self._read, self._options.transport_host, self._options.transport_tls)
         return self._server
 
-    def _read(self, first: int, last: int) -> Iterator[Chunk]:
+    def _read(self, first: int, last: int) -> Iterator[Events]:
         """Yield events for the server: out of an attachment of its own, because a store object serves one thread at a time."""
         if self._served is None or self._served.lost:
             self._served = attach(self._options, 0.0)  # the one before ends with the last connection that still reads

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,35 @@ def test_a_subscription_by_hand(client: flight.FlightClient, store: EventStore) 
     assert acked(store) == 5
     with pytest.raises(flight.FlightServerError, match="subscribe again"):
         act(client, "ack", session=session, sequence=5)
+
+
+def test_a_subscribe_that_takes_its_time(
+    server: Server, client: flight.FlightClient, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds up nobody else, and a client that asks again meanwhile gets the session of its first call."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(real: str, name: str, **how: Any) -> Consumer:
+        if name == "slow":
+            began.set()
+            assert go_on.wait(60)
+        return Consumer(real, name, **how)
+
+    monkeypatch.setattr(sessions, "Consumer", slow)
+    asked = {"store": store.name, "subscription": "slow", "session": "s" * 32}
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first = pool.submit(act, client, "subscribe", **asked)
+            assert began.wait(60)
+            again = pool.submit(act, flight.FlightClient(f"grpc://127.0.0.1:{server.port}"), "subscribe", **asked)
+            other = {"store": store.name, "subscription": "other", "session": "o" * 32}
+            assert act(client, "subscribe", **other)["new"]
+            act(client, "close", session=other["session"])
+            assert not first.done()
+            assert not again.done()
+        finally:
+            go_on.set()
+        assert sorted(call.result(60)["new"] for call in (first, again)) == [False, True]
 
 
 def test_one_owner(server: Server, store: EventStore) -> None:

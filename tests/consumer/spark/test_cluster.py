@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -22,6 +23,7 @@ from tests.servers.ports import free_port
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+KILLS, ROWS = 6, 300
 PRIVATE = "mount --make-rprivate / && mount -t tmpfs tmpfs /dev/shm && exec "
 
 
@@ -63,7 +65,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         )
         start("near", worker("near"))
         start("far", ["unshare", "-m", "sh", "-c", PRIVATE + " ".join(worker("far"))])
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while (tmp_path / "master.log").read_text(errors="replace").count("Registering worker") < 2:
             assert time.monotonic() < until, "\n".join(
                 path.read_text(errors="replace")[-2000:] for path in tmp_path.glob("*.log")
@@ -83,6 +85,7 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a private /dev/shm needs root")
+@pytest.mark.timeout(900)
 def test_executors_on_another_host_get_the_events(master: str, store: EventStore, store_name: str, binlog: Binlog) -> None:
     """An executor that cannot see the segment reads through transport auto, inline and network; with shm the error says so."""
     for n in range(60):
@@ -102,7 +105,7 @@ def test_executors_on_another_host_get_the_events(master: str, store: EventStore
         command,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=800,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
     )
@@ -115,3 +118,64 @@ def test_executors_on_another_host_get_the_events(master: str, store: EventStore
         "one worker did nothing"
     )
     assert "transport=auto" in found["shm"]["error"]
+
+
+def parent(pid: int) -> int:
+    """The process that started `pid`."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.geteuid() != 0, reason="a private /dev/shm needs root")
+@pytest.mark.parametrize("log", [False, True], ids=["memory", "log"])
+def test_executors_that_are_killed_within_a_batch(
+    master: str, state: Path, store_name: str, binlog: Binlog, tmp_path: Path, log: bool
+) -> None:
+    """Each micro-batch loses an executor that holds rows of it, by turns on the store's host and on another: every row comes once."""
+    here = os.readlink("/proc/self/ns/mnt")
+    folder = tmp_path / "query"
+    folder.mkdir()
+    hold, batches = folder / "hold", folder / "batches"
+    command = [sys.executable, str(Path(__file__).with_name("cluster_kill_driver.py")), master, store_name, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    with (
+        EventStore.create(store_name, capacity=1 << 15, log=log) as store,
+        open(tmp_path / "driver.log", "wb") as output,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment) as driver,
+    ):
+
+        def wait(condition: Callable[[], Any], what: str) -> Any:
+            until = time.monotonic() + 180
+            while not (found := condition()):
+                text = (tmp_path / "driver.log").read_text(errors="replace")[-6000:]
+                assert driver.poll() is None, text
+                assert time.monotonic() < until, f"{what}: {text}"
+                time.sleep(0.05)
+            return found
+
+        def held(number: int, near: bool) -> int | None:
+            for process in (folder / "held" / str(number)).glob("[0-9]*"):
+                if (process.read_text() == here) == near and Path(f"/proc/{process.name}").exists():
+                    return int(process.name)
+            return None
+
+        def keys() -> list[str]:
+            return [key for batch in batches.glob("[0-9]*") for key in batch.read_text().splitlines()] if batches.exists() else []
+
+        try:
+            for number in range(KILLS):
+                hold.write_text(str(number))
+                for n in range(number * ROWS, (number + 1) * ROWS):
+                    store.put(binlog.insert(order_row(n, status="x" * 20_000)), timeout=60)
+                worker = wait(lambda: held(number, number % 2 == 0), f"no task of batch {number} waits on that host")  # noqa: B023
+                executor = parent(parent(worker))  # behind Spark's daemon of Python processes
+                assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+                os.kill(executor, signal.SIGKILL)
+                hold.unlink()
+                wait(lambda: len(keys()) >= (number + 1) * ROWS, f"batch {number} does not come to its end")  # noqa: B023
+            driver.stdin.close()
+            assert driver.wait(120) == 0, (tmp_path / "driver.log").read_text(errors="replace")[-3000:]
+        finally:
+            driver.kill()
+            hold.unlink(missing_ok=True)
+    assert sorted(keys()) == sorted(f'{{"id":{n}}}' for n in range(KILLS * ROWS))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from shmstore import EventStore, PositionNotFound, ShmStoreError, StoreError, StoreUnreachable
-from shmstore.consumer.spark.source.chunk import Chunk
+from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.source.event_server import EventServer, fetch
 from shmstore.consumer.spark.source.partition import read_store
 from shmstore.encoding.codec import encode
@@ -59,7 +60,7 @@ def test_strangers_get_nothing(server: EventServer, store: EventStore, binlog: B
     """Who does not know the token is refused, and does not learn whether there is a store."""
     store.put(binlog.insert(order_row(1)))
     with pytest.raises(StoreError, match="refused the login: wrong user name or password"):
-        list(fetch(server.executors_address._replace(token=token), 0, 1))
+        list(fetch(replace(server.executors_address, password=token), 0, 1))
 
 
 def test_a_closed_server_refuses(server: EventServer) -> None:
@@ -73,7 +74,7 @@ def test_an_answer_cut_short_is_no_answer(binlog: Binlog, store: EventStore) -> 
     """A server that fails in the middle of a reply is an error, not the end of the events, and says nothing of its inside."""
     store.put(binlog.insert(order_row(1)))
 
-    def broken(first: int, last: int) -> Iterator[Chunk]:
+    def broken(first: int, last: int) -> Iterator[Events]:
         yield from read_store(store, first, last)
         raise OSError("the store's disk /dev/sdb is gone")
 
@@ -96,7 +97,7 @@ def test_with_a_certificate(store: EventStore, binlog: Binlog, tmp_path: Path) -
     server = EventServer(partial(read_store, store), "127.0.0.1", (str(tmp_path / "own.pem"), str(tmp_path / "own.key")))
     address = server.executors_address
     assert sum(len(chunk.slots) for chunk in fetch(address, 0, 2)) == 3
-    for roots in ((tmp_path / "other.pem").read_bytes(), None):
+    for wrong in (replace(address, roots=(tmp_path / "other.pem").read_bytes()), replace(address, tls=False)):
         with pytest.raises(StoreUnreachable):
-            list(fetch(address._replace(roots=roots), 0, 2))
+            list(fetch(wrong, 0, 2))
     server.close()
