@@ -25,7 +25,7 @@ from shmstore.errors import StoreError
 from shmstore.event import Column, Position, TableSchema
 from shmstore.store.checkpoint import home_of
 
-__all__ = ["Definition", "DefinitionsFile", "definition_of", "position_in", "sources_of"]
+__all__ = ["Definition", "DefinitionsFile", "definition_of", "definitions_in", "position_in", "sources_of"]
 
 NAME: Final = "tables.jsonl"
 _HEAD: Final = {"shmstore_tables": 1}
@@ -121,11 +121,19 @@ def position_in(end: Position | None, source: str) -> Position | None:
     return None
 
 
+def definitions_in(file: DefinitionsFile, end: Position | None) -> dict[tuple[str, str], Definition]:
+    """Return how the tables are defined where the store ends, at `end` of the file's source, by database and table; the first definition that is
+    known where that is later. Raises `StoreError`."""
+    found: dict[tuple[str, str], Definition] = {}
+    for one in file.read():
+        if end is None or one.reached_by(end) or one.name not in found:
+            found[one.name] = one
+    return found
+
+
 def definition_of(file: DefinitionsFile, database: str, table: str, end: Position | None) -> Definition | None:
-    """Return how a table is defined where the store ends, at `end` of the file's source; the first that is known where that is later."""
-    found = [one for one in file.read() if one.name == (database, table)]
-    reached = [one for one in found if end is None or one.reached_by(end)] or found[:1]
-    return reached[-1] if reached else None
+    """Return how one table is defined there; None where it is not known."""
+    return definitions_in(file, end).get((database, table))
 
 
 def _line(value: Any) -> bytes:

@@ -1,25 +1,31 @@
-"""The tables of which a store has rows, and their rows as Arrow."""
+"""The tables of a store, and their rows as Arrow."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from shmstore import PositionNotFound, SchemaUnknown, StoreView, TableSchema
+from shmstore import PositionNotFound, SchemaUnknown, StoreError, StoreView, TableSchema
 from shmstore.consumer.remote import events
 from shmstore.encoding.codec import decode_schema, split_stored
 from shmstore.event import EntryType
+from shmstore.table_definitions import DefinitionsFile, definitions_in, position_in, sources_of
 
 READ_BYTES: Final = 4 << 20  # read and sent at a time
 _LOOK: Final = 1 << 12  # events looked at at a time
 
 
 class Tables:
-    """The tables of one store, each with its newest columns. All events are looked at once, the newest first; then only what came since."""
+    """The tables of one store, each with its newest columns: as its producer has defined them, and otherwise as their rows say.
+
+    Rows are looked at only for what is not defined: in a store that is fed by something else, and of tables that are no more. All events are
+    looked at once, the newest first; then only what came since.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,6 +35,20 @@ class Tables:
 
     def columns(self, store: StoreView) -> dict[str, TableSchema]:
         """The tables, by name (``database.table``)."""
+        return _defined(store) or self._of_rows(store)
+
+    def column(self, store: StoreView, table: str) -> TableSchema:
+        """The newest columns of one table. Raises `SchemaUnknown`."""
+        defined = _defined(store)
+        if table in defined:
+            return defined[table]
+        known = self._of_rows(store)
+        if table not in known:
+            names = ", ".join(sorted({**known, **defined})[:5]) or "none yet"
+            raise SchemaUnknown(f"store {store.name!r} has no row of {table}, so its columns are not known; it knows {names}")
+        return known[table]
+
+    def _of_rows(self, store: StoreView) -> dict[str, TableSchema]:
         with self._lock:
             if store.epoch != self._epoch:
                 self._epoch, self._newest, self._columns = store.epoch, -1, {}
@@ -45,15 +65,19 @@ class Tables:
             self._columns = {**self._columns, **found}
             return self._columns
 
-    def column(self, store: StoreView, table: str) -> TableSchema:
-        """The newest columns of one table. Raises `SchemaUnknown`."""
-        known = self.columns(store)
-        if table not in known:
-            names = ", ".join(sorted(known)[:5]) or "none yet"
-            raise SchemaUnknown(
-                f"store {store.name!r} has no row of {table}, so its columns are not known; it has rows of {names}"
-            )
-        return known[table]
+
+def _defined(store: StoreView) -> dict[str, TableSchema]:
+    """The tables as the store's producer defined them; of several sources the first that has such a table."""
+    found: dict[str, TableSchema] = {}
+    end = store.last_ack_point()
+    for source in sources_of(store.name):
+        with suppress(StoreError):  # not ours to read: then rows say it
+            for (database, table), one in definitions_in(
+                DefinitionsFile(store.name, source=source), position_in(end, source)
+            ).items():
+                if one.schema is not None:
+                    found.setdefault(f"{database}.{table}", one.schema)
+    return found
 
 
 def _schemas(store: StoreView, first: int, last: int, seen: set[bytes]) -> Iterator[TableSchema]:

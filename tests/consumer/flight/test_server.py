@@ -33,6 +33,7 @@ from shmstore.consumer.flight.server import Server
 from shmstore.consumer.remote import subscription
 from shmstore.consumer.remote.protocol import pack, unpack
 from shmstore.encoding.codec import encode
+from shmstore.table_definitions import Definition, DefinitionsFile
 from tests.consumer.flight.test_endpoint import await_that
 from tests.consumer.test_consumer import acked, transaction
 from tests.servers.ports import free_port
@@ -116,13 +117,35 @@ def test_columns_that_were_added(client: flight.FlightClient, store: EventStore)
     assert [row["more"] for row in get(client, store=store.name, table="shop.orders").column("after").to_pylist()] == [None, 9]
 
 
+def test_tables_before_their_first_row(
+    client: flight.FlightClient, log_store: EventStore, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the producer has defined is listed and typed without a look at the events; a table that is no more, as its rows were."""
+    from shmstore import Column, TableSchema
+    from shmstore.consumer.flight import tables
+
+    log_store.put(transaction(0))
+    made = TableSchema("shop", "lines", (Column("line", "int"),), (0,))
+    place = ("binlog.000001", 4)
+    defined = [Definition(*place, "shop", "lines", made), Definition("binlog.000009", 4, "shop", "lines", None)]
+    DefinitionsFile(log_store.name, state).replace([*defined, Definition(*place, "shop", "orders", None)])
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "_schemas", lambda *_: pytest.fail("looked at the events"))
+        listed = [tuple(part.decode() for part in info.descriptor.path) for info in client.list_flights(log_store.name.encode())]
+        assert listed == [(log_store.name,), (log_store.name, "shop.lines")]
+        found = get(client, store=log_store.name, table="shop.lines")
+    assert found.num_rows == 0
+    assert [field.name for field in found.schema.field("after").type] == ["line"]
+    assert get(client, store=log_store.name, table="shop.orders").num_rows == 1
+
+
 @pytest.mark.parametrize(
     ("ticket", "text"),
     [
         ({"store": "no-such-store"}, "no store 'no-such-store'"),
         ({"store": "../../etc/passwd"}, "cannot name a store"),
         ({"stores": "x"}, "a ticket has store"),
-        ({"store": "STORE", "table": "shop.nothing"}, "no row of shop.nothing, .* it has rows of shop.orders"),
+        ({"store": "STORE", "table": "shop.nothing"}, "no row of shop.nothing, .* it knows shop.orders"),
         ({"store": "STORE", "first": 99}, "99"),
         ({"store": "STORE", "first": [1]}, "give a sequence, a text, or"),
         ({"store": "STORE", "first": "nowhere"}, "not understood"),
