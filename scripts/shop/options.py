@@ -20,8 +20,9 @@ Run the whole chain on real input, and prove the result.
   2. Starts the producer (`shmstore produce`) and three readers, each a process of its own with a subscription of its own.
   3. Creates a small shop (customers, orders, order_items, payments) and loads it live from four connections: inserts, updates,
      deletes, statements that change many rows, changes of primary keys, rollbacks, savepoints, and three DDLs in between.
-  4. Shows how far each reader is. When all have acked everything, compares table by table: row count and a checksum of every
-     column, of the server's own SELECT, the SQLite tables, the Delta tables and a replay of the tail's file.
+  4. Shows how far each reader is. When all have acked everything, `shmstore verify` compares the SQLite and Delta tables with the
+     server. Then, by other code, table by table: row count and a checksum of every column, of a plain SELECT, the SQLite
+     tables, the Delta tables and a replay of the tail's file.
   5. Stops everything and removes it, after success, failure and Ctrl-C alike.
 """
 

@@ -38,7 +38,7 @@ class Parts:
         self.server: Any = None
         self.load: dict[str, Any] = {"rows": 0}
         self._ended: list[Child] = []  # killed and started again
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "PYTHONPATH": str(_ROOT),
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "ignore::FutureWarning",
@@ -64,12 +64,15 @@ class Parts:
         """Where the reader `spark` or `replicate` keeps its tables."""
         return self.folder / reader / "tables"
 
+    def source(self, command: str) -> list[str]:
+        """Return a command that is told the source and the store."""
+        where = ["--host", self.server.host, "--port", str(self.server.port), "--user", self.server.user]
+        return [console(), command, *where, "--store", self.store_name, "--include", f"{DATABASE}.*"]
+
     def command(self, name: str) -> list[str]:
         """Return the command of the producer or of a reader."""
         if name == "producer":
-            where = ["--host", self.server.host, "--port", str(self.server.port), "--user", self.server.user]
-            what = ["--store", self.store_name, "--include", f"{DATABASE}.*", "--start", "earliest"]
-            return [console(), "produce", *where, *what, "--capacity", str(self.options.capacity)]
+            return [*self.source("produce"), "--start", "earliest", "--capacity", str(self.options.capacity)]
         if name == "tail":
             return [console(), "tail", self.store_name, "--format", "json", "--subscription", "tail"]
         if name == "sqlite":
@@ -90,7 +93,7 @@ class Parts:
         say(f"{'producer ' if name == 'producer' else 'reader   '} pid {child.pid}: {' '.join(shown)}")
 
     def _child(self, name: str, command: list[str], *, stdout: int | None = None) -> Child:
-        child = Child(name, command, log=self.folder / f"{name}.log", stdout=stdout, environment=self._environment)
+        child = Child(name, command, log=self.folder / f"{name}.log", stdout=stdout, environment=self.environment)
         self.children[name] = child
         return child
 
