@@ -27,13 +27,13 @@ def way(store: Store, width: int) -> list[str]:
     """From source to log, in two lines."""
     read = f", read up to {store.position}" if store.position else ""
     first = f"source {store.source or 'none yet'}{read}"
-    producer = f"pid {store.producer}" if store.producer_alive else f"pid {store.producer} died" if store.producer else "none"
+    producer = f"{store.producer}" if store.producer_alive else f"{store.producer} died" if store.producer else "none"
     waits = f", waits {100 * store.blocked:.0f} %" if store.blocked > 0.01 else ""
     late = f", {span(store.arrive.delay)} behind" if store.arrive.delay is not None and store.arrive.delay >= 0.05 else ""
     parts = [f"─{per_second(store.arrive.rate)}{late}→ producer {producer}{waits}", f"ring {100 * store.ring.used:.0f} %"]
     if store.log is not None:
         full = f", full in {span(store.log.full_in)}" if store.log.full_in is not None else ""
-        parts.append(f"log {quantity(store.log.bytes)} of {quantity(store.log.size)}{full}")
+        parts.append(f"log {quantity(store.log.bytes)} ({100 * store.log.used:.0f} %){full}")
     return [cut(printable(first), width), cut(printable(" → ".join(parts)), width)]
 
 

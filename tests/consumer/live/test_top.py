@@ -92,7 +92,7 @@ def test_what_it_shows(store_name: str, state: Path) -> None:
             tables = {row[0]: row for row in cells(app, "#tables")}
             assert set(tables) == {"shop.orders", "shop.[red]x[/red]", "shop.a�[2Jb"}
             assert tables["shop.orders"][7].endswith("ALTER")
-            assert f"producer pid {os.getpid()}" in text(app, "#way")
+            assert f"producer {os.getpid()} " in text(app, "#way")
             assert "►" in text(app, "#ring")
             assert "insert shop.[red]x[/red] id=••• note=•••" in lines(app)
             assert not any("s3cret" in line or "\x1b" in line for line in lines(app))
