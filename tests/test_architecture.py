@@ -88,6 +88,7 @@ OWNERS = {
     "pandas": ("consumer/spark/",),
     "deltalake": ("consumer/spark/replicate/", "consumer/copies/"),
     "psycopg": ("consumer/copies/",),
+    "pyiceberg": ("consumer/copies/",),
     "google": ("consumer/wire/protocol/",),
     "kazoo": ("consumer/wire/cluster/",),
     "textual": ("consumer/live/top.py",),

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from shmstore.errors import did_you_mean
 
-KINDS = ("delta", "parquet", "sqlite", "postgresql", "mysql", "mariadb")
+KINDS = ("delta", "parquet", "iceberg", "sqlite", "postgresql", "mysql", "mariadb")
 FORMS = (
-    "delta:PATH or URL, parquet:PATH, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or mysql://USER@HOST:PORT; {database} and {table} "
-    "stand for the source's. Of a database, #NAME behind it names the table (default: #{table}, of MySQL #{database}.{table})"
+    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or "
+    "mysql://USER@HOST:PORT; {database} and {table} stand for the source's. Of a database or catalog, #NAME behind it names the "
+    "table (default: #{table}, of MySQL and Iceberg #{database}.{table})"
 )
 
 
@@ -35,13 +36,15 @@ def parse(text: str) -> Address:
     if kind not in KINDS or not colon or not place:
         raise ValueError(f"{text!r} says not where copies are: give {FORMS}{did_you_mean(kind, KINDS)}")
     name = ""
-    if kind in ("delta", "parquet"):
+    if kind in ("delta", "parquet") or (kind == "iceberg" and "/" in place):
         if "{table}" not in place:
             raise ValueError(
                 f"{text!r} names one place for all copies: put {{table}} into it, and {{database}} if there are several"
             )
         return Address(kind, place, name)
     place, _, name = place.partition("#")
+    if kind == "iceberg":
+        return Address(kind, place, name or "{database}.{table}")
     if kind == "sqlite":
         return Address(kind, place, name or "{table}")
     if not place.startswith("//"):

@@ -1,10 +1,10 @@
-"""Copies that are read as Arrow: Delta tables and Parquet files. One version of them is read from its first row to its last."""
+"""Copies that are read as Arrow: Delta and Iceberg tables, and Parquet files. One version of them is read from its first row to its last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -18,10 +18,21 @@ _CURRENT = "_current"
 _FILTERED = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)  # key types that a file's own statistics are asked for
 
 
+class Dataset(Protocol):
+    """One version of a copy; a `pyarrow.dataset.Dataset` is one."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    def to_batches(self, columns: list[str], filter: Any, batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Read these columns of the rows that a filter is true of, and perhaps of others."""
+
+
 class ArrowCopy:
     """A copy that `open` gives a dataset of: anew for each reading, so that it is the newest version."""
 
-    def __init__(self, open: Callable[[], ds.Dataset], what: str) -> None:
+    def __init__(self, open: Callable[[], Dataset], what: str) -> None:
         self._open, self._what = open, what
 
     def rows(self, table: TableSchema) -> Iterator[Sequence[Sequence[Any]]]:
@@ -89,3 +100,52 @@ def parquet(path: str) -> ArrowCopy:
         return ds.dataset(path, format="parquet")
 
     return ArrowCopy(open, f"the Parquet copy {path}")
+
+
+class _IcebergTable:
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        found: pa.Schema = self._table.schema().as_arrow()
+        return found
+
+    def to_batches(self, columns: list[str], filter: Any, batch_size: int) -> Iterator[pa.RecordBatch]:
+        scan = self._table.scan(selected_fields=tuple(columns))
+        yield from scan.to_arrow_batch_reader()
+
+
+def iceberg(place: str, name: str = "") -> ArrowCopy:
+    """Return the Iceberg table in the folder `place`, or the table `name` of the catalog `place`, as pyiceberg is configured.
+
+    Raises `CopyUnreadable` where there is none.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError
+        from pyiceberg.table import StaticTable
+    except ImportError as error:
+        raise ImportError(f"copies in Iceberg need pyiceberg, which is not installed: {install('iceberg')}") from error
+
+    def open() -> Dataset:
+        try:
+            return _IcebergTable(load_catalog(place).load_table(name) if name else StaticTable.from_metadata(_metadata(place)))
+        except NoSuchTableError:
+            raise CopyUnreadable(f"there is no copy: catalog {place} has no table {name}") from None
+        except (OSError, ValueError) as error:
+            raise CopyUnreadable(f"there is no copy that can be read in {place}: {error}") from error
+
+    return ArrowCopy(open, f"the Iceberg table {name or place}")
+
+
+def _metadata(folder: str) -> str:
+    """The newest metadata of a table: as its hint says, which Spark's own catalog writes, else the file with the highest number."""
+    place = Path(folder, "metadata")
+    hint = place / "version-hint.text"
+    if hint.exists():
+        return str(place / f"v{hint.read_text().strip()}.metadata.json")
+    found = sorted(place.glob("*.metadata.json"), key=lambda path: int(path.name.partition("-")[0]))
+    if not found:
+        raise CopyUnreadable(f"there is no copy: {folder} has no metadata of an Iceberg table")
+    return str(found[-1])

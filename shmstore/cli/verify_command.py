@@ -150,9 +150,11 @@ def _only_subscription(settings: Settings) -> str:
 
 def _open(address: Address, settings: Settings, password_file: str | None) -> Copy:
     password = Path(password_file).read_text().rstrip("\r\n") if password_file else os.environ.get("SHMSTORE_COPY_PASSWORD", "")
-    if address.kind in ("delta", "parquet"):
+    if address.kind in ("delta", "parquet", "iceberg"):
         from shmstore.consumer.copies import arrow_copies
 
+        if address.kind == "iceberg":
+            return arrow_copies.iceberg(address.place, address.name)
         return arrow_copies.delta(address.place) if address.kind == "delta" else arrow_copies.parquet(address.place)
     if address.kind in ("sqlite", "postgresql"):
         from shmstore.consumer.copies import databases

@@ -122,6 +122,8 @@ def test_what_cannot_be_done_says_what_to_do(
 def test_addresses() -> None:
     """Placeholders are filled in the place and in the table's name; names of tables have defaults."""
     assert parse("delta:s3://lake/{database}/{table}").of("shop", "orders") == ("delta", "s3://lake/shop/orders", "")
+    assert parse("iceberg:/w/{database}/{table}").of("shop", "orders") == ("iceberg", "/w/shop/orders", "")
+    assert parse("iceberg:prod").of("shop", "orders") == ("iceberg", "prod", "shop.orders")
     assert parse("sqlite:/data/a.db").of("shop", "orders") == ("sqlite", "/data/a.db", "orders")
     assert parse("postgresql://me@host:5432/db#{database}.{table}").of("shop", "orders") == (
         *("postgresql", "postgresql://me@host:5432/db", "shop.orders"),
