@@ -13,6 +13,8 @@ try:
     from shmstore.consumer.spark.source.lag import Lag, LagListener
     from shmstore.consumer.spark.source.source import ShmStoreSource, register
 except ModuleNotFoundError as error:
+    if spark_version.runs_for_spark():
+        raise spark_version.lacks(error) from error
     if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pyarrow", "pandas"):
         raise
     _missing = error

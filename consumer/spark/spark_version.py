@@ -1,4 +1,4 @@
-"""The pyspark that is installed, and what it or a session lacks: the source runs on 4.0 and later.
+"""The pyspark that is installed, and what it, a session or a process of Spark's lacks: the source runs on 4.0 and later.
 
 since    what of the Python data source API
 4.0      DataSource, DataSourceStreamReader, RecordBatches out of `read`
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import socket
+import sys
 from functools import cache
 
 
@@ -54,6 +56,22 @@ def check() -> None:
 
     if text := too_old(pyspark.__version__):
         raise SparkTooOld(text)
+
+
+def runs_for_spark() -> bool:
+    """Whether Spark has started this process, for its planner or in an executor: its program is then one of pyspark's own modules."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+def lacks(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return what to say where a process of Spark's has no module that shmstore needs."""
+    return ModuleNotFoundError(
+        f"{sys.executable} on host {socket.gethostname()} has no {error.name}, which shmstore needs wherever Spark plans and runs tasks: install "
+        "'shmstore[arrow]' in the Python of the driver and of the executors (PYSPARK_PYTHON), or send a packed environment with spark-submit "
+        "--archives (docs/spark.md, Executors on other hosts); a zip file of Python files is not enough",
+        name=error.name,
+    )
 
 
 def has_read_limits() -> bool:

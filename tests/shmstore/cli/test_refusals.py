@@ -204,6 +204,24 @@ def test_a_spark_that_is_too_old(name: str, tmp_path: Path) -> None:
     assert re.search(rf"SparkTooOld: {line}\n$", done.stderr)
 
 
+@pytest.mark.parametrize("module", ["pyarrow", "msgspec", "numpy"])
+def test_what_a_process_of_spark_lacks(module: str, tmp_path: Path) -> None:
+    """Where Spark's planner or an executor has not what shmstore needs, the error names the Python, the module and what to do."""
+    (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{module}'\", name='{module}')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    code = (
+        "import sys; from importlib.machinery import ModuleSpec\n"
+        "sys.modules['__main__'].__spec__ = ModuleSpec('pyspark.daemon', None)  # the program of executors' processes\n"
+        "import shmstore.consumer.spark.source.partition\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    line = (
+        rf"ModuleNotFoundError: {re.escape(sys.executable)} on host \S+ has no {module}, which .* --archives .*is not enough\n$"
+    )
+    assert re.search(line, done.stderr)
+
+
 def test_missing_extra(name: str, tmp_path: Path) -> None:
     """A command whose extra is not installed says which one to install."""
     (tmp_path / "sitecustomize.py").write_text(
