@@ -45,6 +45,7 @@ class Observer:
         with self._changed:
             self._watchers += 1
             if self._thread is None and not self._closed:
+                self._host = None  # what was seen when somebody last looked is old
                 self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
                 self._thread.start()
         try:
@@ -57,8 +58,8 @@ class Observer:
     def wait(self, after: int, seconds: float) -> tuple[int, Host | None]:
         """Return the number and the host of the first reading with a number above `after`; None where there is none after so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._number > after, seconds)
-            return (self._number, self._host) if self._number > after else (after, None)
+            self._changed.wait_for(lambda: self._closed or (self._number > after and self._host is not None), seconds)
+            return (self._number, self._host) if self._number > after and self._host is not None else (after, None)
 
     def names(self) -> list[str]:
         """The stores that are observed."""
@@ -99,7 +100,9 @@ class Observer:
             counting.close()
 
     def _reading(self, counts: dict[str, TableCounts]) -> Reading:
-        stats, missing = look(self._names, all_reasons=True)
+        stats, missing = look(self._names)
+        if not stats:  # where others can be seen, what belongs to another user is no alarm
+            stats, missing = look(self._names, all_reasons=True)
         tables = {name: tables_of(each) for name, each in list(counts.items())}
         snapshots = {stat.name: found for stat in stats if (found := _snapshot(stat)) is not None}
         return Reading(time.monotonic(), now_ms(), stats, missing, tables, snapshots)

@@ -20,10 +20,12 @@ import pytest
 from shmstore import Column, Consumer, EntryType, Event, EventStore, EventType, Position, Row, StoreView, TableSchema
 from shmstore.cli.main import main
 from shmstore.consumer.access import Login
+from shmstore.consumer.live import observer
 from shmstore.consumer.live.events import MASK, Feed, Filter
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.web import HEADERS, Web, warnings
 from shmstore.snapshots import ProgressFile
+from tests.consumer.live.test_model import stat
 
 COLUMNS = (Column("id", "int"), Column("note", "varchar"))
 NAMES = {
@@ -187,16 +189,33 @@ def test_a_store_with_several_readers(store_name: str, state: Path) -> None:
 def test_nothing_is_read_while_nobody_looks(store: EventStore) -> None:
     """It observes while a stream is open, ends when the last one has gone, and begins again with the next."""
     with serving(store.name) as server:
-        observer = server._observer
-        assert observer._thread is None
+        watch = server._observer
+        assert watch._thread is None
         for _ in range(2):
             with stream(server, "/host") as messages:
                 figures(messages, lambda seen: seen.get("name") == store.name)
-                assert observer._thread is not None
+                assert watch._thread is not None
             until = time.monotonic() + 60
-            while observer._thread is not None:
+            while watch._thread is not None:
                 assert time.monotonic() < until
                 time.sleep(0.01)
+
+
+def test_a_store_of_another_user_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of stores that nobody named, those that may not be read are told where there are no others, and leave the rest in peace."""
+    readable: list[Any] = []
+
+    def look(names: Any, *, all_reasons: bool = False) -> tuple[list[Any], dict[str, str]]:
+        return readable, {"theirs": "Permission denied"} if all_reasons else {}
+
+    monkeypatch.setattr(observer, "look", look)
+    with serving() as server:
+        for stats, says in (([], "Permission denied"), ([stat(9)], "gave no sign of life")):
+            readable[:] = stats
+            with stream(server, "/host") as messages:
+                until = time.monotonic() + 60
+                while says not in next(host["health"]["says"] for kind, host in messages if kind == "message"):
+                    assert time.monotonic() < until
 
 
 def test_events_are_masked_and_filtered(store: EventStore) -> None:
