@@ -1,4 +1,4 @@
-"""What passes: tables by pattern, columns taken out, masked or hashed, operations.
+"""What passes: tables by pattern, rows by conditions, columns taken out, masked or hashed, operations.
 
 Patterns are those of `shmstore.table_patterns`, on ``database.table`` and, of columns, on ``database.table.column``.
 """
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from shmstore.encoding.codec import encode_schema, unpack_rows
 from shmstore.event import EventType, TableSchema
+from shmstore.producer.conditions import Bound, Node, bind, parse
+from shmstore.producer.conditions.tree import Both
 from shmstore.producer.errors import PatternError
 from shmstore.table_patterns import Patterns
 
@@ -25,6 +27,14 @@ def read_patterns(texts: str | Iterable[str]) -> Patterns:
         return Patterns.parse(texts)
     except ValueError as error:
         raise PatternError(str(error)) from error
+
+
+def read_row_filter(text: str) -> tuple[Patterns, Node]:
+    """Return the tables and the condition of ``shop.orders: country = 'DE'``. Raises `PatternError`."""
+    names, colon, condition = text.partition(":")
+    if not colon or not names.strip() or not condition.strip():
+        raise PatternError(f"row filter {text!r} is not TABLES: CONDITION, as in \"shop.orders: country = 'DE'\"")
+    return read_patterns(names.strip()), parse(condition.strip())
 
 
 class TablePlan(NamedTuple):
@@ -49,6 +59,7 @@ class TableFilter:
         column_hash: Iterable[str] = (),
         hash_key: str = "",
         operations: Iterable[str] = OPERATIONS,
+        row_filter: Iterable[str] = (),
     ) -> None:
         self._include, self._exclude = read_patterns(include), read_patterns(exclude)
         self._column_include, self._column_exclude = read_patterns(column_include), read_patterns(column_exclude)
@@ -60,6 +71,8 @@ class TableFilter:
         self._columns = any((self._column_include, self._column_exclude, self._column_mask, self._column_hash))
         self._tables: dict[tuple[str, str], bool] = {}
         self._plans: dict[bytes, TablePlan] = {}
+        self._row_filters = [read_row_filter(text) for text in row_filter]
+        self._conditions: dict[bytes, Bound | None] = {}
         types = {"insert": EventType.INSERT, "update": EventType.UPDATE, "delete": EventType.DELETE}
         self.row_types = frozenset(types[name] for name in self.operations & types.keys())
 
@@ -82,6 +95,19 @@ class TableFilter:
         if plan is None:
             plan = self._plans[blob] = self._make_plan(schema)
         return plan
+
+    def condition(self, schema: TableSchema, blob: bytes) -> Bound | None:
+        """Return which rows of the table version `schema`, encoded as `blob`, pass; None: all. Raises `UnsupportedEvent`.
+
+        Of several filters for one table all have to hold.
+        """
+        if not self._row_filters:
+            return None
+        if blob not in self._conditions:
+            name = f"{schema.database}.{schema.table}"
+            nodes = tuple([node for tables, node in self._row_filters if tables.match(name)])
+            self._conditions[blob] = bind(nodes[0] if len(nodes) == 1 else Both(nodes), schema) if nodes else None
+        return self._conditions[blob]
 
     def _make_plan(self, schema: TableSchema) -> TablePlan:
         keep, change, columns = [], [], []

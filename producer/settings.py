@@ -40,7 +40,7 @@ GROUPS = {
     "Connection": "name port password password_file tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
     "retry_first retry_longest",
     "Position": "binlog start gtid on_purged",
-    "Tables and columns": "exclude column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
+    "Tables and columns": "exclude row_filter column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
     "row_image on_error schema_history",
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
     "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
@@ -130,6 +130,12 @@ class Settings:
     # ---- tables and columns
     include: tuple[str, ...] = _option((), f"tables to read: {FORMS}; none: all tables")
     exclude: tuple[str, ...] = _option((), "tables to leave out, by the same patterns; wins over include")
+    row_filter: tuple[str, ...] = _option(
+        (),
+        "which rows of tables to read, as \"shop.orders: country = 'DE' AND total >= 100\" (once for each): = <> < <= > >= IN, BETWEEN, LIKE, "
+        "IS NULL, AND, OR, NOT; text is compared exactly, case and spaces too, times of a TIMESTAMP in UTC. A row that a change takes out "
+        "of the filter is deleted, one that it brings in is inserted. Needs binlog_row_image = FULL",
+    )
     column_include: tuple[str, ...] = _option(
         (), "columns to keep: the same patterns on DATABASE.TABLE.COLUMN; none: all columns"
     )
@@ -241,6 +247,10 @@ class Settings:
                 gtid.parse(self.beginning.gtids)
             except ValueError as error:
                 raise SettingsError(f"start is {self.start!r}: {error}") from error
+        if self.row_filter and self.row_image != "full":
+            raise SettingsError(
+                f"row_image is {self.row_image!r}, but a row filter needs whole rows: leave out row_image, and SET GLOBAL binlog_row_image = FULL"
+            )
         self.endpoints()
         self.table_filter()
 
@@ -274,7 +284,12 @@ class Settings:
         """Return a new filter for these options."""
         columns = {name: getattr(self, name) for name in ("column_include", "column_exclude", "column_mask", "column_hash")}
         return TableFilter(
-            include=self.include, exclude=self.exclude, operations=self.operations, hash_key=self.hash_key, **columns
+            include=self.include,
+            exclude=self.exclude,
+            operations=self.operations,
+            hash_key=self.hash_key,
+            row_filter=self.row_filter,
+            **columns,
         )
 
     def secret(self) -> str:
@@ -305,9 +320,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--source", metavar="NAME", help="which [source.NAME] of the file; needed if it has several")
 
 
-_METAVARS = {"binlog": "PATH", "start": "WHERE", "operations": "KINDS", "state": "DIR"} | dict.fromkeys(
-    ("tls_ca", "tls_cert", "tls_key", "store_path"), "FILE"
-)
+_METAVARS = {
+    "binlog": "PATH",
+    "row_filter": "TABLE:CONDITION",
+    "start": "WHERE",
+    "operations": "KINDS",
+    "state": "DIR",
+} | dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "store_path"), "FILE")
 
 
 def _add_flag(group: argparse._ArgumentGroup, option: dataclasses.Field[Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["SqlMode", "Token", "Tokens", "literal", "scan", "statement"]
+__all__ = ["SqlMode", "Token", "Tokens", "literal", "located", "scan", "statement"]
 
 
 class SqlMode(NamedTuple):
@@ -77,14 +77,20 @@ def _pattern(mode: SqlMode) -> re.Pattern[str]:
 
 def scan(sql: str, mode: SqlMode = USUAL) -> Iterator[Token]:
     """Cut `sql` into tokens, one after the other as they are asked for."""
+    for _, token in located(sql, mode):
+        yield token
+
+
+def located(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[int, Token]]:
+    """As `scan`, each with the index of its first character in `sql`."""
     for match in _pattern(mode).finditer(sql):
-        kind = match.lastgroup or ""
+        kind, at = match.lastgroup or "", match.start()
         if kind == "name":
-            yield Token(kind, match[0][1:-1].replace(match[0][0] * 2, match[0][0]))
+            yield at, Token(kind, match[0][1:-1].replace(match[0][0] * 2, match[0][0]))
         elif kind == "string":
-            yield Token(kind, _unquoted(match[0], mode))
+            yield at, Token(kind, _unquoted(match[0], mode))
         elif kind != "skip":
-            yield Token(kind, match[0])
+            yield at, Token(kind, match[0])
 
 
 def statement(sql: str, mode: SqlMode = USUAL) -> Tokens:

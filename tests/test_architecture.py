@@ -35,7 +35,7 @@ LAYERS = {
         "store",
     ),
     "shmstore.producer": (
-        *("native", "native_code", "gtid", "errors", "filter", "settings"),
+        *("native", "native_code", "gtid", "errors", "conditions", "filter", "settings"),
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (

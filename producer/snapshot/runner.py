@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore import EventStore, EventType, Position, SourceError, checkpoints
+from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent, checkpoints
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
@@ -405,7 +405,12 @@ class Snapshot:
             self._log.warning("snapshot: %s.%s has another key now: read from its beginning", task.database, task.table)
             task.progress = TableProgress()
         task.by, task.estimate, task.began_ms = by, table.rows, task.began_ms or now_ms()
-        return Shape(selection(table), blob, plan, by, tuple([names.index(name) for name in by]))
+        try:
+            rows = self._decoder.filter.condition(table.schema, blob)
+        except UnsupportedEvent as error:
+            self._settle(task, "failed", str(error))
+            return None
+        return Shape(selection(table, rows), blob, plan, by, tuple([names.index(name) for name in by]))
 
     def _read_more(self, until: float) -> bool:
         """Take what the connections bring; True when a chunk is whole and there is time left."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from shmstore import Column
+from shmstore.producer.conditions import Bound
 from shmstore.producer.connection.prepared import BYTES, INDEXED, NUMBERS
 from shmstore.producer.snapshot.tables import SourceTable, quoted
 from shmstore.producer.values.charsets import python_codec
@@ -24,6 +26,7 @@ class Selection(NamedTuple):
     table: SourceTable
     columns: tuple[Column, ...]
     extras: tuple[tuple[int, str], ...]
+    condition: str = ""  # SQL, which holds of all rows; empty: of any
 
     def sql(self, after: Sequence[str], until: Sequence[str], limit: int) -> str:
         """Return the SELECT of `limit` rows (0: all) behind the key `after`, up to the key `until`; of all where the table has no key."""
@@ -37,6 +40,7 @@ class Selection(NamedTuple):
         names = range(len(self.table.schema.columns))
         chosen = [_as_logged(self.table, i) for i in names] + [expression for _, expression in self.extras]
         past = " FOR SYSTEM_TIME ALL" if self.table.versioned else ""
+        condition = f"({condition}) AND {self.condition}" if self.condition else condition
         return f"SELECT {', '.join(chosen)} FROM {self.table.name}{past} WHERE {condition}"
 
     def key_sql(self, after: Sequence[str], rows: int) -> str:
@@ -58,10 +62,10 @@ class Selection(NamedTuple):
         table = self.table
         text = f"SELECT {', '.join(chosen)} FROM {table.name}" + (" FOR SYSTEM_TIME ALL" if table.versioned else "")
         if table.key is None:
-            return text
+            return text + (f" WHERE {self.condition}" if self.condition else "")
         keys = [quoted(table.schema.columns[i].name) for i in table.key.columns]
         text += f" FORCE INDEX ({quoted(table.key.name)})"
-        bounds = []
+        bounds = [self.condition] if self.condition else []
         if after:
             bounds.append(f"{keys[0]} >= {after[0]} AND ({_beyond(keys, after, '>', '>')})")
         if until:
@@ -81,8 +85,8 @@ def _as_logged(table: SourceTable, i: int) -> str:
     return f"CAST({quoted(column.name)} AS BINARY({column.size}))" if i in table.raw else quoted(column.name)
 
 
-def selection(table: SourceTable) -> Selection:
-    """Return how `table` is selected."""
+def selection(table: SourceTable, rows: Bound | None = None) -> Selection:
+    """Return how `table` is selected; `rows`: which of its rows."""
     extras: list[tuple[int, str]] = []
     more: list[Column] = []
     columns = table.schema.columns
@@ -94,7 +98,8 @@ def selection(table: SourceTable) -> Selection:
         elif column.charset and python_codec(column.charset) != "utf-8":
             extras.append((i, f"CAST({quoted(column.name)} AS BINARY)"))
             more.append(BYTES)
-    return Selection(table, (*columns, *more), tuple(extras))
+    condition = rows.sql(partial(_as_logged, table)) if rows is not None else ""
+    return Selection(table, (*columns, *more), tuple(extras), condition)
 
 
 def literals(selected: Selection, row: Sequence[Any]) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ def keep_resume(events: list[Event], last: Event) -> list[Event]:
     if "resume" not in last.props or "resume" in end.props or end.ends_transaction:
         return events
     kept = {name: last.props[name] for name in ("resume", "checksum")}
-    return [*events[:-1], end._replace(part=last.part, props=end.props | kept | {"resume_order": str(last.order)})]
+    kept |= {"resume_order": str(last.order), "resume_row": str(last.position.row)}
+    return [*events[:-1], end._replace(part=last.part, props=end.props | kept)]
 
 
 def choose_start(

@@ -59,7 +59,8 @@ def _inside(event: Event) -> Resume:
     position, _, gtids = props["resume"].partition(" ")
     file, _, offset = position.rpartition(":")
     order = int(props.get("resume_order", event.order))
-    tail = Tail(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""))
+    row = int(props.get("resume_row", event.position.row))
+    tail = Tail(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""), row)
     return Resume(Position(file, int(offset), gtids), tail)
 
 

@@ -17,12 +17,14 @@ from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
 from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder, Schemas
+from shmstore.producer.binlog.table_map import TableMap
 from shmstore.producer.errors import LinkLost, TransactionBroken
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.sql.classify import Kind, Statement, classify
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
+from shmstore.producer.transactions.row_filter import RowsRun, runs
 from shmstore.producer.transactions.state import NO_PROPS, Tail, new_state
 from shmstore.producer.transactions.writer import EventWriter
 from shmstore.sql_tokens import USUAL
@@ -453,20 +455,32 @@ class EventDecoder:
         if not self.filter.passes(table.database, table.table):
             return
         decoded = self.rows_decoder.rows(raw.code, raw.body)
-        if not decoded.count or decoded.type not in self.filter.row_types:
+        if not decoded.count:
             return
-        body, blob = decoded.body, table.schema_blob
+        blob = table.schema_blob
+        condition = self.filter.condition(table.schema, blob)
+        if condition is None:
+            self._write_rows(raw, table, RowsRun(decoded.type, 0, decoded.count, decoded.body))
+        else:
+            for run in runs(condition, decoded.type, decoded.body, f"{table.database}.{table.table}"):
+                self._write_rows(raw, table, run)
+
+    def _write_rows(self, raw: RawEvent, table: TableMap, run: RowsRun) -> None:
+        if run.type not in self.filter.row_types:
+            return
+        body, blob = run.body, table.schema_blob
         plan = self.filter.plan(table.schema, blob)
         if plan.blob is not None:
             body, blob = self.filter.apply(plan, body, len(table.schema.columns)), plan.blob
-        self.state.count(decoded.count)
+        self.state.count(run.count)
         self.writer.write(
             raw,
             EntryType.ROWS,
-            decoded.type,
+            run.type,
             schema=blob,
             body=body,
-            rows=decoded.count,
+            rows=run.count,
+            row=run.first,
             database=table.database,
             props=self.state.props,
         )

@@ -54,7 +54,7 @@ class FastPath:
         return None
 
     def _table(self, body: bytes) -> tuple[Any, ...] | None:
-        """Of a table map just seen: (map, passes the filter, no column filtered, columns, MessagePack of header's end and schema)."""
+        """Of a table map just seen: (map, passes the filter, nothing of it filtered, columns, MessagePack of header's end and schema)."""
         rows_decoder, table_filter = self._decoder.rows_decoder, self._decoder.filter
         if rows_decoder.follows_schemas:
             return None  # what it means may change with each DDL
@@ -63,6 +63,7 @@ class FastPath:
             return table, False, False, 0, b"", b""
         try:
             plain = table_filter.plan(table.schema, table.schema_blob).blob is None
+            plain = plain and table_filter.condition(table.schema, table.schema_blob) is None
         except ShmStoreError:
             return None  # not decodable: Python says so when rows come
         head = pack(table.database) + pack("") + pack({})

@@ -21,7 +21,17 @@ from shmstore.producer.transactions.buffer import Flush
 from shmstore.producer.transactions.state import Tail
 from shmstore.producer.transactions.writer import UNSEALED, fold
 
-_OPTIONS = ("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key", "operations")
+_OPTIONS = (
+    "include",
+    "exclude",
+    "column_include",
+    "column_exclude",
+    "column_mask",
+    "column_hash",
+    "hash_key",
+    "operations",
+    "row_filter",
+)
 _VERSION = 2  # raised when what the checksum is of changes: one of another version is not compared
 _FORMAT = 2  # bytes before an event's header
 

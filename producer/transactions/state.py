@@ -33,12 +33,13 @@ class Tail(NamedTuple):
     part: int
     source: str = ""  # whose transaction it is, in a store of several
     checksum: str = ""  # of the transaction's events up to this one, as `seal` writes it; empty: not known
+    row: int = 0  # of the binlog's event, the first one in this: a row filter may have made several of one
 
     @classmethod
     def of(cls, header: Header) -> Tail:
         """Return the tail that an event is, by its header in stored form."""
         props = header.props
-        return cls(header.transaction, header.order, header.part, props.get("source", ""), props.get("checksum", ""))
+        return cls(header.transaction, header.order, header.part, props.get("source", ""), props.get("checksum", ""), header.row)
 
 
 class TransactionState:

@@ -52,16 +52,20 @@ class EventWriter:
         schema: bytes | None = None,
         body: list[Any] | None = None,
         rows: int = 0,
+        row: int = 0,
         database: str = "",
         sql: str = "",
         props: dict[str, str] = NO_PROPS,
         gtids: str = "",
         microsecond: int = 0,
     ) -> None:
-        """Add an event that ends here to the open transaction, unless the store has it already."""
+        """Add an event that ends here to the open transaction, unless the store has it already.
+
+        `row`: which of the binlog event's rows is its first.
+        """
         buffer, state = self.buffer, self.state
         if state.tail is not None:
-            if state.order <= state.tail.order:
+            if (state.order, row) <= (state.tail.order, state.tail.row):
                 self._replay(state.tail, entry, fold(state.replayed, state.order, int(type_), database, sql, schema, pack(body)))
                 return
             self._compare(state.tail)
@@ -79,7 +83,7 @@ class EventWriter:
             state.order,
             buffer.part,
             gtids,
-            0,
+            row,
             database,
             sql,
             props,

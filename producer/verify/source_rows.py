@@ -35,7 +35,7 @@ class SourceRows:
         self._plan = filters.plan(table.schema, blob)
         self.schema: TableSchema = table.schema if self._plan.blob is None else decode_schema(self._plan.blob)
         self.key_columns = tuple([table.schema.columns[i] for i in table.key.columns]) if table.key else ()
-        self._selection = selection(table)
+        self._selection = selection(table, filters.condition(table.schema, blob))
         self._limit = FIRST_ROWS
 
     @property

@@ -62,10 +62,12 @@ class Copy:
         self.reads += len(event.rows) * (event.type is EventType.READ)
 
 
-def select(server: Server, database: str, table: str, key: tuple[int, ...] = (0,)) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def select(
+    server: Server, database: str, table: str, key: tuple[int, ...] = (0,), where: str = "TRUE"
+) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """The server's rows by key."""
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {database}.{table}")
+        cursor.execute(f"SELECT * FROM {database}.{table} WHERE {where}")
         return {tuple(row[i] for i in key): tuple(row) for row in cursor.fetchall()}
 
 

@@ -36,6 +36,8 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
             value = "binlog.000002:4"
         elif option.name == "operations":
             value = "insert,ddl"
+        elif option.name == "row_filter":
+            value = "shop.x: id > 1"
         elif option.name in ("log_keep", "log_size"):
             value = "90m"
         elif choices:

@@ -172,6 +172,7 @@ FILTERS = {
     "all": {},
     "one table": {"include": ["compiled.t"]},
     "no inserts": {"operations": ["update", "delete", "ddl"]},
+    "rows": {"row_filter": ["compiled.t: s > 0 AND v IS NOT NULL", "compiled.t: id > 5"], "column_mask": ["compiled.t.v"]},
     "masked": {"column_mask": ["compiled.t.v"], "column_hash": ["compiled.t.u"]},
 }
 

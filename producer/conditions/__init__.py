@@ -1,0 +1,12 @@
+"""Conditions on rows, as ``country = 'DE' AND total > 100``: read, tried on rows in stored form, and written as SQL.
+
+One meaning in the stream and in a snapshot: a text is compared exactly, character by character, whatever the column's collation. Which
+collation a column has is not in every binlog, and what it makes equal differs between versions of the servers, so no other rule gives the
+same rows from a rows event and from a SELECT. All else is compared as the servers do, with NULL as in SQL: three-valued.
+"""
+
+from shmstore.producer.conditions.columns import Bound, bind
+from shmstore.producer.conditions.parser import parse
+from shmstore.producer.conditions.tree import Node
+
+__all__ = ["Bound", "Node", "bind", "parse"]
