@@ -91,6 +91,7 @@ def test_after_that_time_it_has_caught_up(lag: int, rate: float, put: float) -> 
 def test_what_is_not_known() -> None:
     """Nothing left is nothing left, whatever the rates; without one, nothing is said."""
     assert (catch_up(0, None, None), catch_up(5, None, 1.0), catch_up(5, 1.0, None)) == (0, None, None)
+    assert [catch_up(lag, 200.0, 100.0) for lag in (100, 101, 150)] == [0, 1.01, 1.5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.floats(0.1, 5.0)), min_size=1, max_size=20))
