@@ -174,7 +174,20 @@ def conditions(draw: st.DrawFn, filled: Filled, depth: int = 2) -> str:
 def test_true_false_and_unknown_for_the_same_rows(filled: Filled, data: st.DataObject) -> None:
     """A condition says of each row of the binlog what the server says of it, in the SQL that snapshots use; and where the server compares
     in the same way, for the user's own text, too."""
-    text = data.draw(conditions(filled))
+    _compare(filled, data.draw(conditions(filled)))
+
+
+def test_each_column_and_its_own_values(filled: Filled) -> None:
+    """Each kind of column, compared with values that it has."""
+    for i, column in enumerate(filled.schema.columns):
+        found = [text for row in range(12) if (text := _literal(filled, i, row, "")) is not None]
+        for text in found[:3]:
+            _compare(filled, f"{column.name} = {text}")
+            if column.type not in ("enum", "set"):
+                _compare(filled, f"{column.name} > {text}")
+
+
+def _compare(filled: Filled, text: str) -> None:
     bound = bind(parse(text), filled.schema)
     ours = [bound.test(row) for row in filled.rows]
     sql = bound.sql(lambda i: quoted(filled.schema.columns[i].name))
