@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import binascii
 import hmac
+import ipaddress
 import os
 import ssl
 from base64 import b64decode
@@ -81,6 +82,23 @@ class SecretFile:
         if not secret:
             raise ValueError(f"{os.fspath(self._path)} is empty: it should hold a secret")
         self._secret, self._seen = secret, seen
+
+
+def exposed(host: str, seen: str, *, password: bool, tls: bool) -> list[str]:
+    """What whoever starts a server on `host` should know of who else can see what it shows."""
+    if is_loopback(host):
+        return []
+    if not password:
+        return [f"whoever reaches {host} can see {seen}: no password is set (--password-file)"]
+    return [] if tls else [f"password and figures travel in clear to {host}: set a certificate (--tls-cert, --tls-key)"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host reaches an address or a name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:

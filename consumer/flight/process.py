@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import queue
 import signal
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from shmstore.consumer.access import is_loopback
 from shmstore.consumer.flight.server import Server
 from shmstore.consumer.flight.settings import Settings
 from shmstore.consumer.wire.server.capacity import Capacity
@@ -28,9 +28,9 @@ def serving(settings: Settings) -> Iterator[Server]:
         )
     server = Server(replace(settings, max_connections=capacity.connections))
     try:
-        if not settings.password and not _is_loopback(settings.host):
+        if not settings.password and not is_loopback(settings.host):
             _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
-        if settings.password and not settings.tls_cert and not _is_loopback(settings.host):
+        if settings.password and not settings.tls_cert and not is_loopback(settings.host):
             _log.warning("passwords and events travel in clear to %s:%s: set a certificate", *server.address)
         if settings.ready is not None:
             settings.ready(server.address)
@@ -53,10 +53,3 @@ def run(settings: Settings) -> list[int]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,7 +14,8 @@ class Settings:
     """Options of `shmstore.consumer.flight.serve`. Raises `ValueError` where one is out of bounds or two contradict each other.
 
     `stores` are the stores that clients may name, each NAME or NAME=STORE where clients know it by another one; empty means every store of this
-    host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets everybody in. `max_calls` bounds
+    host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets everybody in, and one
+    that is a function is asked each time, as it may be changed. `max_calls` bounds
     what is answered at once, a thread each; a connection without a byte for `idle_timeout` seconds is closed, and a subscription whose client
     has said nothing for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions
     one host may begin that were not there before. `ready` is called with (host, port) once the server listens, `beat` each
@@ -25,7 +26,7 @@ class Settings:
     port: int = PORT
     stores: tuple[str, ...] = ()
     user: str = ""
-    password: str = field(default="", repr=False)
+    password: str | Callable[[], str] = field(default="", repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None
     max_connections: int = 1024

@@ -25,7 +25,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from shmstore import PositionNotFound, ShmStoreError, StoreNotFound, StoreView
-from shmstore.consumer.access import Login
+from shmstore.consumer.access import Login, exposed
 from shmstore.consumer.http_server import HttpServer, Request, Response, plain
 from shmstore.consumer.live import actions
 from shmstore.consumer.live.events import Feed, Filter
@@ -206,16 +206,5 @@ def _event(value: Any, kind: str = "") -> bytes:
 
 def warnings(host: str, *, password: bool, tls: bool, show_values: bool) -> Sequence[str]:
     """What whoever starts the server should know of who else can look."""
-    if _is_loopback(host):
-        return []
-    if not password:
-        seen = "figures and rows" if show_values else "figures and the names of tables and columns"
-        return [f"whoever reaches {host} can see {seen}: no password is set (--password-file)"]
-    return [] if tls else [f"password and figures travel in clear to {host}: set a certificate (--tls-cert, --tls-key)"]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    seen = "figures and rows" if show_values else "figures and the names of tables and columns"
+    return exposed(host, seen, password=password, tls=tls)

@@ -29,11 +29,13 @@ except KeyboardInterrupt:  # Ctrl-C before `main` can see it
     sys.exit(130)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import ssl
+    from collections.abc import Callable, Sequence
 
     from shmstore import StoreStat
     from shmstore.cli.remembered import RememberedStore
     from shmstore.consumer import Consumer
+    from shmstore.consumer.access import Login
     from shmstore.consumer.tail import Peek
     from shmstore.producer import Summary
 
@@ -229,7 +231,9 @@ def warn_of_missed(count: int) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
-    password = secret(options.password_file, "SHMSTORE_SERVE_PASSWORD")
+    from shmstore.consumer.access import SecretFile
+
+    password = SecretFile(options.password_file) if options.password_file else os.environ.get("SHMSTORE_SERVE_PASSWORD", "")
     if options.user and not password:
         raise ValueError(
             f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
@@ -277,7 +281,7 @@ def serve(options: argparse.Namespace) -> int:
         raise cannot_listen(options.flight, error, "--flight") from error
 
 
-def serve_canal(options: argparse.Namespace, password: str, missing: Sequence[str]) -> int:
+def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], missing: Sequence[str]) -> int:
     """Serve by Canal's protocol until a signal comes."""
     from shmstore.consumer.wire import Settings
     from shmstore.consumer.wire import serve as run_server
@@ -324,12 +328,17 @@ def report_missing(missing: Sequence[str]) -> None:
         say(f"store {name!r} does not exist yet: its clients are refused until it is created")
 
 
-def secret(file: str | None, variable: str) -> str:
-    """Return the password that is in `file` (without its line end), or else in the environment, or ''."""
-    if file is None:
-        return os.environ.get(variable, "")
-    with open(file, encoding="utf-8") as lines:
-        return lines.read().rstrip("\r\n")
+def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ssl.SSLContext | None]:
+    """Return who may ask an HTTP server of ours, by --password-file or else the environment, and what it speaks TLS with."""
+    from shmstore.consumer.access import Login, SecretFile, tls_context
+
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
+    password = SecretFile(options.password_file) if options.password_file else os.environ.get(variable, "")
+    if options.user and not password:
+        raise ValueError(f"--user {options.user} has no password: give --password-file or {variable}")
+    tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
+    return Login(options.user, password) if password else None, tls
 
 
 def spark(options: argparse.Namespace) -> int:
@@ -415,6 +424,7 @@ def stat(options: argparse.Namespace) -> int:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`. A store that is missing hides none of the others; one that is in its home alone is missing."""
     from shmstore import StoreView
+    from shmstore.consumer.access import exposed
     from shmstore.consumer.metrics import Endpoint, look, pages, prometheus
     from shmstore.consumer.table_counts import Counting
 
@@ -426,13 +436,18 @@ def metrics(options: argparse.Namespace) -> int:
         for message in missing.values():
             say(message)
         return 1 if missing else 0
+    login, tls = access(options, "SHMSTORE_METRICS_PASSWORD")
     counting = Counting(lambda: options.stores or StoreView.names())
     try:
-        server = Endpoint(options.listen, pages(lambda: look(options.stores), counting.counts))
+        server = Endpoint(options.listen, pages(lambda: look(options.stores), counting.counts), login=login, tls=tls)
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     counting.start()
     say(f"listening on {options.listen[0]}:{server.server_port}")
+    for warning in exposed(
+        options.listen[0], "figures and names of stores and tables", password=login is not None, tls=tls is not None
+    ):
+        say(warning, logging.WARNING)
     service.notify("READY=1")
     with server, on_signal(server.stop) as came:
         server.serve_forever()
@@ -442,16 +457,11 @@ def metrics(options: argparse.Namespace) -> int:
 
 def web(options: argparse.Namespace) -> int:
     """`shmstore web`."""
-    from shmstore.consumer.access import Login, SecretFile, tls_context
+    from shmstore.consumer.access import SecretFile
     from shmstore.consumer.live.observer import Observer
     from shmstore.consumer.live.web import Web, warnings
 
-    if bool(options.tls_cert) != bool(options.tls_key):
-        raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
-    password = SecretFile(options.password_file) if options.password_file else os.environ.get("SHMSTORE_WEB_PASSWORD", "")
-    if options.user and not password:
-        raise ValueError(f"--user {options.user} has no password: give --password-file or SHMSTORE_WEB_PASSWORD")
-    tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
+    login, tls = access(options, "SHMSTORE_WEB_PASSWORD")
     token = SecretFile(options.token_file) if options.token_file else None
     log_lines.show(options)
     try:
@@ -460,7 +470,7 @@ def web(options: argparse.Namespace) -> int:
             Observer(options.stores),
             show_values=options.show_values,
             token=token,
-            login=Login(options.user, password) if password else None,
+            login=login,
             tls=tls,
         )
     except OSError as error:
@@ -469,7 +479,9 @@ def web(options: argparse.Namespace) -> int:
     with server, on_signal(server.stop) as came:
         host = f"[{options.listen[0]}]" if ":" in options.listen[0] else options.listen[0]
         say(f"listening: open {'https' if tls else 'http'}://{host}:{server.server_port}/")
-        for warning in warnings(options.listen[0], password=bool(password), tls=tls is not None, show_values=options.show_values):
+        for warning in warnings(
+            options.listen[0], password=login is not None, tls=tls is not None, show_values=options.show_values
+        ):
             say(warning, logging.WARNING)
         service.notify("READY=1")
         server.serve_forever(0.1)

@@ -189,6 +189,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         metavar="HOST:PORT",
         help="serve them at http://HOST:PORT/metrics until SIGTERM or Ctrl-C; /healthz there answers 200, or 503 with what is wrong",
     )
+    _access(sub, "SHMSTORE_METRICS_PASSWORD")
     sub = command(
         "top",
         "show stores live on the terminal: what flows, how fast, who is behind, and the events",
@@ -377,15 +378,7 @@ def _web(sub: Parser) -> None:
         metavar="HOST:PORT",
         help="address of the page; port 0 takes a free one (default: 127.0.0.1:9180)",
     )
-    access = sub.add_argument_group("Access")
-    access.add_argument("--user", default="", help="user name that the browser must give (default: any)")
-    access.add_argument(
-        "--password-file",
-        metavar="FILE",
-        help="file with the password that it must give, read again when it changes; or set SHMSTORE_WEB_PASSWORD",
-    )
-    access.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM file); turns TLS on")
-    access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
+    _access(sub, "SHMSTORE_WEB_PASSWORD")
     what = sub.add_argument_group("What can be seen and done")
     what.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
     what.add_argument(
@@ -394,6 +387,18 @@ def _web(sub: Parser) -> None:
         help="let whoever knows the token in this file ask for snapshots and forget subscriptions (default: nobody)",
     )
     log_lines(sub)
+
+
+def _access(sub: Parser, variable: str) -> None:
+    access = sub.add_argument_group("Access")
+    access.add_argument("--user", default="", help="user name that clients must give (default: any)")
+    access.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help=f"file with the password that they must give, read again when it changes; or set {variable}",
+    )
+    access.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM file); turns TLS on")
+    access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
 
 
 def _serve(sub: Parser) -> None:
@@ -412,11 +417,7 @@ def _serve(sub: Parser) -> None:
     sub.add_argument(
         "--flight", type=address, metavar="HOST:PORT", help="serve by Arrow Flight there, commonly on port 8815 (default: no)"
     )
-    access = sub.add_argument_group("Access")
-    access.add_argument("--user", default="", help="user name that clients must give (default: any)")
-    access.add_argument("--password-file", metavar="FILE", help="file with the clients' password; or set SHMSTORE_SERVE_PASSWORD")
-    access.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM file); turns TLS on")
-    access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
+    _access(sub, "SHMSTORE_SERVE_PASSWORD")
     what = sub.add_argument_group("What clients read")
     what.add_argument(
         "--start",

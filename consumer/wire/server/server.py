@@ -71,7 +71,6 @@ class Server:
         self.settings = settings
         self.metrics = Metrics()
         self.address: tuple[str, int] = (settings.host, settings.port)
-        self._credentials = settings.credentials
         self._sockets: set[ClientSocket] = set()
         self._capacity = Capacity.of_process(settings.max_connections)
         # A connection is in one call at a time; those besides give sessions back.
@@ -216,7 +215,7 @@ class Server:
     async def converse(self, socket: ClientSocket) -> None:
         """Serve one connection until it ends."""
         settings = self.settings
-        connection = Connection(self._credentials, os.urandom(connection_state.SEED_BYTES), settings.max_frame)
+        connection = Connection(self.settings.credentials, os.urandom(connection_state.SEED_BYTES), settings.max_frame)
         socket.write(connection.greeting())
         served = 0
         while True:

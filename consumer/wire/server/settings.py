@@ -31,7 +31,7 @@ class Settings:
     port: int = 11111
     stores: tuple[str, ...] = ()
     user: str = ""
-    password: str = ""
+    password: str | Callable[[], str] = ""
     password_hash: str = ""
     values: str = "canal"
     gtids: str = "auto"
@@ -115,8 +115,9 @@ class Settings:
 
     @property
     def credentials(self) -> Credentials:
-        """The account that clients must know."""
-        return Credentials.make(self.user, self.password, self.password_hash)
+        """The account that clients must know now."""
+        password = self.password if isinstance(self.password, str) else self.password()
+        return Credentials.make(self.user, password, self.password_hash)
 
     def __repr__(self) -> str:
         """Without the secrets."""

@@ -1,0 +1,144 @@
+"""The password and TLS of `metrics` and `serve`, as their users give and change them."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyarrow import flight
+
+from shmstore.cli.main import main
+from tests.consumer.test_access import basic, certificate
+from tests.consumer.wire.harness import RawClient
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def listening(*words: str, count: int = 1, **environment: str) -> Iterator[list[int]]:
+    """A command as its own process, and the ports that it says it listens on."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shmstore", *words], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}, cwd=ROOT
+    )
+    assert process.stderr is not None
+    try:
+        ports: list[int] = []
+        for line in process.stderr:
+            if found := re.search(r"listening on \S+?:(\d+)", line):
+                ports.append(int(found[1]))
+            if len(ports) == count:
+                break
+        assert len(ports) == count, "it ended before it listened"
+        yield ports
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+    assert process.returncode == 0, rest
+
+
+def status(url: str, trusted: ssl.SSLContext | None, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60, context=trusted) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def replace(file: Path, secret: str) -> None:
+    """Rotate a secret as a deployment does: the new file takes the place of the old one."""
+    new = file.with_suffix(".new")
+    new.write_text(f"{secret}\n")
+    new.replace(file)
+
+
+def test_metrics_with_tls_and_a_password(tmp_path: Path) -> None:
+    """Both pages answer over TLS to who knows the user name and the password alone; a rotated password counts at once."""
+    chain, key = certificate(tmp_path)
+    password = tmp_path / "password"
+    password.write_text("first\n")
+    trusted = ssl.create_default_context(cafile=chain)
+    access = ("--user", "prom", "--password-file", str(password), "--tls-cert", chain, "--tls-key", key)
+    with listening("metrics", "none", "--listen", "127.0.0.1:0", *access) as (port,):
+        for page in ("metrics", "healthz"):
+            url = f"https://127.0.0.1:{port}/{page}"
+            assert status(url, trusted) == 401
+            assert status(url, trusted, Authorization=basic("prom", "wrong")) == 401
+            assert status(url, trusted, Authorization=basic("else", "first")) == 401
+            assert status(url, trusted, Authorization=basic("prom", "first")) in (200, 503)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
+        replace(password, "second")
+        assert status(url, trusted, Authorization=basic("prom", "first")) == 401
+        assert status(url, trusted, Authorization=basic("prom", "second")) in (200, 503)
+
+
+def test_metrics_with_a_password_of_the_environment() -> None:
+    """A password in the environment is one, too."""
+    with listening("metrics", "none", "--listen", "127.0.0.1:0", SHMSTORE_METRICS_PASSWORD="pw") as (port,):
+        assert status(f"http://127.0.0.1:{port}/metrics", None) == 401
+        assert status(f"http://127.0.0.1:{port}/metrics", None, Authorization="Bearer pw") == 200
+
+
+def test_serve_reads_a_rotated_password(tmp_path: Path) -> None:
+    """Who logs in after the file was replaced needs the new password, by Canal's protocol and by Arrow Flight."""
+    password = tmp_path / "password"
+    password.write_text("first\n")
+
+    def canal(secret: str) -> int:
+        client = RawClient(ports[1], "none", login=False)
+        try:
+            return int(client.authenticate(username="u", password=secret.encode()).error_code)
+        finally:
+            client.socket.close()
+
+    def admits(secret: str) -> bool:
+        try:
+            list(
+                over_flight.list_flights(
+                    options=flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {secret}".encode())])
+                )
+            )
+        except flight.FlightUnauthenticatedError:
+            return False
+        return True
+
+    words = ("serve", "--flight", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--password-file", str(password))
+    with (
+        listening(*words, f"--state={tmp_path / 'state'}", count=2) as ports,
+        flight.FlightClient(f"grpc://127.0.0.1:{ports[0]}") as over_flight,
+    ):
+        assert (canal("first"), admits("first")) == (0, True)
+        assert (canal("second") != 0, admits("second")) == (True, False)
+        replace(password, "second")
+        assert (canal("second"), admits("second")) == (0, True)
+        assert (canal("first") != 0, admits("first")) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("metrics", "--tls-cert", "x"), "both a certificate and its key"),
+        (("metrics", "--user", "ada"), "has no password: give --password-file or SHMSTORE_METRICS_PASSWORD"),
+        (("metrics", "--password-file", "/nonexistent/password"), "/nonexistent/password"),
+        (("serve", "--password-file", "/nonexistent/password"), "/nonexistent/password"),
+        (("serve", "--password-file", os.devnull), "is empty"),
+        (("metrics", "--tls-cert", "/nonexistent/c", "--tls-key", "/nonexistent/k"), "/nonexistent/c"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Access that cannot be had as it was asked for is one line that says what to do, and exit code 2; nothing listens."""
+    code = main([*words, "--listen", "127.0.0.1:0"])
+    said = capsys.readouterr()
+    assert (code, said.out, said.err.count("\n"), says in said.err) == (2, "", 1, True), said.err
