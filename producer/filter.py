@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from shmstore.encoding.codec import encode_schema, unpack_rows
@@ -19,6 +20,9 @@ from shmstore.table_patterns import Patterns
 
 OPERATIONS = ("insert", "update", "delete", "ddl", "query")
 MASK = "***"
+# What tools that change a table's schema work on beside it. gh-ost: _t_gho, _t_ghc, _t_del; pt-online-schema-change: _t_new, _t_old, with
+# more underscores in front where such a name is taken.
+_GHOST = re.compile(r"_+(.+)_(?:gho|ghc|del|new|old)")
 
 
 def read_patterns(texts: str | Iterable[str]) -> Patterns:
@@ -60,7 +64,10 @@ class TableFilter:
         hash_key: str = "",
         operations: Iterable[str] = OPERATIONS,
         row_filter: Iterable[str] = (),
+        ghost_tables: str = "keep",
     ) -> None:
+        self._ghosts = ghost_tables == "keep"
+        self.left_out: Callable[[str, str], None] = _told_nobody  # once of each ghost table: whose it is, and its name
         self._include, self._exclude = read_patterns(include), read_patterns(exclude)
         self._column_include, self._column_exclude = read_patterns(column_include), read_patterns(column_exclude)
         self._column_mask, self._column_hash = read_patterns(column_mask), read_patterns(column_hash)
@@ -82,6 +89,9 @@ class TableFilter:
         if known is None:
             name = f"{database}.{table}"
             known = (not self._include or self._include.match(name)) and not self._exclude.match(name)
+            if known and not self._ghosts and (ghost := _GHOST.fullmatch(table)) and self.passes(database, ghost[1]):
+                known = False
+                self.left_out(f"{database}.{ghost[1]}", table)
             if len(self._tables) > 100_000:
                 self._tables.clear()
             self._tables[(database, table)] = known
@@ -157,6 +167,10 @@ class TableFilter:
         """Return the hex SHA-256 of `value` (HMAC where there is a key): equal values stay equal."""
         raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         return hmac.new(self._key, raw, hashlib.sha256).hexdigest() if self._key else hashlib.sha256(raw).hexdigest()
+
+
+def _told_nobody(table: str, ghost: str) -> None:
+    """Nothing is done with it."""
 
 
 _NOTHING = TablePlan()

@@ -40,8 +40,8 @@ GROUPS = {
     "Connection": "name port password password_file tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
     "retry_first retry_longest",
     "Position": "binlog start gtid on_purged",
-    "Tables and columns": "exclude row_filter column_include column_exclude column_mask column_hash hash_key operations rows_query statements "
-    "row_image on_error schema_history",
+    "Tables and columns": "exclude row_filter ghost_tables column_include column_exclude column_mask column_hash hash_key operations "
+    "rows_query statements row_image on_error schema_history",
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
     "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
     "lag evict_after",
@@ -144,6 +144,12 @@ class Settings:
     column_hash: tuple[str, ...] = _option((), "columns whose values are replaced by their SHA-256 in hex (HMAC with hash_key)")
     hash_key: str = _option("", "secret key for column_hash (environment or file only)", flag=False)
     operations: tuple[str, ...] = _option(OPERATIONS, "kinds of change to keep, separated by commas")
+    ghost_tables: str = _option(
+        "drop",
+        "tables beside T that gh-ost and pt-online-schema-change work on (_T_gho, _T_ghc, _T_del, _T_new, _T_old): leave them out (drop), so "
+        "that T alone is seen to change, or read them like others (keep)",
+        choices=("drop", "keep"),
+    )
     rows_query: bool = _option(False, "keep the statement behind a change in the event's props, if the server logs it")
     statements: str = _option(
         "fail",
@@ -289,6 +295,7 @@ class Settings:
             operations=self.operations,
             hash_key=self.hash_key,
             row_filter=self.row_filter,
+            ghost_tables=self.ghost_tables,
             **columns,
         )
 

@@ -14,6 +14,8 @@ from shmstore import EntryType, Event, EventStore, EventType, producer
 from tests.producer.running import Running, events_of, wait_for
 from tests.servers.server import Server
 
+DEADLOCK = 1213
+
 
 class Copy:
     """Tables as a reader has them that puts each row in place of the one with its key, whatever the event says."""
@@ -74,7 +76,10 @@ def select(
 class Load:
     """Random transactions over one table (id, n, t), in a thread, until it is stopped: also key changes and rollbacks."""
 
-    def __init__(self, server: Server, database: str, seed: int, rows: int, pause: float = 0.0, table: str = "t") -> None:
+    def __init__(
+        self, server: Server, database: str, seed: int, rows: int, pause: float = 0.0, table: str = "t", moves: bool = True
+    ) -> None:
+        self._moves = moves  # whether keys change
         self._random, self._rows, self._pause, self._table = random.Random(seed), rows, pause, table
         self._connection = server.connect(database=database, autocommit=False)
         self._stop = threading.Event()
@@ -94,11 +99,16 @@ class Load:
                                 f"INSERT INTO {table} (id, n, t) VALUES ({id_}, {r.randint(0, 99)}, 'new') ON DUPLICATE KEY UPDATE n = n + 1",
                                 f"UPDATE {table} SET n = n + 1, t = concat('u', n) WHERE id BETWEEN {id_} AND {id_ + 3}",
                                 f"DELETE FROM {table} WHERE id = {id_}",
-                                f"UPDATE IGNORE {table} SET id = {other} WHERE id = {id_}",
+                                *[f"UPDATE IGNORE {table} SET id = {other} WHERE id = {id_}"] * self._moves,
                             ]
                         )
                         with suppress(pymysql.err.IntegrityError):
-                            cursor.execute(sql)
+                            try:
+                                cursor.execute(sql)
+                            except pymysql.err.OperationalError as error:
+                                if error.args[0] != DEADLOCK:
+                                    raise
+                                break  # the transaction is rolled back
                     if r.random() < 0.1:
                         self._connection.rollback()
                     else:

@@ -141,3 +141,16 @@ def test_partial_images(before: tuple[object, ...], after: tuple[object, ...], g
         return tuple(values)
 
     assert event.rows == (Row(expected(before), expected(after)),) * 2
+
+
+def test_ghost_tables_are_those_of_a_table_that_is_read() -> None:
+    """The names of gh-ost and pt-online-schema-change, where the table that they change passes; each is told once."""
+    told: list[tuple[str, str]] = []
+    drop = TableFilter(include=["shop.*", "crm._t_new"], exclude=["shop.b"], ghost_tables="drop")
+    drop.left_out = lambda table, ghost: told.append((table, ghost))
+    ghosts = ["_a_gho", "_a_ghc", "_a_del", "_a_new", "_a_old", "__a_new", "_a_old_old"]
+    assert not any(drop.passes("shop", name) for name in ghosts * 2)
+    assert told == [("shop.a_old" if name == "_a_old_old" else "shop.a", name) for name in ghosts]
+    assert all(drop.passes("shop", name) for name in ("a", "a_gho", "_a", "_a_gho2", "_gho", "_b_new"))
+    assert drop.passes("crm", "_t_new")  # t is not read
+    assert TableFilter(include=["shop.*"], ghost_tables="keep").passes("shop", "_a_gho")

@@ -46,6 +46,7 @@ ORIGINS = {
     "redis": Origin("redis-server", "redis-tools", {}, ""),  # for scripts/bench alone
     "postgresql": Origin("postgresql", "postgresql-client", {}, ""),
     "prometheus": Origin("prometheus", "prometheus", {}, ""),  # with promtool
+    "percona-toolkit": Origin("percona-toolkit", "libdbd-mysql-perl", {}, ""),  # pt-online-schema-change, in Perl
     "chromium": Origin("chromium-headless-shell", "chromium-headless-shell", {}, ""),  # a browser without windows
 }
 
