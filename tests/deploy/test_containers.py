@@ -1,0 +1,95 @@
+"""deploy/containers: what is in them is understood by the commands they run, and stores work across such containers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shmstore import EventStore, StoreView
+from shmstore.cli.main import COMMANDS, FILLS
+from shmstore.cli.parser import parser
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINERS = ROOT / "deploy" / "containers"
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CONTAINERS / "compose.yaml").read_text())
+    return found
+
+
+def stateful_set() -> dict[str, Any]:
+    return next(
+        each for each in yaml.safe_load_all((CONTAINERS / "kubernetes.yaml").read_text()) if each["kind"] == "StatefulSet"
+    )
+
+
+def commands() -> Iterator[list[str]]:
+    yield from (service["command"] for service in compose()["services"].values())
+    yield from (container["args"] for container in stateful_set()["spec"]["template"]["spec"]["containers"])
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=lambda words: words[0])
+def test_every_command_parses(words: list[str]) -> None:
+    """As the command itself reads it, options and all."""
+    parsed = parser(COMMANDS, FILLS).parse_args(words)
+    assert parsed.run is COMMANDS[words[0]]
+
+
+def test_containers_of_a_store_share_memory_and_home() -> None:
+    """Every service of compose has the producer's /dev/shm, and every container of the pod the volume in its place; all have the home."""
+    services = compose()["services"]
+    assert {name: service["ipc"] for name, service in services.items()} == {
+        name: "shareable" if name == "produce" else "service:produce" for name in services
+    }
+    assert all("home:/var/lib/shmstore" in service["volumes"] for service in services.values())
+    pod = stateful_set()["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/dev/shm", "/var/lib/shmstore"}
+    assert next(volume for volume in pod["volumes"] if volume["name"] == "shm")["emptyDir"]["medium"] == "Memory"
+
+
+def test_the_image_installs_what_there_is() -> None:
+    """The extras that the Dockerfile names exist, its user is the pod's, and its home is where the files mount it."""
+    text = (CONTAINERS / "Dockerfile").read_text()
+    extras = re.search(r"\.whl\)\[([a-z,]+)\]", text)
+    assert extras is not None
+    declared = (ROOT / "pyproject.toml").read_text()
+    assert all(re.search(rf"^{extra} = \[", declared, re.MULTILINE) for extra in extras[1].split(","))
+    assert "--uid 10001" in text
+    assert stateful_set()["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == 10001
+    assert "VOLUME /var/lib/shmstore" in text
+
+
+READER = """
+import os, sys
+from shmstore import Consumer
+assert os.getpid() == 1
+with Consumer(sys.argv[1], "reader", timeout=30) as consumer:
+    for batch in consumer:
+        if batch.last >= 99:
+            break
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="namespaces need root and unshare")
+def test_a_reader_that_cannot_see_the_producers_process(store_name: str, state: Path) -> None:
+    """A reader in a process namespace of its own, where it is process 1, as in a container, reads, acks, and is not taken for alive when gone."""
+    with EventStore.create(store_name) as store:
+        for number in range(100):
+            store.put(b"%d" % number)
+        command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", READER, store_name]
+        subprocess.run(command, cwd=ROOT, timeout=120, check=True)
+        with StoreView.attach(store_name) as view:
+            (reader,) = view.subscriptions()
+            assert (reader.ack.sequence, reader.alive) == (99, False)
+            assert view.stat().producer_alive
