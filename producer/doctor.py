@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
+from shmstore.native import pure_python
 from shmstore.producer.connection.dump import replica_id
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
 from shmstore.producer.connection.session import Session, connect
@@ -36,6 +37,8 @@ def check_server(settings: Settings) -> list[Finding]:
     try:
         server = read_server(session)
         findings = [Finding("server", "ok", f"{server.flavor} {server.version} at {server.endpoint.where}")]
+        if slow := pure_python():
+            findings.append(Finding("code", "warn", slow.partition("; ")[0], "compiled code", slow.partition("; ")[2]))
         findings += _binlog(server, settings)
         findings += _identity(session, server, settings)
         if server.variables.get("log_bin") == "ON":  # without one the server refuses to say what these ask

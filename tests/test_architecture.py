@@ -63,6 +63,7 @@ PUBLIC_MODULES = tuple(
         "event",
         "gtids",
         "memory.layout",
+        "native",
         "snapshots",
         "sql_tokens",
         "start_position",

@@ -105,12 +105,21 @@ def service_flags(parser_: argparse.ArgumentParser) -> None:
     parser.log_lines(parser_)
 
 
+def _show_log_lines(options: argparse.Namespace) -> None:
+    """Begin the log of a producer; say first where it will be slower than it could be."""
+    from shmstore.native import pure_python
+
+    log_lines.show(options)
+    if slow := pure_python():
+        say(slow, logging.WARNING)
+
+
 def produce(options: argparse.Namespace) -> int:
     """`shmstore produce`."""
     from shmstore import producer
 
     settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
-    log_lines.show(options)
+    _show_log_lines(options)
     stop = threading.Event()
     with on_signal(stop.set) as came, service.watched({settings.store: settings.store_path}, stop.is_set) as stops:
         summary = producer.run(settings, stops)
@@ -125,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
     if options.config is None and not os.path.exists(CONFIG):
         raise ValueError(f"there is no {CONFIG} in this folder: give --config FILE, with a [source.NAME] for each source")
     settings = producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
-    log_lines.show(options)
+    _show_log_lines(options)
     stop = threading.Event()
     with on_signal(stop.set) as came, service.watched({each.store: each.store_path for each in settings}, stop.is_set) as stops:
         summaries = producer.run_all(settings, stops)

@@ -9,6 +9,7 @@ from shmstore.cli.remembered import RememberedStore
 from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
+from shmstore.native import pure_python
 from shmstore.ring.cursors import Cursor
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
@@ -68,6 +69,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
         f"held       {held}",
         f"free       {stat.free_events:,} of {stat.capacity:,} events, {size}{waits}",
         *_log(stat, live),
+        *(f"code       {slow}" for slow in [pure_python()] if slow),
         "",
     ]
     if not stat.subscriptions:
