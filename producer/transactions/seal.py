@@ -31,6 +31,7 @@ _OPTIONS = (
     "hash_key",
     "operations",
     "row_filter",
+    "ghost_tables",
 )
 _VERSION = 2  # raised when what the checksum is of changes: one of another version is not compared
 _FORMAT = 2  # bytes before an event's header
