@@ -52,7 +52,9 @@ from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
 
-MISSING = "missing"  # reason of a request for the tables that no copy has yet
+# Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed, which may be dropped since,
+# or not be read (what gh-ost and pt-online-schema-change rename a table to).
+_OF_COPIES = ("missing", "reread")
 SLICE = 0.02  # seconds of reading between two looks at the stream
 SHOWN = 1.0  # seconds after which the rows of a table without key are written down again, for who looks
 CONNECTIONS = 4  # at most, where nothing was said
@@ -169,7 +171,7 @@ class Snapshot:
         seen = list_tables(session, self._decoder.filter.passes)
         tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
         missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
-        if request.reason == MISSING:  # there may be none
+        if request.reason in _OF_COPIES:
             return tables, ""
         if tables:
             return tables, f"no table matches {', '.join(missing)}" if missing else ""
