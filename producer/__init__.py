@@ -3,7 +3,7 @@
 if __name__ == "producer":  # found as a folder of the checkout, where a file of yours may have the same name
     raise ImportError("import shmstore.producer instead of producer")
 
-from shmstore.producer.doctor import Finding, check_server
+from shmstore.producer.doctor import Finding, check_server, tables_of
 from shmstore.producer.errors import (
     AnonymousTransactions,
     ChecksumMismatch,
@@ -49,4 +49,5 @@ __all__ = [
     "run_all",
     "snapshot_status",
     "snapshot_waits",
+    "tables_of",
 ]

@@ -12,7 +12,7 @@ from shmstore.producer.connection.server import Server, binlog_files, log_end, r
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.tables import may_select
+from shmstore.producer.snapshot.tables import list_tables, may_select
 from shmstore.producer.start.choose import check_position
 from shmstore.producer.start.gtid_position import answered
 from shmstore.producer.start.positions import split_positions
@@ -47,6 +47,15 @@ def check_server(settings: Settings) -> list[Finding]:
             findings += _snapshots(session, server, settings)
             findings += _retention(session, server, settings)
         return findings
+    finally:
+        session.close()
+
+
+def tables_of(settings: Settings) -> list[tuple[str, str]]:
+    """Return (database, table) of all tables that the account sees. Raises `SourceError` when the server cannot be asked."""
+    session = connect(settings, settings.endpoints()[0])
+    try:
+        return list_tables(session, lambda database, table: True)
     finally:
         session.close()
 

@@ -425,6 +425,17 @@ _OF_STORE = (
 )
 
 
+_SECTIONS = (
+    "producer",
+    "source",
+    "serve",
+    "metrics",
+    "web",
+    "top",
+    "log",
+)  # the first two are read here, the others by their commands
+
+
 def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
     if config is None:
         return {}
@@ -435,8 +446,8 @@ def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"config {os.fspath(config)!r} cannot be read: {error}") from error
     for key in tables:
-        if key not in ("producer", "source"):
-            raise SettingsError(f"config: [{key}] is unknown{did_you_mean(key, ('producer', 'source'))}")
+        if key not in _SECTIONS:
+            raise SettingsError(f"config: [{key}] is unknown{did_you_mean(key, _SECTIONS)}")
     if not isinstance(tables.get("producer", {}), dict):
         raise SettingsError("config: write the options for every source under [producer]")
     sources = tables.get("source", {})

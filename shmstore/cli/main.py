@@ -1,7 +1,7 @@
 """The `shmstore` command: the one place that knows all three packages.
 
 Plan. `parser` describes the commands, and each is one function here; `main` runs one and turns an error into one line on
-stderr and an exit code: 0 done, 1 `check`, `verify`, `log verify` or `doctor` found something, 2 bad input or an error that says what to do,
+stderr and an exit code: 0 done, 1 `check`, `config check`, `verify`, `log verify` or `doctor` found something, 2 bad input or an error that says what to do,
 130 Ctrl-C, 141 the reader of the output went away. A command imports what it needs when it runs, so that `shmstore ls`
 works without MySQL, Spark or protobuf installed. SHMSTORE_DEBUG=1 shows tracebacks instead.
 """
@@ -19,7 +19,8 @@ try:
     import threading
     import time
 
-    from shmstore.cli import log_commands, log_lines, parser, service, verify_command
+    from shmstore.cli import config_file, init_command, log_commands, log_lines, parser, service, verify_command
+    from shmstore.cli.config_file import CONFIG
     from shmstore.cli.error_text import line_of, missing
     from shmstore.cli.log_lines import say
     from shmstore.cli.named_store import attach, home_of, look
@@ -46,7 +47,6 @@ SERVED = (  # options of `serve` that go to the server as they are
 )
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
 NICE = 10  # of who only looks: where the processors are busy, producer and readers come first
-CONFIG = "shmstore.toml"  # what `run` reads without --config
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -143,6 +143,13 @@ def run(options: argparse.Namespace) -> int:
         name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
         say(f"{name}: {line_of_summary(summary)}")
     return ended(came)
+
+
+def config_check(options: argparse.Namespace) -> int:
+    """`shmstore config check`."""
+    found = config_file.problems(options.file, parser.commands(COMMANDS, FILLS))
+    print("\n".join(f"{options.file}: {each}" for each in found) or f"{options.file}: nothing is wrong")
+    return 1 if found else 0
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -585,16 +592,18 @@ def seek(options: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, parser.Run] = {
+    "config check": config_check,
     "log verify": log_commands.verify,
     "log trim": log_commands.trim,
     "log export": log_commands.export,
 }
-_PRODUCERS = (produce, run, doctor, snapshot, verify_command.verify)
+_PRODUCERS = (init_command.init, produce, run, doctor, snapshot, verify_command.verify)
 for command in (*_PRODUCERS, tail, serve, spark, ls, stat, metrics, web, top, check, create, rm, unsubscribe, seek):
     COMMANDS[command.__name__] = command
 FILLS: dict[str, parser.Fill] = {
     "produce": service_flags,
     "run": service_flags,
     "doctor": producer_flags,
+    "init": init_command.flags,
     "verify": verify_command.flags,
 }

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shmstore.arguments import Parser, duration, size
+from shmstore.cli import config_file
 from shmstore.cli.log_lines import LEVELS
 from shmstore.start_position import FORMS, Start, parse_start
 from shmstore.table_patterns import FORMS as TABLE_FORMS
@@ -35,6 +36,8 @@ class Command(Parser):
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)
+        if args:
+            args = [*config_file.words_of(self, self.prog.rpartition(" ")[2], args), *args]
         return super().parse_known_args(args, namespace)
 
 
@@ -55,8 +58,19 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         sub.fill = fill.get(name)
         if store:
             _store(sub)
+        if name in config_file.SECTIONS:
+            config_file.add_flag(sub, name)
         return sub
 
+    command(
+        "init",
+        "write a configuration file to begin with, by asking the server",
+        "  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'",
+        "It takes the options of produce, looks at the server as doctor does, and writes them into a file with comments: what the account "
+        "sees, what else can be set, and what has to be put right first. No password is written.\n"
+        "Exit codes: 0 written, 1 written, and something must be put right on the server, 2 an error that says what to do.",
+        store=False,
+    )
     command(
         "produce",
         "read a server's binlog into a store, until SIGTERM or Ctrl-C",
@@ -220,6 +234,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
     command("check", "look for damage in a store; exit code 1 if there is any", "  shmstore check orders")
 
     _log(commands, run)
+    _config(commands, run)
     _create(command("create", "create an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"))
     sub = command(
         "rm",
@@ -529,6 +544,34 @@ def _serve(sub: Parser) -> None:
         "--metrics-port", type=int, default=0, metavar="PORT", help="serve Prometheus text on this port (default: none)"
     )
     log_lines(sub)
+
+
+def commands(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command."""
+    (found,) = [action for action in parser(run, fill)._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found.choices)
+
+
+def _config(commands: Any, run: Mapping[str, Run]) -> None:
+    top = commands.add_parser(
+        "config",
+        help="check a configuration file",
+        description="Check a configuration file.\n\nexample:\n  shmstore config check",
+    )
+    tools = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    sub: Command = tools.add_parser(
+        "check",
+        help="say what is wrong in a configuration file",
+        description="Say what is wrong in a configuration file.\n\nexample:\n  shmstore config check /etc/shmstore/shop.toml",
+        epilog="One file serves every command: [producer] and [source.NAME] for produce, run, doctor and verify, [serve], [metrics], [web] and "
+        "[top] for these, [log] for how log lines look (format, level). It finds unknown sections and keys, values that are not "
+        "allowed, and files that cannot be read. Nothing is connected to; `shmstore doctor --config FILE` does that.\n"
+        "Exit codes: 0 nothing is wrong, 1 something is, 2 the file cannot be read.",
+    )
+    sub.set_defaults(run=run["config check"])
+    sub.add_argument(
+        "file", nargs="?", default=config_file.CONFIG, metavar="FILE", help=f"the file (default: {config_file.CONFIG})"
+    )
 
 
 def log_lines(sub: argparse.ArgumentParser) -> None:

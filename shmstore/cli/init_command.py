@@ -1,0 +1,117 @@
+"""`shmstore init`: a configuration file to begin with, by asking the server."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shmstore.cli.config_file import CONFIG
+from shmstore.cli.log_lines import say
+
+if TYPE_CHECKING:
+    from shmstore.producer import Finding, Settings
+
+_OWN = ("host", "port", "user", "store", "include", "name", "password", "hash_key", "config", "source")
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options: its own, and the producer's, which are written into the file."""
+    from shmstore import producer
+
+    group = parser.add_argument_group("The file")
+    group.add_argument("--output", metavar="FILE", default=CONFIG, help=f"where it is written; - for stdout (default: {CONFIG})")
+    producer.add_flags(parser)
+
+
+def init(options: argparse.Namespace) -> int:
+    """`shmstore init`."""
+    from shmstore import producer
+
+    path = Path(options.output)
+    if options.output != "-" and path.exists():
+        raise ValueError(f"{path} is there already: name another file with --output, or remove it")
+    given = {name: value for name, value in vars(options).items() if name not in ("config", "source")}
+    settings = producer.load_settings(flags={**given, "store": options.store or "shop"})
+    findings, tables = producer.check_server(settings), producer.tables_of(settings)
+    if not options.store:
+        settings = dataclasses.replace(settings, store=_likely(settings, tables))
+    text = _text(settings, given, findings, tables)
+    if options.output == "-":
+        print(text, end="")
+    else:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "w", encoding="utf-8") as file:
+            file.write(text)
+    for finding in findings:
+        if finding.state != "ok":
+            print(f"{finding.state:4}  {finding.check}: {finding.found}\n      fix: {finding.fix}", file=sys.stderr)
+    if options.output != "-":
+        say(f"wrote {path}; next: `shmstore config check {path}`, then `shmstore run --config {path}`")
+    return 1 if any(finding.state == "fail" for finding in findings) else 0
+
+
+def _likely(settings: Settings, tables: list[tuple[str, str]]) -> str:
+    """A name for the store: that of the only database that is read."""
+    databases = {database for database, table in tables if settings.table_filter().passes(database, table)}
+    (only,) = databases if len(databases) == 1 else ("changes",)
+    return only if only.isascii() and only.replace("-", "_").isidentifier() else "changes"
+
+
+def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], tables: list[tuple[str, str]]) -> str:
+    seen = Counter(database for database, _ in tables)
+    databases = ", ".join(f"{database} ({count} table{'s' * (count != 1)})" for database, count in sorted(seen.items())) or "none"
+    include = list(settings.include) or [f"{database}.*" for database in sorted(seen)]
+    where = ",".join(endpoint.where for endpoint in settings.endpoints())
+    more = {option.name: given.get(option.name) for option in dataclasses.fields(settings) if option.name not in _OWN}
+    password = (
+        f"password_file = {_toml(settings.password_file)}" if settings.password_file else '# password_file = "/run/secrets/repl"'
+    )
+    lines = [
+        f"# {findings[0].found}. `shmstore run` reads this file; `shmstore config check` looks for mistakes in it.",
+        "# Every option of `shmstore produce --help` is a key (--read-timeout: read_timeout). A flag wins over an environment",
+        "# variable (SHMSTORE_READ_TIMEOUT), a variable over this file.",
+        "",
+        "[producer]  # for every source",
+        f"user = {_toml(settings.user)}",
+        "# The password is SHMSTORE_PASSWORD in the environment, or in a file:",
+        password,
+        "",
+        f"[source.{_toml(settings.store)}]  # its store has this name, unless `store` says otherwise",
+        f"host = {_toml(where)}  # several to fail over between, separated by commas",
+        f"include = {_toml(include)}  # the account sees: {databases}",
+        *[f"{name} = {_toml(value)}" for name, value in more.items() if value is not None and name != "password_file"],
+        '# snapshot = "initial"  # begin with the rows that are there',
+        '# log_size = "10g"  # what the store remembers at most',
+        '# log_keep = "24h"  # and how long, where all readers have it',
+        "",
+        "# [metrics]  # `shmstore metrics --config`: figures for Prometheus",
+        '# listen = "127.0.0.1:9105"',
+        "# [web]  # `shmstore web --config`: a live page",
+        '# listen = "127.0.0.1:9180"',
+        "# [serve]  # `shmstore serve --config`: for readers on other hosts",
+        f"# stores = {_toml([settings.store])}",
+        '# flight = "0.0.0.0:8815"',
+        "# [log]  # the log lines of all of them",
+        '# format = "json"',
+        "",
+    ]
+    wrong = [finding for finding in findings if finding.state != "ok"]
+    lines += ["# What `shmstore doctor` found when this was written:"] * bool(wrong)
+    for finding in wrong:
+        lines += [
+            f"#   {finding.state}  {finding.check}: {finding.found}",
+            *[f"#         {line}" for line in finding.fix.splitlines()],
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML, whose basic strings are written as those of JSON are."""
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
