@@ -99,8 +99,11 @@ class _Wrong(Exception):
     """What a parser says of words."""
 
 
-def problems(path: str, commands: dict[str, argparse.ArgumentParser]) -> list[str]:
-    """Return what is wrong in a file, a line each: `commands` are the parsers by name. Raises ValueError where it cannot be read."""
+def problems(path: str, commands: dict[str, argparse.ArgumentParser], *, files: bool = True) -> list[str]:
+    """Return what is wrong in a file, a line each: `commands` are the parsers by name; `files`: whether those that it names must be there.
+
+    Raises ValueError where it cannot be read.
+    """
     sections = read(path)
     known = ("producer", "source", LOG, *SECTIONS)
     found = [f"[{name}] is unknown{did_you_mean(name, known)}" for name in sections if name not in known]
@@ -115,7 +118,7 @@ def problems(path: str, commands: dict[str, argparse.ArgumentParser]) -> list[st
         except (ValueError, _Wrong) as error:
             said = str(error).removeprefix(f"config {path!r}: ").removeprefix("argument --")
             found.append(said if said.startswith("[") else f"[{name}] {said}")
-    for where, table in _tables(sections):
+    for where, table in _tables(sections) if files else ():
         found += [
             f"[{where}] {key}: {why}"
             for key, file in table.items()
