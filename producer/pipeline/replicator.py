@@ -89,7 +89,7 @@ class Replicator:
             skip_errors=settings.on_error == "skip",
             log=self._log,
         )
-        self._decoder.filter.left_out = lambda table, ghost: self._log.info(
+        self._decoder.filter.left_out = lambda table, ghost: self._log.warning(
             "table %s is left out: it has the name of one that gh-ost or pt-online-schema-change makes to change %s (ghost_tables = keep reads it)",
             ghost,
             table,
