@@ -96,7 +96,8 @@ class Demo:
             committed = int(self.parts.load["rows"])
             monitor.look(committed)
             self.check_children()
-            if not load.running and committed >= self.options.rows and self.all_put(monitor.store) and monitor.caught_up():
+            loaded = not load.running and committed >= self.options.rows and not self._kills
+            if loaded and self.all_put(monitor.store) and monitor.caught_up():
                 monitor.look(committed)
                 monitor.show(last=True)
                 return

@@ -68,7 +68,8 @@ def test_what_a_stream_tells(any_server: Server, database: str) -> None:
         assert problems([stat]) == []
         proxy.hang_up()
         wait_for(lambda: not store.stat().stream.connected, "the link to be gone")
-        assert problems([store.stat()]) == [f"store {store.name!r}: its producer has no link to {store.source}"]
+        (problem,) = problems([store.stat()])
+        assert problem.startswith(f"store {store.name!r}: its producer has no link to {store.source}: ")
         wait_for(lambda: store.stat().stream.connected, "the next link")
         assert store.stat().stream.reconnects == 1
         assert problems([store.stat()]) == []
