@@ -14,6 +14,7 @@ from shmstore.errors import CopyUnreadable, install
 from shmstore.event import Column, TableSchema
 
 BATCH_ROWS = 10_000
+_PARAMETER = "\0"  # what stands for one until names with a percent sign in them are made safe
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year", "bit")
 _MICROS = ("datetime", "timestamp", "time")
 _COMPARED = (
@@ -112,14 +113,14 @@ def postgresql(url: str, table: str, password: str = "") -> DatabaseCopy:
     def select(sql: str, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
         with errors(f"the copy {table} cannot be read"), connection.transaction(), connection.cursor("verify") as cursor:
             cursor.itersize = BATCH_ROWS
-            cursor.execute(sql.encode(), values)
+            cursor.execute(sql.replace("%", "%%").replace(_PARAMETER, "%s").encode(), values)
             yield from cursor
 
-    return DatabaseCopy(select, _of_postgresql, _name(table), "%s", connection.close)
+    return DatabaseCopy(select, _of_postgresql, _name(table), _PARAMETER, connection.close)
 
 
 def _of_postgresql(column: Column) -> tuple[str, Stored]:
-    name, kind = _quoted(column.name).replace("%", "%%"), column.type
+    name, kind = _quoted(column.name), column.type
     if kind in _INTEGERS:
         return name, stored(column)
     if kind in _MICROS:

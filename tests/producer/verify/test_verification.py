@@ -25,7 +25,7 @@ from shmstore.consumer.copies.databases import postgresql, sqlite
 from shmstore.consumer.spark.replicate.change_reduction import columns_of
 from shmstore.consumer.spark.replicate.sql_dialect import Dialect
 from shmstore.errors import CopyUnreadable
-from shmstore.event import TableSchema
+from shmstore.event import Column, TableSchema
 from shmstore.producer.verify.digests import Digests, differing, key_bytes, numbers_of
 from shmstore.producer.verify.server_copy import ServerCopy
 from shmstore.producer.verify.verification import Copy, Found, Verification
@@ -284,6 +284,12 @@ def test_a_copy_in_postgresql(mariadb: Server, database: str, tmp_path: Path) ->
                 *("", None),
             )
             assert missing.key == ["o", 2]
+            connection.execute(b'CREATE TABLE "odd%s" ("a%d" INT, "b\'\'\\" INT)')
+            connection.execute(b'INSERT INTO "odd%s" VALUES (1, 2), (3, 4)')
+            odd = TableSchema("d", "odd%s", (Column("a%d", "int"), Column("b''\\", "int")), (0,))
+            with closing(postgresql(url, "odd%s", postgres.password)) as copy:
+                assert sorted(row for rows in copy.rows(odd) for row in rows) == [[1, 2], [3, 4]]
+                assert list(copy.rows_of(odd, [[3], [5]])) == [[3, 4]]
             connection.execute("DROP TABLE copied")
             assert 'relation "copied" does not exist' in verified(run, copies, database).problem
         with pytest.raises(CopyUnreadable, match="cannot be reached"):
