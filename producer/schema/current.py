@@ -31,7 +31,7 @@ class CurrentTables:
     """Tables as they are defined now. Each is asked for once; from there its DDLs are followed, in the order of the log.
 
     What it says is used as far as it fits the log, since a table may have been another one when the event was written. Where
-    nothing can be asked, nobody knows: whoever needs the table gets the error, and a new link asks again.
+    nothing can be asked, nobody knows: whoever needs the table gets the error. One of the connection may be gone at the next try.
     """
 
     settled = True  # a DDL gives a table a new id, so what was said of one id stays true
@@ -51,9 +51,10 @@ class CurrentTables:
             try:
                 self._found[key] = self._ask(database, table)
             except SourceError as error:
-                again = isinstance(error, LinkLost | ServerUnreachable | LoginRefused)
                 reason = f"how its columns are defined cannot be asked: {error}; with schema_history = off they are as the log has them"
-                self._found[key] = LinkLost(reason) if again else SourceError(reason)
+                if isinstance(error, LinkLost | ServerUnreachable | LoginRefused):
+                    raise LinkLost(reason) from error  # not kept: a snapshot asks again over the same link
+                self._found[key] = SourceError(reason)
         found = self._found[key]
         if isinstance(found, SourceError):
             raise type(found)(*found.args)  # a new one: each raise of the same makes its traceback longer

@@ -262,6 +262,7 @@ class Registration:
 
     def _run(self) -> None:
         while True:
+            stopping = self._stopping  # before the look: what was acked before that is written by it
             try:
                 if self._client.client_state != KeeperState.CONNECTED or not self._granted:
                     raise ZookeeperSilent("no connection")
@@ -273,7 +274,7 @@ class Registration:
                 _log.exception("the registration in ZooKeeper failed")
                 self._owned = {}
             self._report()
-            if self._stopping:
+            if stopping:
                 return
             pause = (self._granted or self._timeout) / _LOOKS
             left = self._good_until - clock()

@@ -9,6 +9,8 @@ import pytest
 
 from shmstore import EntryType, Event, Position
 from shmstore.column_type import column_type
+from shmstore.producer.errors import LinkLost, LoginRefused
+from shmstore.producer.schema import current
 from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.settings import Endpoint, Settings
 from tests.producer.running import events_of, execute, running
@@ -127,3 +129,19 @@ def test_ddls_are_followed_and_others_asked_again(monkeypatch: pytest.MonkeyPatc
     assert follow("DROP DATABASE d")
     assert (tables.find("d", "u"), tables.find("d", "t")) == (None, None)
     assert asked == ["d.t", "d.t", "d.u", "d.t"]
+
+
+@pytest.mark.server
+def test_what_could_not_be_asked_is_asked_again(mariadb: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that cannot be had now, as where an account has all it may have, may be had at the next try: a snapshot asks again."""
+    execute(mariadb, database, "CREATE TABLE t (a TINYINT(1) PRIMARY KEY)")
+    settings = Settings(store="s", host=mariadb.host, port=mariadb.port, user=mariadb.user)
+    tables = CurrentTables(settings, settings.endpoints()[0], mariadb=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(current, "connect", lambda settings, endpoint: (_ for _ in ()).throw(LoginRefused("max_user_connections")))
+        for _ in range(2):
+            with pytest.raises(LinkLost, match="cannot be asked: max_user_connections"):
+                tables.find(database, "t")
+    found = tables.find(database, "t")
+    assert found is not None
+    assert column_type(found.columns[0]) == "tinyint(1)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -137,6 +138,32 @@ def test_cursors(register: Register, destination: str) -> None:
     two.forget(other)
     two.forget(other)
     assert two.clients(destination) == [client]
+
+
+def test_what_is_acked_during_the_last_look_is_written(
+    register: Register, destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is closed while it looks, past the cursors already, looks once more before it ends."""
+    one, client = register(), Client(destination, 1001)
+    wait_for(lambda: one.serves(destination), "it is active")
+    one.begin(client, CURSOR)
+    looked, go_on, look = threading.Event(), threading.Event(), one._look
+
+    def slow_look() -> None:
+        look()
+        looked.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(one, "_look", slow_look)
+    one.acked(client, CURSOR._replace(offset=300))
+    assert looked.wait(60)
+    one.acked(client, CURSOR._replace(offset=5000))
+    closing = threading.Thread(target=one.close)
+    closing.start()
+    wait_for(lambda: one._stopping, "it is being closed")
+    go_on.set()
+    closing.join(60)
+    assert register().peek(client) == CURSOR._replace(offset=5000)
 
 
 def test_two_that_write_one_cursor(register: Register, destination: str, plain_client: Any) -> None:
