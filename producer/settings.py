@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmstore.arguments import duration, size
+from shmstore.arguments import LOG, SECTIONS, duration, size
 from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.producer import gtid
@@ -425,15 +425,7 @@ _OF_STORE = (
 )
 
 
-_SECTIONS = (
-    "producer",
-    "source",
-    "serve",
-    "metrics",
-    "web",
-    "top",
-    "log",
-)  # the first two are read here, the others by their commands
+_SECTIONS = ("producer", "source", *SECTIONS, LOG)  # the first two are read here, the others by their commands
 
 
 def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from shmstore.consumer.copies.stored_values import stored_rows
+from shmstore.consumer.copies.stored_values import rows_with, stored_rows
 from shmstore.errors import CopyUnreadable, install
 from shmstore.event import TableSchema
 
@@ -40,8 +40,7 @@ class ArrowCopy:
         yield from self._read(table, None)
 
     def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """Return the rows that have these keys, and perhaps others."""
-        wanted = {tuple(key) for key in keys}
+        """Return the rows that have these keys."""
         first = table.columns[table.primary_key[0]]
         fields = {field.name: field.type for field in self._open().schema}
         kind = fields.get(first.name)
@@ -53,8 +52,7 @@ class ArrowCopy:
         ):
             values = pa.array([key[0] for key in keys], pa.int32() if pa.types.is_date32(kind) else None)
             some = ds.field(first.name).isin(values.cast(kind))
-        found = [row for rows in self._read(table, some) for row in rows]
-        return [row for row in found if tuple([row[i] for i in table.primary_key]) in wanted]
+        return rows_with(keys, table, self._read(table, some))
 
     def _read(self, table: TableSchema, some: Any) -> Iterator[list[tuple[Any, ...]]]:
         dataset = self._open()

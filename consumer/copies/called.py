@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from shmstore.consumer.copies.stored_values import stored
+from shmstore.consumer.copies.stored_values import rows_with, stored
 from shmstore.errors import CopyUnreadable
 from shmstore.event import TableSchema
 
@@ -34,8 +34,7 @@ class CalledCopy:
 
     def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the rows that have these keys: all are read for it."""
-        wanted = {tuple(key) for key in keys}
-        return [row for rows in self.rows(table) for row in rows if tuple([row[i] for i in table.primary_key]) in wanted]
+        return rows_with(keys, table, self.rows(table))
 
     def close(self) -> None:
         """Nothing is held."""

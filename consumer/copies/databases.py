@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shmstore.consumer.copies.stored_values import Stored, stored
+from shmstore.consumer.copies.stored_values import Stored, rows_with, stored
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.errors import CopyUnreadable, install
 from shmstore.event import Column, TableSchema
@@ -17,15 +17,8 @@ BATCH_ROWS = 10_000
 _PARAMETER = "\0"  # what stands for one until names with a percent sign in them are made safe
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year", "bit")
 _MICROS = ("datetime", "timestamp", "time")
-_COMPARED = (
-    "tinyint",
-    "smallint",
-    "mediumint",
-    "int",
-    "bigint",
-    "char",
-    "varchar",
-)  # key types that are the same to every database
+# Types of keys that every database compares alike.
+_COMPARED = ("tinyint", "smallint", "mediumint", "int", "bigint", "char", "varchar")
 
 
 class DatabaseCopy:
@@ -47,13 +40,12 @@ class DatabaseCopy:
 
     def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the rows that have these keys."""
-        wanted, first = {tuple(key) for key in keys}, table.columns[table.primary_key[0]]
+        first = table.columns[table.primary_key[0]]
         where, values = "", list[Any]()
         if first.type in _COMPARED:
             values = sorted({key[0] for key in keys})
             where = f" WHERE {_quoted(first.name)} IN ({', '.join([self._parameter] * len(values))})"
-        found = [row for rows in self._read(table, where, values) for row in rows]
-        return [row for row in found if tuple([row[i] for i in table.primary_key]) in wanted]
+        return rows_with(keys, table, self._read(table, where, values))
 
     def _read(self, table: TableSchema, where: str, values: Sequence[Any]) -> Iterator[list[Sequence[Any]]]:
         asked = [self._asked(column) for column in table.columns]

@@ -7,7 +7,7 @@ what cannot stand for a value of the column raises TypeError or ValueError, for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
@@ -16,13 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from shmstore.encoding.arrow import BINARY_TYPES, arrow_type
-from shmstore.event import Column
+from shmstore.encoding.codec import FROM_PYTHON
+from shmstore.event import Column, TableSchema
 
 Stored = Callable[[Any], Any]
 
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-_EPOCH: Final = datetime(1970, 1, 1)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _DIGITS: Final = Context(prec=80)
 _TIME: Final = re.compile(r"(-?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year"})
@@ -62,6 +60,14 @@ def stored_column(column: Column, cells: pa.ChunkedArray | pa.Array) -> list[Any
 def stored_rows(columns: Sequence[Column], table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
     """Return the rows of a table, with the values of `columns`, in stored form."""
     return list(zip(*[stored_column(column, table.column(column.name)) for column in columns], strict=True))
+
+
+def rows_with(
+    keys: Sequence[Sequence[Any]], table: TableSchema, pieces: Iterable[Sequence[Sequence[Any]]]
+) -> list[Sequence[Any]]:
+    """Return the rows among `pieces` that have these values in the columns of the table's key."""
+    wanted = {tuple(key) for key in keys}
+    return [row for rows in pieces for row in rows if tuple([row[i] for i in table.primary_key]) in wanted]
 
 
 def _stored(column: Column) -> Stored:
@@ -137,7 +143,7 @@ def _date(value: Any) -> Any:
             return value  # a zero or impossible date
     if isinstance(value, datetime) or not isinstance(value, date):
         raise _wrong("DATE", value)
-    return value.toordinal() - _EPOCH_DAY
+    return FROM_PYTHON["date"](value)
 
 
 def _datetime(value: Any) -> Any:
@@ -148,7 +154,7 @@ def _datetime(value: Any) -> Any:
             return value
     if not isinstance(value, datetime) or value.tzinfo is not None:
         raise _wrong("DATETIME, which has no zone", value)
-    return (value - _EPOCH) // _MICROSECOND
+    return FROM_PYTHON["datetime"](value)
 
 
 def _timestamp(value: Any) -> Any:
@@ -160,15 +166,13 @@ def _timestamp(value: Any) -> Any:
             return value
     if not isinstance(value, datetime):
         raise _wrong("TIMESTAMP", value)
-    if value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
-    return (value - _EPOCH) // _MICROSECOND
+    return FROM_PYTHON["timestamp"](value if value.tzinfo is not None else value.replace(tzinfo=UTC))
 
 
-def _time(value: Any) -> int:
+def _time(value: Any) -> Any:
     """Signed microseconds: TIME goes from -838 to 838 hours."""
     if isinstance(value, timedelta):
-        return value // _MICROSECOND
+        return FROM_PYTHON["time"](value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _TIME.fullmatch(value) if isinstance(value, str) else None

@@ -30,18 +30,12 @@ class Selection(NamedTuple):
 
     def sql(self, after: Sequence[str], until: Sequence[str], limit: int) -> str:
         """Return the SELECT of `limit` rows (0: all) behind the key `after`, up to the key `until`; of all where the table has no key."""
-        table = self.table
-        names = [quoted(column.name) for column in table.schema.columns]
-        chosen = [_as_logged(table, i) for i in range(len(names))] + [expression for _, expression in self.extras]
-        return self._select(chosen, after, until) + (f" LIMIT {limit}" if limit and table.key else "")
+        return self._select(self._chosen, after, until) + (f" LIMIT {limit}" if limit and self.table.key else "")
 
     def sql_where(self, condition: str) -> str:
         """Return the SELECT of the rows that a condition, which is SQL, is true of."""
-        names = range(len(self.table.schema.columns))
-        chosen = [_as_logged(self.table, i) for i in names] + [expression for _, expression in self.extras]
-        past = " FOR SYSTEM_TIME ALL" if self.table.versioned else ""
         condition = f"({condition}) AND {self.condition}" if self.condition else condition
-        return f"SELECT {', '.join(chosen)} FROM {self.table.name}{past} WHERE {condition}"
+        return f"{self._from(self._chosen)} WHERE {condition}"
 
     def key_sql(self, after: Sequence[str], rows: int) -> str:
         """Return the SELECT of the key that stands so many rows behind the key `after`; its columns are `key_columns`."""
@@ -58,9 +52,19 @@ class Selection(NamedTuple):
         extras = {i: self.columns[width + at] for at, (i, _) in enumerate(self.extras)}
         return [extras.get(i, self.columns[i]) for i in (self.table.key.columns if self.table.key else ())]
 
+    @property
+    def _chosen(self) -> list[str]:
+        """What makes a row, and behind it what tells its key."""
+        columns = range(len(self.table.schema.columns))
+        return [_as_logged(self.table, i) for i in columns] + [expression for _, expression in self.extras]
+
+    def _from(self, chosen: Sequence[str]) -> str:
+        past = " FOR SYSTEM_TIME ALL" if self.table.versioned else ""
+        return f"SELECT {', '.join(chosen)} FROM {self.table.name}{past}"
+
     def _select(self, chosen: Sequence[str], after: Sequence[str], until: Sequence[str]) -> str:
         table = self.table
-        text = f"SELECT {', '.join(chosen)} FROM {table.name}" + (" FOR SYSTEM_TIME ALL" if table.versioned else "")
+        text = self._from(chosen)
         if table.key is None:
             return text + (f" WHERE {self.condition}" if self.condition else "")
         keys = [quoted(table.schema.columns[i].name) for i in table.key.columns]

@@ -42,7 +42,7 @@ def numbers_of(texts: Iterable[bytes]) -> Numbers:
 
 
 class Digests:
-    """The pairs of one side, in a folder. What is not behind `keep` is forgotten when it is opened again."""
+    """The pairs of one side, in a folder. What came after `kept` was noted is forgotten when it is opened again."""
 
     def __init__(self, folder: Path, parts: int, kept: Sequence[int] = ()) -> None:
         """`kept`: how many rows each part had, of a side that is gone on with."""

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreError, StoreView, TableSchema
+from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreError, StoreView, TableSchema, state_directory
 from shmstore.atomic_file import replace
-from shmstore.encoding.codec import decode, encode_schema
+from shmstore.encoding.codec import Packed, decode, encode_schema, unpack_rows
 from shmstore.errors import CopyUnreadable, PositionNotFound
 from shmstore.producer.connection.server import Server, read_server
 from shmstore.producer.connection.session import Session, connect
@@ -397,8 +397,6 @@ class Verification:
 
     def _folder(self, schema: TableSchema) -> Path:
         """Where the numbers of this table's rows are kept: in the store's home."""
-        from shmstore import state_directory
-
         home = Path(self._settings.state) if self._settings.state else state_directory()
         what = f"{self._place}\0{schema.database}\0{schema.table}"
         return home / self._settings.store / "verify" / hashlib.sha256(what.encode()).hexdigest()[:16]
@@ -406,8 +404,6 @@ class Verification:
 
 def _values(key: bytes, count: int) -> Row:
     """The values of a key that `key_bytes` wrote."""
-    from shmstore.encoding.codec import Packed, unpack_rows
-
     found: Row = unpack_rows(Packed(bytes([0x90 | count]) + key if count < 16 else b"\xdc" + count.to_bytes(2, "big") + key))
     return found
 

@@ -13,10 +13,9 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
+from shmstore.arguments import LOG, SECTIONS
 from shmstore.errors import did_you_mean
 
-SECTIONS = ("serve", "metrics", "web", "top")
-LOG = "log"
 CONFIG = "shmstore.toml"  # what `run` reads without --config
 
 

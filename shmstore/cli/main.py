@@ -247,9 +247,7 @@ def warn_of_missed(count: int) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
-    from shmstore.consumer.access import SecretFile
-
-    password = SecretFile(options.password_file) if options.password_file else os.environ.get("SHMSTORE_SERVE_PASSWORD", "")
+    password = clients_password(options, "SHMSTORE_SERVE_PASSWORD")
     if options.user and not password:
         raise ValueError(
             f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
@@ -344,13 +342,20 @@ def report_missing(missing: Sequence[str]) -> None:
         say(f"store {name!r} does not exist yet: its clients are refused until it is created")
 
 
+def clients_password(options: argparse.Namespace, variable: str) -> str | Callable[[], str]:
+    """Return the password that clients must give: from --password-file, read again when it changes, or else the environment; or ''."""
+    from shmstore.consumer.access import SecretFile
+
+    return SecretFile(options.password_file) if options.password_file else os.environ.get(variable, "")
+
+
 def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ssl.SSLContext | None]:
     """Return who may ask an HTTP server of ours, by --password-file or else the environment, and what it speaks TLS with."""
-    from shmstore.consumer.access import Login, SecretFile, tls_context
+    from shmstore.consumer.access import Login, tls_context
 
     if bool(options.tls_cert) != bool(options.tls_key):
         raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
-    password = SecretFile(options.password_file) if options.password_file else os.environ.get(variable, "")
+    password = clients_password(options, variable)
     if options.user and not password:
         raise ValueError(f"--user {options.user} has no password: give --password-file or {variable}")
     tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
-from shmstore.arguments import Parser, duration, size
+from shmstore.arguments import SECTIONS, Parser, duration, size
 from shmstore.cli import config_file
 from shmstore.cli.log_lines import LEVELS
 from shmstore.start_position import FORMS, Start, parse_start
@@ -58,7 +58,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         sub.fill = fill.get(name)
         if store:
             _store(sub)
-        if name in config_file.SECTIONS:
+        if name in SECTIONS:
             config_file.add_flag(sub, name)
         return sub
 
@@ -196,7 +196,7 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         "are also counted by table, from then on: this process reads along, and the producer has no part in it.",
         store=False,
     )
-    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
+    _stores(sub)
     sub.add_argument(
         "--listen",
         type=address,
@@ -213,8 +213,8 @@ def parser(run: Mapping[str, Run], fill: Mapping[str, Fill]) -> argparse.Argumen
         "In the ring ► is put, | the end of the log, a and A where the first reader has acked and got, b and B the second. Needs the extra `top`.",
         store=False,
     )
-    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
-    sub.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
+    _stores(sub)
+    _show_values(sub)
     _web(
         command(
             "web",
@@ -385,7 +385,7 @@ def _tail(sub: Parser) -> None:
 
 
 def _web(sub: Parser) -> None:
-    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
+    _stores(sub)
     sub.add_argument(
         "--listen",
         type=address,
@@ -395,13 +395,21 @@ def _web(sub: Parser) -> None:
     )
     _access(sub, "SHMSTORE_WEB_PASSWORD")
     what = sub.add_argument_group("What can be seen and done")
-    what.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
+    _show_values(what)
     what.add_argument(
         "--token-file",
         metavar="FILE",
         help="let whoever knows the token in this file ask for snapshots and forget subscriptions (default: nobody)",
     )
     log_lines(sub)
+
+
+def _stores(sub: Parser) -> None:
+    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
+
+
+def _show_values(group: Any) -> None:
+    group.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
 
 
 def _access(sub: Parser, variable: str) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,28 +88,21 @@ def verify(options: argparse.Namespace) -> int:
     settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
     patterns = Patterns.parse(options.tables or ())
     feeds = None if options.at_rest else options.subscription or _only_subscription(settings)
+    secret = options.copy_password_file
+    password = Path(secret).read_text().rstrip("\r\n") if secret else os.environ.get("SHMSTORE_COPY_PASSWORD", "")
     found: list[Found] = []
-    stopped = False
-
-    def stop() -> bool:
-        return stopped
-
-    def note() -> None:
-        nonlocal stopped
-        stopped = True
-
-    shown = _Shown()
-    with on_signal(note) as came:
+    stop, shown = threading.Event(), _Shown()
+    with on_signal(stop.set) as came:
         try:
             with Verification(
                 settings,
-                lambda database, table: _open(address.of(database, table), settings, options.copy_password_file),
+                lambda database, table: _open(address.of(database, table), settings, password),
                 subscription=feeds,
                 patience=options.patience,
                 zero_dates=options.zero_dates,
                 max_load=options.max_load,
                 progress=shown,
-                stop=stop,
+                stop=stop.is_set,
                 place=options.copy,
             ) as verification:
                 tables = [each for each in verification.tables() if not patterns or patterns.match(".".join(each))]
@@ -148,8 +142,7 @@ def _only_subscription(settings: Settings) -> str:
     raise ValueError(f"say which subscription feeds the copies (--subscription; {there}), or that none does any more (--at-rest)")
 
 
-def _open(address: Address, settings: Settings, password_file: str | None) -> Copy:
-    password = Path(password_file).read_text().rstrip("\r\n") if password_file else os.environ.get("SHMSTORE_COPY_PASSWORD", "")
+def _open(address: Address, settings: Settings, password: str) -> Copy:
     if address.kind in ("delta", "parquet", "iceberg"):
         from shmstore.consumer.copies import arrow_copies
 

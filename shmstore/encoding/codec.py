@@ -153,7 +153,8 @@ def _from_time(value: Any) -> Any:
     return value // _MICROSECOND if isinstance(value, timedelta) else value
 
 
-_FROM_PYTHON: dict[str, Callable[[Any], Any]] = {
+#: Type of a column -> what makes a stored value of its Python value; of other types both are the same.
+FROM_PYTHON: dict[str, Callable[[Any], Any]] = {
     "decimal": _from_decimal,
     "date": _from_date,
     "datetime": _from_datetime,
@@ -166,7 +167,7 @@ _FROM_PYTHON: dict[str, Callable[[Any], Any]] = {
 def _conversions(table: TableSchema) -> tuple[tuple[tuple[int, Any], ...], tuple[tuple[int, Any], ...]]:
     """The columns of `table` whose values change on the way in and out: ((index, to Python), ...), ((index, from) ...)."""
     to = tuple((i, _TO_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in _TO_PYTHON)
-    from_ = tuple((i, _FROM_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in _FROM_PYTHON)
+    from_ = tuple((i, FROM_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in FROM_PYTHON)
     return to, from_
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import signal
 import threading
 from collections.abc import Callable
 
 from shmstore import ShmStoreError
+from shmstore.consumer.access import is_loopback
 from shmstore.consumer.http_server import PATIENCE
 from shmstore.consumer.metrics import Endpoint
 from shmstore.consumer.wire.server.server import Server
@@ -37,7 +37,7 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int
     try:
         if settings.metrics_port:
             metrics = _metrics(settings, server.metrics.exposition)
-        if not settings.credentials.password_hash and not ipaddress.ip_address(server.address[0]).is_loopback:
+        if not settings.credentials.password_hash and not is_loopback(server.address[0]):
             _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.ready is not None:
             settings.ready(server.address)
