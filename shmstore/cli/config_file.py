@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shmstore.arguments import LOG, SECTIONS
@@ -98,7 +98,7 @@ class _Wrong(Exception):
     """What a parser says of words."""
 
 
-def problems(path: str, commands: dict[str, argparse.ArgumentParser], *, files: bool = True) -> list[str]:
+def problems(path: str, commands: Mapping[str, argparse.ArgumentParser], *, files: bool = True) -> list[str]:
     """Return what is wrong in a file, a line each: `commands` are the parsers by name; `files`: whether those that it names must be there.
 
     Raises ValueError where it cannot be read.

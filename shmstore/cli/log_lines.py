@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
 
 
 def show(options: argparse.Namespace) -> None:
-    """Write the log to stderr, as the options of `parser` say."""
+    """Write the log to stderr, as the options of `cli.options` say."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if options.log_format == "json" else text)

@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from shmstore import EventStore, StoreView
-from shmstore.cli.main import COMMANDS, FILLS
-from shmstore.cli.parser import parser
+from shmstore.cli.command_line import commands as every_command
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "deploy" / "containers"
@@ -41,8 +40,8 @@ def commands() -> Iterator[list[str]]:
 @pytest.mark.parametrize("words", list(commands()), ids=lambda words: words[0])
 def test_every_command_parses(words: list[str]) -> None:
     """As the command itself reads it, options and all."""
-    parsed = parser(COMMANDS, FILLS).parse_args(words)
-    assert parsed.run is COMMANDS[words[0]]
+    parsed = every_command().parser.parse_args(words)
+    assert parsed.run is every_command().by_name[words[0]].get_default("run")
 
 
 def test_containers_of_a_store_share_memory_and_home() -> None:

@@ -17,10 +17,9 @@ import pytest
 
 from scripts.documentation import hooks, samples
 from shmstore import errors
+from shmstore.cli.command_line import commands as every_command
 from shmstore.cli.config_file import problems
-from shmstore.cli.main import COMMANDS, FILLS
-from shmstore.cli.parser import FORMATS, parser
-from shmstore.cli.parser import commands as command_parsers
+from shmstore.cli.options import FORMATS
 from shmstore.consumer.wire.server.metrics import Metrics
 from shmstore.producer import errors as producer_errors
 from shmstore.producer import load_all
@@ -59,8 +58,8 @@ def command_of(words: list[str]) -> str:
 def test_commands_parse(page: Path) -> None:
     """Every `shmstore ...` line is accepted by the real command line."""
     for words in commands(page):
-        parsed = parser(COMMANDS, FILLS).parse_args(words)
-        assert parsed.run is COMMANDS[command_of(words)], words
+        parsed = every_command().parser.parse_args(words)
+        assert parsed.run is every_command().by_name[command_of(words)].get_default("run"), words
         if words[0] == "spark":
             spark_arguments().parse_args(words[1:])
 
@@ -68,7 +67,7 @@ def test_commands_parse(page: Path) -> None:
 def test_there_are_commands() -> None:
     """Every command but the help of `spark` is shown somewhere, so that the test above has something to look at."""
     shown = {command_of(words) for page in PAGES for words in commands(page)}
-    assert shown >= COMMANDS.keys() - {"check", "ls"}
+    assert shown >= every_command().by_name.keys() - {"check", "ls"}
     assert len(commands(README)) >= 4
 
 
@@ -78,16 +77,11 @@ def flags(command: argparse.ArgumentParser) -> set[str]:
 
 def every_flag() -> set[str]:
     """The flags of all commands."""
-    top = parser(COMMANDS, FILLS)
-    subs = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
     found = {"--help", "--version"}
-    for name, sub in subs.choices.items():
-        if name in FILLS:
-            FILLS[name](sub)
+    for sub in every_command().by_name.values():
+        if sub.fill:
+            sub.fill(sub)
         found |= flags(sub)
-        for action in sub._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                found |= {flag for each in action.choices.values() for flag in flags(each)}
     for action in spark_arguments()._actions:
         if isinstance(action, argparse._SubParsersAction):
             found |= {flag for sub in action.choices.values() for flag in flags(sub)}
@@ -103,7 +97,7 @@ def test_flags_exist() -> None:
             for flag in re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", span):
                 assert flag in known, f"{IDS[page]}: {span}"
         for name in re.findall(r"`shmstore ([a-z]+)", prose(page)):
-            assert name in {each.split()[0] for each in COMMANDS}, f"{IDS[page]}: shmstore {name}"
+            assert name in {each.split()[0] for each in every_command().by_name}, f"{IDS[page]}: shmstore {name}"
 
 
 def test_scripts_exist() -> None:
@@ -139,7 +133,7 @@ def test_configurations_load(block: Block, tmp_path: Path) -> None:
     """A configuration file is accepted, key by key."""
     tomllib.loads(block.text)
     (tmp_path / "shmstore.toml").write_text(block.text)
-    assert problems(str(tmp_path / "shmstore.toml"), command_parsers(COMMANDS, FILLS), files=False) == []
+    assert problems(str(tmp_path / "shmstore.toml"), every_command().by_name, files=False) == []
     if "[source" in block.text or "[producer" in block.text:
         assert load_all(config=tmp_path / "shmstore.toml", environ={})
 

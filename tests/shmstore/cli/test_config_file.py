@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shmstore.cli.main import COMMANDS, FILLS, main
-from shmstore.cli.parser import parser
+from shmstore.cli.command_line import commands
+from shmstore.cli.main import main
 
 FILE = """
 [producer]
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def parsed(*words: str) -> dict[str, Any]:
-    return vars(parser(COMMANDS, FILLS).parse_args(list(words)))
+    return vars(commands().parser.parse_args(list(words)))
 
 
 def test_a_section_stands_before_the_command_line(file: Path) -> None:

@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 
 from shmstore import EventStore
-from shmstore.cli import log_lines, main, parser
+from shmstore.cli import log_lines
+from shmstore.cli.command_line import commands
+from shmstore.cli.commands import metrics, producing, serve
 from shmstore.cli.service import Progress
 from tests.producer.running import remove, store_name
 from tests.servers.server import Server
@@ -159,8 +161,8 @@ def test_units_run_commands_that_there_are(unit: Path) -> None:
     file.read_string(unit.read_text())
     program, *words = shlex.split(file["Service"]["ExecStart"].replace("%i", "shop"))
     assert os.path.basename(program) == "shmstore"
-    options = parser.parser(main.COMMANDS, main.FILLS).parse_args(words)
-    assert options.run in (main.run, main.serve, main.metrics)
+    options = commands().parser.parse_args(words)
+    assert options.run in (producing.run, serve.serve, metrics.metrics)
     assert file["Service"]["Type"] == "notify"
 
 

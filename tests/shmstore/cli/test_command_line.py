@@ -1,4 +1,4 @@
-"""shmstore/cli/parser.py: values of options, and that the README speaks of a command line that exists."""
+"""shmstore/cli/command_line.py, values.py: values of options, and that the README speaks of a command line that exists."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from shmstore import Position
-from shmstore.cli.main import COMMANDS, FILLS, SERVED
-from shmstore.cli.parser import FORMATS, address, mode, parser, place, seconds, whole
+from shmstore.cli.command_line import commands
+from shmstore.cli.commands.serve import SERVED
+from shmstore.cli.options import FORMATS
+from shmstore.cli.values import address, mode, place, seconds, whole
 from shmstore.consumer.wire import Settings
 from shmstore.errors import did_you_mean
 from shmstore.producer.settings import GROUPS
@@ -74,14 +76,14 @@ def test_readme_commands_parse() -> None:
     for line in lines:
         words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=.*", word)]
         assert words[0] == "shmstore"
-        assert parser(COMMANDS, FILLS).parse_args(words[1:]).run is COMMANDS[words[1]]
+        assert commands().parser.parse_args(words[1:]).run is commands().by_name[words[1]].get_default("run")
     named = set(re.findall(r"`shmstore ([a-z]+)", README.read_text(encoding="utf-8")))
-    assert named <= COMMANDS.keys()
+    assert named <= commands().by_name.keys()
 
 
 def test_serve_knows_every_setting() -> None:
     """The server's settings all have an option, with the same default; the help of the numbers says which."""
-    options = parser(COMMANDS, FILLS).parse_args(["serve"])
+    options = commands().parser.parse_args(["serve"])
     for field in dataclasses.fields(Settings):
         if field.name in SERVED:
             default = None if field.name == "state" else field.default
@@ -94,7 +96,7 @@ def test_serve_knows_every_setting() -> None:
 def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
     """The help of `tail` has a paragraph on each format, and says what a shape lacks beside the tool that it is of."""
     with pytest.raises(SystemExit):
-        parser(COMMANDS, FILLS).parse_args(["tail", "--help"])
+        commands().parser.parse_args(["tail", "--help"])
     text = capsys.readouterr().out.partition("formats:")[2]
     assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == list(FORMATS)
     assert "tableChanges says of dropped tables only" in text
@@ -106,12 +108,12 @@ def help_of(*words: str) -> str:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
         patch.setenv("COLUMNS", "200")
         with pytest.raises(SystemExit) as ended:
-            parser(COMMANDS, FILLS).parse_args([*words, "--help"])
+            commands().parser.parse_args([*words, "--help"])
     assert not ended.value.code
     return out.getvalue()
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted(commands().by_name))
 def test_help_teaches(name: str) -> None:
     """Each command's help has a short usage line, an example that the command line accepts, and no line that is hard to read."""
     lines = help_of(*name.split()).splitlines()
@@ -119,7 +121,7 @@ def test_help_teaches(name: str) -> None:
     example = lines[lines.index("example:") + 1]
     words = [word for word in shlex.split(example.partition("|")[0]) if not re.fullmatch(r"[A-Z_]+=.*|>.*|/.*prom", word)]
     assert words[: len(name.split()) + 1] == ["shmstore", *name.split()]
-    parser(COMMANDS, FILLS).parse_args(words[1:])
+    commands().parser.parse_args(words[1:])
     assert max(map(len, lines)) <= 110
 
 

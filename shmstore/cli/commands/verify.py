@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shmstore.arguments import duration
+from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.signals import ended, on_signal
 from shmstore.table_patterns import FORMS as TABLE_FORMS
@@ -29,6 +30,22 @@ SHOWN = 20  # rows that differ, of each table
 EVERY = 10.0  # seconds between two lines of progress; on a terminal one line is kept
 QUICK = 0.25
 CUT = 60
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    commands.add(
+        verify,
+        "verify",
+        "prove that copies of tables equal their source, while both change",
+        "  SHMSTORE_PASSWORD=... shmstore verify --host db1 --store orders --copy 'delta:/lake/{database}/{table}'",
+        "It takes the options of produce, which name the source and the store; no lock is taken, and nothing is written to the server. "
+        "Both sides are read once; rows whose keys changed meanwhile, as the store's events say, are compared again by themselves. "
+        "Broken off, by Ctrl-C or a kill, the same command goes on where it was.\n"
+        "Exit codes: 0 equal, 1 something differs or could not be compared, 2 an error that says what to do.",
+        store=False,
+        fill=flags,
+    )
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

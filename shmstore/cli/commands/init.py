@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shmstore.cli.command import Commands
 from shmstore.cli.config_file import CONFIG
 from shmstore.cli.log_lines import say
 
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
     from shmstore.producer import Finding, Settings
 
 _OWN = ("host", "port", "user", "store", "include", "name", "password", "hash_key", "config", "source")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    commands.add(
+        init,
+        "init",
+        "write a configuration file to begin with, by asking the server",
+        "  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'",
+        "It takes the options of produce, looks at the server as doctor does, and writes them into a file with comments: what the account "
+        "sees, what else can be set, and what has to be put right first. No password is written.\n"
+        "Exit codes: 0 written, 1 written, and something must be put right on the server, 2 an error that says what to do.",
+        store=False,
+        fill=flags,
+    )
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

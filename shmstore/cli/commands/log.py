@@ -9,9 +9,65 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.named_store import attach, home_of, look
+from shmstore.cli.options import add_form
 from shmstore.cli.signals import on_signal
+from shmstore.cli.values import place, sequence
+from shmstore.start_position import FORMS
+from shmstore.table_patterns import FORMS as TABLE_FORMS
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    tools = commands.group(
+        "log",
+        "verify, trim or export a store's log",
+        "examples:\n  shmstore log verify orders\n"
+        "  shmstore log trim orders --before 2026-01-31T12:00:00Z\n  shmstore log export orders orders.jsonl",
+        "The store may be in memory, used or not, or in its home alone. Nothing of this is needed in daily use: retention "
+        "(--log-keep, --log-size of create and produce) removes what is old, and every read checks what it reads.",
+    )
+    tools.add(
+        verify,
+        "verify",
+        "read a log from end to end and look for damage; exit code 1 if there is any",
+        "  shmstore log verify orders",
+        "It only reads, also of a store that is in its home alone, and does not put that together again. Each finding names the "
+        "file, the events that are lost, and what to do. What is damaged is never given to a reader: it gets an error, and "
+        "`shmstore seek` takes it past the place.",
+    )
+    sub = tools.add(
+        trim,
+        "trim",
+        "remove the oldest files of a log before retention does",
+        "  shmstore log trim orders --before latest\n  shmstore log trim orders --before 2026-01-31T12:00:00Z",
+        "Only whole files go, only what every reader has acked, and never the newest file. It says which events went, and who needs "
+        "the rest. A producer and readers may run.",
+    )
+    sub.add_argument("--before", type=place, required=True, metavar="WHERE", help=f"remove what is before: {FORMS}")
+    sub = tools.add(
+        export,
+        "export",
+        "write a part of a log into a file, as `shmstore tail` prints it",
+        "  shmstore log export orders orders.jsonl\n"
+        "  shmstore log export orders --from 2026-01-31T12:00:00Z --to 4711 --format debezium - | gzip > orders.gz",
+        "A JSON document a line, oldest first, in the formats of `shmstore tail`. It holds nobody up, and ends at the newest event "
+        "there was when it began. The file gets its name when it is whole.",
+    )
+    sub.add_argument("file", metavar="FILE", help="the file to write, replaced if it is there; - for stdout")
+    sub.add_argument(
+        "--from",
+        dest="start",
+        type=place,
+        default="earliest",
+        metavar="WHERE",
+        help=f"the first event: {FORMS} (default: earliest)",
+    )
+    sub.add_argument("--to", dest="last", type=sequence, metavar="SEQUENCE", help="the last event (default: the newest)")
+    sub.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
+    add_form(sub)
 
 
 def verify(options: argparse.Namespace) -> int:

@@ -1,0 +1,34 @@
+"""`shmstore config check`: mistakes in a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+
+from shmstore.cli import config_file
+from shmstore.cli.command import Commands
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    sub = commands.group("config", "check a configuration file", "example:\n  shmstore config check").add(
+        check,
+        "check",
+        "say what is wrong in a configuration file",
+        "  shmstore config check /etc/shmstore/shop.toml",
+        "One file serves every command: [producer] and [source.NAME] for produce, run, doctor and verify, [serve], [metrics], [web] and "
+        "[top] for these, [log] for how log lines look (format, level). It finds unknown sections and keys, values that are not "
+        "allowed, and files that cannot be read. Nothing is connected to; `shmstore doctor --config FILE` does that.\n"
+        "Exit codes: 0 nothing is wrong, 1 something is, 2 the file cannot be read.",
+        store=False,
+    )
+    sub.set_defaults(commands=commands.by_name)
+    sub.add_argument(
+        "file", nargs="?", default=config_file.CONFIG, metavar="FILE", help=f"the file (default: {config_file.CONFIG})"
+    )
+
+
+def check(options: argparse.Namespace) -> int:
+    """`shmstore config check`."""
+    found = config_file.problems(options.file, options.commands)
+    print("\n".join(f"{options.file}: {each}" for each in found) or f"{options.file}: nothing is wrong")
+    return 1 if found else 0

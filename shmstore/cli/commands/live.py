@@ -1,0 +1,118 @@
+"""`shmstore top` and `web`: stores as they are now, on a terminal and in a browser."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+from shmstore.cli import log_lines, service
+from shmstore.cli.command import Commands
+from shmstore.cli.listening import access, add_access, cannot_listen
+from shmstore.cli.log_lines import say
+from shmstore.cli.options import add_log_lines, add_show_values, add_stores
+from shmstore.cli.signals import ended, on_signal
+from shmstore.cli.values import address
+
+NICE = 10  # of who only looks: where the processors are busy, producer and readers come first
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    sub = commands.add(
+        top,
+        "top",
+        "show stores live on the terminal: what flows, how fast, who is behind, and the events",
+        "  shmstore top",
+        "Keys: n the next store, s sort the tables by another figure, f filter tables and events, p pause the events, x ask for a snapshot, "
+        "u forget the reader that the cursor is on (it asks first), q quit. It needs the right to read the stores, and for x and u to write. "
+        "In the ring ► is put, | the end of the log, a and A where the first reader has acked and got, b and B the second. Needs the extra `top`.",
+        store=False,
+    )
+    add_stores(sub)
+    add_show_values(sub)
+    sub = commands.add(
+        web,
+        "web",
+        "show stores live on a web page: what flows, how fast, who is behind, and the events",
+        "  shmstore web\n"
+        "  shmstore web orders --listen 0.0.0.0:9180 --password-file /run/web --tls-cert cert.pem --tls-key key.pem",
+        "It needs the right to read the stores, nothing else, holds nothing up, and reads nothing while nobody looks. The page loads "
+        "nothing from elsewhere. Values of columns are masked unless --show-values is given; statements and the filter by text are, too.\n\n"
+        "On 127.0.0.1 (the default) it is for this host alone; from another one, `ssh -L 9180:127.0.0.1:9180 HOST` brings it there. "
+        "Where others reach it, give a password and TLS: --tls-cert and --tls-key, or a proxy in front of it that speaks TLS:\n"
+        "  location / { proxy_pass http://127.0.0.1:9180; proxy_buffering off; proxy_read_timeout 1h; }    # nginx\n"
+        "  reverse_proxy 127.0.0.1:9180                                                                    # Caddy\n"
+        "A proxy that passes the name on that it was asked by (Host) needs --password-file here.",
+        store=False,
+    )
+    add_stores(sub)
+    sub.add_argument(
+        "--listen",
+        type=address,
+        default=("127.0.0.1", 9180),
+        metavar="HOST:PORT",
+        help="address of the page; port 0 takes a free one (default: 127.0.0.1:9180)",
+    )
+    add_access(sub, "SHMSTORE_WEB_PASSWORD")
+    what = sub.add_argument_group("What can be seen and done")
+    add_show_values(what)
+    what.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="let whoever knows the token in this file ask for snapshots and forget subscriptions (default: nobody)",
+    )
+    add_log_lines(sub)
+
+
+def top(options: argparse.Namespace) -> int:
+    """`shmstore top`."""
+    from shmstore.consumer.live.observer import Observer
+    from shmstore.consumer.live.top import Top
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ValueError(
+            "top needs a terminal: `shmstore stat STORE --watch 1` does without one, `shmstore web` shows the same to a browser"
+        )
+    logging.getLogger("shmstore").addHandler(logging.NullHandler())  # lines on stderr would go through the picture
+    observer = Observer(options.stores)
+    os.nice(NICE)
+    try:
+        Top(observer, show_values=options.show_values).run()
+    finally:
+        observer.close()
+    return 0
+
+
+def web(options: argparse.Namespace) -> int:
+    """`shmstore web`."""
+    from shmstore.consumer.access import SecretFile
+    from shmstore.consumer.live.observer import Observer
+    from shmstore.consumer.live.web import Web, warnings
+
+    login, tls = access(options, "SHMSTORE_WEB_PASSWORD")
+    token = SecretFile(options.token_file) if options.token_file else None
+    log_lines.show(options)
+    try:
+        server = Web(
+            options.listen,
+            Observer(options.stores),
+            show_values=options.show_values,
+            token=token,
+            login=login,
+            tls=tls,
+        )
+    except OSError as error:
+        raise cannot_listen(options.listen, error) from error
+    os.nice(NICE)
+    with server, on_signal(server.stop) as came:
+        host = f"[{options.listen[0]}]" if ":" in options.listen[0] else options.listen[0]
+        say(f"listening: open {'https' if tls else 'http'}://{host}:{server.server_port}/")
+        for warning in warnings(
+            options.listen[0], password=login is not None, tls=tls is not None, show_values=options.show_values
+        ):
+            say(warning, logging.WARNING)
+        service.notify("READY=1")
+        server.serve_forever(0.1)
+    return ended(came)

@@ -1,0 +1,268 @@
+"""`shmstore serve`: stores for readers on other hosts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+
+from shmstore.arguments import Parser
+from shmstore.cli import log_lines, service
+from shmstore.cli.command import Commands
+from shmstore.cli.listening import add_access, cannot_listen, clients_password
+from shmstore.cli.log_lines import say
+from shmstore.cli.options import STATE, add_log_lines
+from shmstore.cli.signals import ended
+from shmstore.cli.values import address, seconds, whole
+from shmstore.errors import ShmStoreError, StoreNotFound
+
+SERVED = (  # options of `serve` that go to the server as they are
+    *("user", "values", "gtids", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply"),
+    *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state", "metrics_port"),
+    *("zookeeper", "zookeeper_timeout", "zookeeper_ca", "zookeeper_cert", "zookeeper_key", "advertise"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    sub = commands.add(
+        serve,
+        "serve",
+        "let other hosts read this host's stores, by Canal's protocol or Arrow Flight",
+        "  shmstore serve orders --listen 0.0.0.0:11111 --user canal --password-file /run/secrets/canal\n"
+        "  shmstore serve orders --flight 0.0.0.0:8815 --user audit --password-file /run/flight",
+        "By Canal's protocol (--listen) every canal client reads a store. By Arrow Flight (--flight) a Consumer on another host does,\n"
+        "as it would here, and pandas, Polars and whatever else speaks Flight get typed rows:\n"
+        "  Consumer('grpc+tls://audit:PASSWORD@HOST:8815/orders', 'audit')\n"
+        "With --flight alone there is no canal server; with --listen too, there are both.",
+        store=False,
+    )
+    flags(sub)
+
+
+def flags(sub: Parser) -> None:
+    """Add its options."""
+    sub.add_argument(
+        "stores",
+        nargs="*",
+        metavar="STORE",
+        help="stores to serve as destinations of the same name, or DESTINATION=STORE (default: every store of this host)",
+    )
+    sub.add_argument(
+        "--listen",
+        type=address,
+        metavar="HOST:PORT",
+        help="address of the canal server; port 0 takes a free port (default: 127.0.0.1:11111, and none with --flight)",
+    )
+    sub.add_argument(
+        "--flight", type=address, metavar="HOST:PORT", help="serve by Arrow Flight there, commonly on port 8815 (default: no)"
+    )
+    add_access(sub, "SHMSTORE_SERVE_PASSWORD")
+    what = sub.add_argument_group("What clients read")
+    what.add_argument(
+        "--start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        help="where a new client id begins (default: earliest)",
+    )
+    what.add_argument(
+        "--filter",
+        default="",
+        metavar="REGEXES",
+        help="tables for clients that give no filter, in Canal's form: shop\\..* (default: all)",
+    )
+    what.add_argument(
+        "--values",
+        choices=("canal", "exact"),
+        default="canal",
+        help="send values, types and statements as Canal does (canal), or values as the server prints them and all statements (exact); "
+        "default: canal. What Canal takes that a producer refuses: produce --statements pass --row-image any",
+    )
+    what.add_argument(
+        "--gtids",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="fill the entries' gtid, as Canal does with gtidon; auto: with --values exact (default: auto)",
+    )
+    limits = sub.add_argument_group("Limits")
+    limits.add_argument("--max-connections", type=whole, default=1024, metavar="N", help="most connections (default: 1024)")
+    limits.add_argument(
+        "--max-frame", type=whole, default=1 << 20, metavar="BYTES", help="largest request that is accepted (default: 1048576)"
+    )
+    limits.add_argument(
+        "--max-reply",
+        type=whole,
+        default=64 << 20,
+        metavar="BYTES",
+        help="largest reply, unless a single event is larger (default: 67108864)",
+    )
+    limits.add_argument(
+        "--max-outstanding",
+        type=whole,
+        default=1024,
+        metavar="N",
+        help="most batches that a client may leave un-acked (default: 1024)",
+    )
+    limits.add_argument(
+        "--max-new-clients",
+        type=whole,
+        default=16,
+        metavar="N",
+        help="most client ids (with --flight: subscriptions) never seen before that one login (host) may begin (default: 16)",
+    )
+    limits.add_argument(
+        "--release-after",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="let another server have a client that is connected and has asked nothing for this long; one that left is free at once "
+        "(default: 600)",
+    )
+    limits.add_argument(
+        "--idle-timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="close a connection that is silent for this long (default: 3600; with --flight 300)",
+    )
+    limits.add_argument(
+        "--auth-timeout",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="close a connection that has not logged in after this long (default: 30)",
+    )
+    cluster = sub.add_argument_group("Cluster")
+    cluster.add_argument(
+        "--zookeeper",
+        default="",
+        metavar="HOSTS",
+        help="register there as Canal's servers do, HOST:PORT,...: one of several servers is active, and clients find it and their "
+        "cursors there (default: none)",
+    )
+    cluster.add_argument(
+        "--zookeeper-timeout",
+        type=seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="after so long without a word from this server another becomes the active one (default: 10)",
+    )
+    cluster.add_argument(
+        "--zookeeper-ca",
+        default="",
+        metavar="FILE",
+        help="speak TLS with it, and trust what this CA (PEM) signed; SHMSTORE_ZOOKEEPER_LOGIN=USER:PASSWORD logs in, and keeps others from "
+        "writing over what the servers of this login write (default: neither)",
+    )
+    cluster.add_argument(
+        "--zookeeper-cert", default="", metavar="FILE", help="certificate (PEM) that ZooKeeper is shown (default: none)"
+    )
+    cluster.add_argument("--zookeeper-key", default="", metavar="FILE", help="its private key (PEM)")
+    cluster.add_argument(
+        "--advertise",
+        default="",
+        metavar="HOST:PORT",
+        help="where clients reach this server (default: the address that it listens on)",
+    )
+    operation = sub.add_argument_group("Operation")
+    operation.add_argument("--state", metavar="DIR", help=f"folder that records what clients have acked {STATE}")
+    operation.add_argument(
+        "--metrics-port", type=int, default=0, metavar="PORT", help="serve Prometheus text on this port (default: none)"
+    )
+    add_log_lines(sub)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
+    password = clients_password(options, "SHMSTORE_SERVE_PASSWORD")
+    if options.user and not password:
+        raise ValueError(
+            f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
+        )
+    for file in (options.tls_cert, options.tls_key, options.zookeeper_ca, options.zookeeper_cert, options.zookeeper_key):
+        if file:
+            os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
+    if options.flight is None or options.listen is not None:
+        options.listen = options.listen or ("127.0.0.1", 11111)
+    log_lines.show(options)
+    missing = missing_stores(options.stores)
+    if options.flight is None:
+        return serve_canal(options, password, missing)
+    from shmstore.consumer import flight
+    from shmstore.consumer.flight.process import serving
+
+    def ready(address: tuple[str, int]) -> None:
+        say(f"listening on {address[0]}:{address[1]} for Arrow Flight")
+        if options.listen is None:
+            service.notify("READY=1", f"STATUS=listening on {address[0]}:{address[1]}")
+            report_missing(missing)
+
+    settings = flight.Settings(
+        host=options.flight[0],
+        port=options.flight[1],
+        stores=tuple(options.stores),
+        user=options.user,
+        password=password,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        max_connections=options.max_connections,
+        max_new_subscriptions=options.max_new_clients,
+        ready=ready,
+        beat=None if options.listen else lambda: service.notify("WATCHDOG=1"),
+        **({} if options.idle_timeout is None else {"idle_timeout": options.idle_timeout}),
+    )
+    try:
+        if options.listen is None:
+            return ended(flight.serve(settings))
+        with serving(settings):
+            return serve_canal(options, password, missing)
+    except OSError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise cannot_listen(options.flight, error, "--flight") from error
+
+
+def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], missing: Sequence[str]) -> int:
+    """Serve by Canal's protocol until a signal comes."""
+    from shmstore.consumer.wire import Settings
+    from shmstore.consumer.wire import serve as run_server
+
+    def ready(address: tuple[str, int]) -> None:
+        say(f"listening on {address[0]}:{address[1]}")
+        service.listening(address)
+        report_missing(missing)
+
+    settings = Settings(
+        host=options.listen[0],
+        port=options.listen[1],
+        stores=tuple(options.stores),
+        password=password,
+        zookeeper_login=os.environ.get("SHMSTORE_ZOOKEEPER_LOGIN", ""),
+        ready=ready,
+        idle_timeout=3600.0 if options.idle_timeout is None else options.idle_timeout,
+        **{name: getattr(options, name) for name in SERVED},
+    )
+    try:
+        return ended(run_server(settings))
+    except OSError as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise cannot_listen(options.listen, error) from error
+
+
+def missing_stores(served: Sequence[str]) -> list[str]:
+    """Return which of the stores that are to be served do not exist. Raises `ValueError` where one cannot."""
+    from shmstore import EventStore
+
+    missing = []
+    for name in (pair.partition("=")[2] or pair.partition("=")[0] for pair in served):
+        try:
+            EventStore.attach(name).close()
+        except StoreNotFound:
+            missing.append(name)
+    return missing
+
+
+def report_missing(missing: Sequence[str]) -> None:
+    """Say which of the stores that are served do not exist."""
+    for name in missing:
+        say(f"store {name!r} does not exist yet: its clients are refused until it is created")

@@ -1,0 +1,74 @@
+"""`shmstore snapshot`: the rows that are there, among the changes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from shmstore.cli.command import Commands
+from shmstore.cli.log_lines import say
+from shmstore.cli.named_store import look
+from shmstore.table_patterns import FORMS as TABLE_FORMS
+
+TAKES_UP = 4.0  # seconds that a producer may take to see a request
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    sub = commands.add(
+        snapshot,
+        "snapshot",
+        "ask a store's producer for the rows of tables, read while streaming goes on",
+        "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch",
+        "The store's producer begins within about a second; if none is running, the next one does. The rows arrive "
+        "among the changes as events of their own kind (op is read in tail's json, r in Spark, Arrow and Debezium's "
+        "form), each as the server has it at that position: let it replace the row with the same key. "
+        "A restarted producer continues the snapshot. Rows deleted before the first change in the store are not "
+        "reported. `shmstore produce --snapshot initial` begins a new store with all tables.",
+    )
+    sub.add_argument(
+        "--tables",
+        action="append",
+        metavar="PATTERNS",
+        help=f"tables to read, of those that the producer's filters let through: {TABLE_FORMS}",
+    )
+    sub.add_argument("--status", action="store_true", help="show the progress (the default without --tables)")
+    sub.add_argument(
+        "--watch", action="store_true", help="show the progress each second until the end; exit code 1 if a table failed"
+    )
+    sub.add_argument("--cancel", action="store_true", help="leave out the tables that have not been read yet")
+
+
+def snapshot(options: argparse.Namespace) -> int:
+    """`shmstore snapshot`."""
+    from shmstore import producer
+    from shmstore.consumer.live.actions import check_single_source
+
+    asks, produced = options.cancel or options.tables is not None, False
+    if asks or not producer.snapshot_status(options.store, state=options.state):
+        with look(options) as store:  # a request to a store that does not exist would wait for ever
+            check_single_source(store)
+            produced = store.stat().producer_alive
+        if asks and not produced:
+            say(f"no producer is running on store {options.store!r}: the next one will do this")
+    if options.cancel:
+        producer.cancel_snapshot(options.store, state=options.state)
+    elif options.tables is not None:
+        print(producer.request_snapshot(options.store, options.tables, state=options.state))
+    if asks and not (options.status or options.watch):
+        return 0
+    patience = time.monotonic() + TAKES_UP
+    while True:
+        found = producer.snapshot_status(options.store, state=options.state)
+        waits = producer.snapshot_waits(options.store, state=options.state)
+        clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
+        print(clear + (found or producer.Progress()).page(waits), flush=True)
+        if not options.watch or (not waits and not (found and found.open)):
+            return 1 if found and found.failed else 0
+        if waits and produced and time.monotonic() > patience:
+            patience = float("inf")
+            say(
+                "the producer has not seen this request: is its state in another folder (--state, SHMSTORE_STATE, another user's)?"
+            )
+        time.sleep(1)

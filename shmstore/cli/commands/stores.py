@@ -1,0 +1,242 @@
+"""`shmstore ls`, `stat`, `check`, `create` and `rm`: stores of this host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from shmstore.arguments import duration, size
+from shmstore.cli.command import Commands
+from shmstore.cli.log_lines import say
+from shmstore.cli.named_store import home_of, look
+from shmstore.cli.options import STATE
+from shmstore.cli.values import mode, seconds, valued
+from shmstore.errors import StoreError, StoreNotFound
+
+if TYPE_CHECKING:
+    from shmstore import StoreStat
+    from shmstore.cli.remembered import RememberedStore
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    sub = commands.add(
+        ls,
+        "ls",
+        "list the stores of this host",
+        "  shmstore ls",
+        "A store with a log that is not in memory, as after a reboot, is listed as remembered, with what its home has. It is put "
+        "together again by whoever attaches to it: its producer, a reader, `shmstore stat`.",
+        store=False,
+    )
+    sub.add_argument("--json", action="store_true", help="print one JSON document per store")
+    sub.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
+    sub = commands.add(
+        stat,
+        "stat",
+        "show a store's cursors, free space, log, producer and readers",
+        "  shmstore stat orders --watch 1",
+        "Of the log it shows how large it is and may be, what is written and what is on disk, and for which reader it keeps the "
+        "most. With --watch also when it will be full at the present rate: then --lag decides.",
+    )
+    sub.add_argument("--json", action="store_true", help="print JSON instead of text")
+    sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat this often, with rates and a forecast")
+    commands.add(check, "check", "look for damage in a store; exit code 1 if there is any", "  shmstore check orders")
+    sub = commands.add(
+        create, "create", "create an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"
+    )
+    create_flags(sub)
+    sub = commands.add(
+        rm,
+        "rm",
+        "remove a store that nobody uses",
+        "  shmstore rm orders --log",
+        "Without --log only the memory of a store with a log goes: its home stays, and whoever attaches next puts the store "
+        "together again, events, sequences, readers and all.",
+    )
+    sub.add_argument("--log", action="store_true", help="remove its home too: the log, and what its readers have acked")
+    sub.add_argument(
+        "--force", action="store_true", help="remove it even if a producer or reader is using it: they get StoreClosed"
+    )
+    sub.add_argument(
+        "--forget",
+        action="store_true",
+        help="of a store without a log: remove its readers' checkpoints too, so that they begin like new readers in the next",
+    )
+
+
+def create_flags(sub: argparse.ArgumentParser) -> None:
+    """Add the options of `create`."""
+    memory = sub.add_argument_group("Size")
+    memory.add_argument(
+        "--capacity", type=int, default=16384, metavar="N", help="most events it holds, a power of two (default: 16384)"
+    )
+    memory.add_argument(
+        "--memory-unit", type=int, default=1024, metavar="BYTES", help="bytes of memory for each of these events (default: 1024)"
+    )
+    memory.add_argument(
+        "--batch-mode",
+        choices=("memsize", "itemsize"),
+        default="memsize",
+        help="what limits it: events and bytes (memsize, the default), or events only (itemsize)",
+    )
+    log = sub.add_argument_group("Log")
+    log.add_argument(
+        "--log",
+        choices=("on", "off"),
+        default="on",
+        help="keep the events on disk too: slow readers read on there, and after a reboot everything is as it was (on, the default); or "
+        "the ring alone, which forgets (off)",
+    )
+    log.add_argument(
+        "--log-keep",
+        type=valued(duration),
+        default="24h",
+        metavar="TIME",
+        help="how long it keeps events that every reader has acked: 90m, 24h, 7d (default: 24h)",
+    )
+    log.add_argument(
+        "--log-size",
+        type=valued(size),
+        default="10g",
+        metavar="BYTES",
+        help="most bytes of it, as 500m or 10g; what was acked goes earlier then, and --lag decides about the rest (default: 10g)",
+    )
+    readers = sub.add_argument_group("Readers")
+    readers.add_argument(
+        "--lag",
+        choices=("block", "evict"),
+        default="block",
+        help="when a reader is so far behind that the log (without one: the ring) is full: the producer waits (block, the default), or the "
+        "reader is marked lost (evict)",
+    )
+    readers.add_argument(
+        "--evict-after",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="with --lag evict: how long the producer waits before it does that (default: 30)",
+    )
+    readers.add_argument("--ddl-isolation", action="store_true", help="give readers each DDL in a batch of its own")
+    files = sub.add_argument_group("Access and safety")
+    files.add_argument("--permissions", type=mode, default=0o600, metavar="MODE", help="file mode of the memory (default: 0600)")
+    files.add_argument("--group", help="group that owns it: with --permissions 0660 its members may use it, with 0640 only look")
+    files.add_argument(
+        "--checksum",
+        action=argparse.BooleanOptionalAction,
+        help="keep a checksum of each event (default: only if the store is kept in a file)",
+    )
+
+
+def ls(options: argparse.Namespace) -> int:
+    """`shmstore ls`. A store that cannot be read is listed with the reason; one that is in its home alone is left there."""
+    from shmstore import StoreView
+    from shmstore.cli import text_report
+    from shmstore.cli.remembered import describe_home, remembered
+
+    lines = [] if options.json else [text_report.HEAD]
+    in_memory = StoreView.names()
+    homes = [name for name in remembered(options.state) if name not in in_memory]
+    for name in (*in_memory, *homes):
+        found: StoreStat | RememberedStore
+        try:
+            if name in in_memory:
+                with StoreView.attach(name, restore=False) as store:
+                    found = store.stat()
+            else:
+                found = describe_home(name, options.state)
+        except StoreNotFound:
+            continue  # removed since it was listed
+        except StoreError as error:
+            lines.append(json.dumps({"name": name, "error": str(error)}) if options.json else f"{name:<24} {error}")
+        else:
+            lines.append(json.dumps(text_report.document(found)) if options.json else text_report.line(found))
+    print(*lines, sep="\n")
+    return 0
+
+
+def stat(options: argparse.Namespace) -> int:
+    """`shmstore stat`."""
+    from shmstore.cli import text_report
+
+    before, then = None, 0.0
+    with look(options) as store:
+        while True:
+            now, at = store.stat(), time.monotonic()
+            if options.json:
+                print(json.dumps(text_report.document(now)), flush=True)
+            else:
+                clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
+                print(clear + text_report.page(now, before, at - then), flush=True)
+            if not options.watch:
+                return 0
+            time.sleep(options.watch)
+            before, then = now, at
+
+
+def check(options: argparse.Namespace) -> int:
+    """`shmstore check`."""
+    with look(options) as store:
+        findings = store.check()
+    print(*(findings or [f"{options.store}: no damage found"]), sep="\n")
+    return 1 if findings else 0
+
+
+def create(options: argparse.Namespace) -> int:
+    """`shmstore create`."""
+    from shmstore import BatchMode, EventStore
+
+    with EventStore.create(
+        options.store,
+        capacity=options.capacity,
+        memory_unit=options.memory_unit,
+        batch_mode=BatchMode[options.batch_mode.upper()],
+        ddl_isolation=options.ddl_isolation,
+        lag=options.lag,
+        evict_after=options.evict_after,
+        mode=options.permissions,
+        group=options.group,
+        path=options.path,
+        checksum=options.checksum,
+        log=options.log == "on",
+        log_keep=options.log_keep,
+        log_size=options.log_size,
+        state=options.state,
+    ):
+        return 0
+
+
+def rm(options: argparse.Namespace) -> int:
+    """`shmstore rm`. Of a store with a log the home stays, unless it is asked for."""
+    from shmstore import EventStore
+    from shmstore.cli import text_report
+    from shmstore.log.home import has_log
+    from shmstore.store.checkpoint import forget
+
+    home = home_of(options)
+    kept, state = has_log(home), home.parent
+    if options.forget and kept and not options.log:
+        raise ValueError(
+            f"store {options.store!r} has a log, which remembers its readers, in {home}: give --log instead of --forget to remove both"
+        )
+    if not options.force and (users := text_report.users_of(options.store, options.path)):
+        in_use = f"store {options.store!r} is in use by {', '.join(users)}"
+        raise ValueError(f"{in_use}: stop it first, or remove the store anyway with --force")
+    forgot = options.forget and forget(options.store, state)
+    try:
+        EventStore.unlink(options.store, path=options.path, force=options.force, log=options.log, state=state)
+    except StoreNotFound as error:
+        if kept:
+            raise StoreNotFound(
+                f"store {options.store!r} is not in memory, only remembered in {home}: `shmstore rm {options.store} --log` removes that"
+            ) from error
+        if not forgot:  # that may have been all that was left of it
+            raise
+    if kept and not options.log:
+        say(
+            f"{home} stays, and store {options.store!r} comes back when somebody attaches to it; `shmstore rm {options.store} --log` removes it"
+        )
+    return 0

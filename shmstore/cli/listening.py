@@ -1,0 +1,54 @@
+"""What the commands that listen have in common: who may ask, TLS, and an address that cannot be used."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from shmstore.arguments import Parser
+from shmstore.errors import ShmStoreError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from shmstore.consumer.access import Login
+
+
+def add_access(sub: Parser, variable: str) -> None:
+    """Add who may ask, and TLS; `variable` is that of the environment that may hold the password."""
+    access = sub.add_argument_group("Access")
+    access.add_argument("--user", default="", help="user name that clients must give (default: any)")
+    access.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help=f"file with the password that they must give, read again when it changes; or set {variable}",
+    )
+    access.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM file); turns TLS on")
+    access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
+
+
+def clients_password(options: argparse.Namespace, variable: str) -> str | Callable[[], str]:
+    """Return the password that clients must give: from --password-file, read again when it changes, or else the environment; or ''."""
+    from shmstore.consumer.access import SecretFile
+
+    return SecretFile(options.password_file) if options.password_file else os.environ.get(variable, "")
+
+
+def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ssl.SSLContext | None]:
+    """Return who may ask an HTTP server of ours, by --password-file or else the environment, and what it speaks TLS with."""
+    from shmstore.consumer.access import Login, tls_context
+
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
+    password = clients_password(options, variable)
+    if options.user and not password:
+        raise ValueError(f"--user {options.user} has no password: give --password-file or {variable}")
+    tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
+    return Login(options.user, password) if password else None, tls
+
+
+def cannot_listen(address: tuple[str, int], error: OSError, option: str = "--listen") -> ShmStoreError:
+    """Return the error that says which address cannot be used."""
+    return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with {option}")

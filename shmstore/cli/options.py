@@ -1,0 +1,44 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from shmstore.arguments import Parser
+from shmstore.cli.log_lines import LEVELS
+
+STATE = "(default: $SHMSTORE_STATE, or ~/.local/state/shmstore)"
+FORMATS = ("json", "canal", "debezium", "maxwell")
+
+
+def add_store(sub: Parser) -> None:
+    """Add the store that a command is about."""
+    sub.add_argument("store", metavar="STORE", help="name of the store, as `shmstore ls` shows it")
+    sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    sub.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
+
+
+def add_stores(sub: Parser) -> None:
+    """Add the stores that a command shows."""
+    sub.add_argument("stores", nargs="*", metavar="STORE", help="the stores (default: every store of this host)")
+
+
+def add_show_values(group: Any) -> None:
+    """Add whether values are seen."""
+    group.add_argument("--show-values", action="store_true", help="show the values of columns, and statements (default: masked)")
+
+
+def add_form(sub: Parser) -> None:
+    """Add how events are printed."""
+    form = sub.add_argument_group("How to print it")
+    form.add_argument("--format", choices=FORMATS, default="json", help="form of the documents (default: json)")
+    form.add_argument("--schemas", action="store_true", help="debezium: add its schema to each document")
+    form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
+
+
+def add_log_lines(sub: argparse.ArgumentParser) -> None:
+    """Add the options of `cli.log_lines`."""
+    lines = sub.add_argument_group("Log lines, on stderr")
+    lines.add_argument("--log-format", choices=("text", "json"), default="text", help="how they look (default: text)")
+    lines.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is written (default: info)")
