@@ -184,13 +184,17 @@ class LogFiles:
         found, last = self.set_of(first, last)
         return found.records(first, found.verify_records(first, last))
 
-    def sound_from(self, first: int, last: int) -> int:
-        """Return the first event, from `first` on, from which all up to `last` are there and sound; the one after `last` where that is not."""
+    def sound_from(self, first: int, last: int, *, payloads: bool = True) -> int:
+        """Return the first event, from `first` on, from which all up to `last` are there and sound; the one after `last` where that is not.
+
+        Without `payloads` these are looked at only in a set whose records are damaged.
+        """
         at = first
         while at <= last:
             try:
                 found, end = self.set_of(at, last)
-                damage = found.damage(at, end)
+                sound = not payloads and found.records_sound(at, end) == end
+                damage = None if sound else found.damage(at, end)
                 at = end + 1
                 if damage is not None:
                     first = at = damage.last + 1

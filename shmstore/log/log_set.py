@@ -192,15 +192,19 @@ class LogSet:
 
     def verify_records(self, first: int, last: int) -> int:
         """As `verify`, but their payloads are not looked at, where none of their blocks is known to be damaged."""
+        sound = self.records_sound(first, last)
+        return sound if sound >= first else self.verify(first, last)  # which names the damage
+
+    def records_sound(self, first: int, last: int) -> int:
+        """Return the last event up to `last` that follows `first` with sound records alone, `first` - 1 where there is none or blocks are damaged."""
         if self._spans is not None:
-            return self.verify(first, last)
+            return first - 1
         firsts, raw = self._blocks["first"], _raw(self._blocks).data
         low = bisect_right(firsts, first) - 1
         for i in range(low, bisect_right(firsts, last, low)):
             block = raw[i * BLOCK.itemsize : (i + 1) * BLOCK.itemsize]
             if self._state[i] != _SOUND and not (log_format.block_sound(block) and self._records_sound(i)):
-                begin = int(firsts[i])
-                return begin - 1 if begin > first else self.verify(first, last)  # which names it
+                return max(first, int(firsts[i])) - 1
         return last
 
     def damage(self, first: int, last: int) -> Damage | None:

@@ -65,10 +65,13 @@ class Recent(NamedTuple):
 
 
 def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
-    """Return as many of the last events as fill half a ring; none of them oversized or damaged, and none before one that is."""
+    """Return as many of the last events as fill half a ring; none of them oversized or damaged, and none before one that is.
+
+    Of those before them only the records are read, which are few bytes: what it takes does not grow with the size of the events.
+    """
     last = tail.last
     most = max(1, capacity // 2)
-    first = files.sound_from(max(files.oldest, last + 1 - most - capacity), last)
+    first = files.sound_from(max(files.oldest, last + 1 - most - capacity), last, payloads=False)
     parts = [np.empty(0, RECORD)]
     sequence = first
     while sequence <= last:
@@ -81,7 +84,7 @@ def recent(files: LogFiles, tail: Tail, capacity: int, limit: int) -> Recent:
     fits = np.cumsum(sizes[::-1][:most]) <= limit // 2
     short = np.flatnonzero(~(fits & plain[::-1][:most]))
     left = int(short[0]) if len(short) else min(most, len(records))  # how many fit, from the end
-    floor = last - left
+    floor = files.sound_from(last - left + 1, last) - 1
     known = max(first - 1, floor - capacity)
     records, slots = records[known + 1 - first :], slots[known + 1 - first :]
     ends, rows = records["end"].astype(np.int64), records["rows"].astype(np.int64)

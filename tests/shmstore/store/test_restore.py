@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shmstore.ring.overflow
@@ -26,6 +27,8 @@ from shmstore import (
     StoreNotFound,
     StoreView,
 )
+from shmstore.log import log_set
+from shmstore.log.format import BLOCK
 from shmstore.memory.layout import header_word
 from shmstore.ring.cursors import FLOOR, LOGGED
 from shmstore.store.checkpoint import home_of
@@ -73,6 +76,32 @@ def test_everything_is_there_after_a_reboot(name: str) -> None:
             assert taken(some, 181) == [payload(k) for k in range(120, 301)]
         assert store.put_cursor.bytes == sum(len(payload(k)) for k in range(301))
         assert store.check() == []
+
+
+def test_putting_it_together_reads_the_payloads_that_the_ring_gets_and_no_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log holds 6 MB of large events, the ring half of its 64 KB: as much and a block is read, however large the events are."""
+    block = 64 << 10
+    with EventStore.create(name, capacity=64, memory_unit=1024) as store:
+        for k in range(200):
+            store.put(bytes([k]) * 30_000, timeout=20)
+        store.put([bytes([k]) * 100 for k in range(10)])
+    reboot(name)
+    looked_at: list[int] = []
+    check = log_set.verify_blocks
+
+    def counting(events: Any, records: Any, blocks: Any, low: int, high: int, first: int) -> int:
+        found = np.frombuffer(blocks, BLOCK)[low : high + 1]
+        looked_at.append(int(found["size"].sum()))
+        return check(events, records, blocks, low, high, first)
+
+    monkeypatch.setattr(log_set, "verify_blocks", counting)
+    with EventStore.attach(name) as store:
+        assert 1000 < sum(looked_at) <= 2 * block
+        assert store.check() == []
+        with store.subscribe("all", start="earliest") as reader:
+            assert taken(reader, 210) == [bytes([k]) * 30_000 for k in range(200)] + [bytes([k]) * 100 for k in range(10)]
 
 
 def test_a_subscription_is_durable_from_the_start(name: str) -> None:
