@@ -28,6 +28,7 @@ if str(ROOT) not in sys.path:
 
 from shmstore import EventStore  # noqa: E402
 from tests.servers.server import Server, start_server  # noqa: E402
+from tests.shmstore.commands import kill_started  # noqa: E402
 
 _numbers = itertools.count(1)
 
@@ -64,6 +65,13 @@ def seed(request: pytest.FixtureRequest) -> int:
         chosen = int(SEED) if SEED else zlib.crc32(node.nodeid.encode())
     print(f"SHMSTORE_SEED={chosen}")
     return chosen
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on() -> Iterator[None]:
+    """A command that a failed test has left running is killed: it would hold up those that follow."""
+    yield
+    kill_started()
 
 
 @pytest.fixture

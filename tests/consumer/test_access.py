@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 from shmstore.consumer import http_server
 from shmstore.consumer.access import Login, SecretFile, tls_context
 from shmstore.consumer.http_server import HttpServer, Request, Respond, Response, plain
+from tests.certificates import self_signed
 
 
 @contextmanager
@@ -45,19 +45,6 @@ def ask(server: HttpServer, path: str = "/", method: str = "GET", body: bytes = 
 
 def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
-def certificate(folder: Path) -> tuple[str, str]:
-    """A certificate for localhost that nobody signed, and its key."""
-    chain, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    subprocess.run(
-        [*command.split(), "-addext", names, "-keyout", key, "-out", chain],
-        check=True,
-        capture_output=True,
-    )
-    return chain, key
 
 
 @given(
@@ -123,7 +110,7 @@ def test_a_password_is_asked_for() -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_tls(tmp_path: Path) -> None:
     """It answers in the certificate's name; who speaks no TLS, or says nothing, gets nothing and stops nobody."""
-    chain, key = certificate(tmp_path)
+    chain, key = self_signed(tmp_path)
     with (
         serving(lambda request: plain(200, "safe"), tls=tls_context(chain, key)) as server,
         socket.create_connection(("127.0.0.1", server.server_port)),  # says nothing

@@ -19,6 +19,7 @@ from shmstore.event import Column, EntryType, Event, EventType, Position, Row, T
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "shmstore"]
 _numbers = itertools.count(1)
+_started: list[subprocess.Popen[str]] = []
 
 
 def insert(number: int, table: str = "orders") -> Event:
@@ -56,7 +57,18 @@ def ran(*words: str) -> tuple[int, str, str]:
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    """Start the command. What still runs at the end of the test is killed."""
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    _started.append(process)
+    return process
+
+
+def kill_started() -> None:
+    """Kill what a test that failed has left running."""
+    while _started:
+        if (process := _started.pop()).poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def until(condition: Callable[[], bool]) -> None:

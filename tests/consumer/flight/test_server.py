@@ -34,6 +34,7 @@ from shmstore.consumer.remote import subscription
 from shmstore.consumer.remote.protocol import pack, unpack
 from shmstore.encoding.codec import encode
 from shmstore.table_definitions import Definition, DefinitionsFile
+from tests.certificates import self_signed
 from tests.consumer.flight.test_endpoint import await_that
 from tests.consumer.test_consumer import acked, transaction
 from tests.servers.ports import free_port
@@ -413,12 +414,7 @@ def test_many_clients_at_once(server: Server, log_store: EventStore, store_name:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[str, str]:
-    made = str(tmp_path / "server.pem"), str(tmp_path / "server.key")
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-    )
-    subprocess.run([*command.split(), "-out", made[0], "-keyout", made[1]], check=True, capture_output=True)
-    return made
+    return self_signed(tmp_path)
 
 
 def test_serve_with_tls_and_a_password(

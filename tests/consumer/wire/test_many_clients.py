@@ -18,6 +18,7 @@ from shmstore import BatchMode, EventStore, Row, ShmStoreError
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server.capacity import A_SESSION, Threads
+from tests.certificates import self_signed
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
 
 NewStore = Callable[..., EventStore]
@@ -166,9 +167,7 @@ def test_a_thread_less_is_no_call_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_handshake_of_tls_has_its_time(new_server: NewServer, tmp_path: Path) -> None:
     """Who connects to a server with TLS and says nothing is closed after the time for logging in: it holds a file open."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    server = new_server(tls_cert=str(cert), tls_key=str(key), auth_timeout=0.2)
+    cert, key = self_signed(tmp_path)
+    server = new_server(tls_cert=cert, tls_key=key, auth_timeout=0.2)
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as silent:
         assert silent.recv(1) == b""

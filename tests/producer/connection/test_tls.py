@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from shmstore.producer.connection.tls import PIECE, TlsContext, TlsSocket
+from tests.certificates import self_signed
 
 RECORD = 1 << 14
 
@@ -65,14 +65,7 @@ class Peer:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tls") / "here.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=here"]
-    subprocess.run(
-        [*command, "-addext", "subjectAltName=DNS:here", "-keyout", str(path.with_suffix(".key")), "-out", str(path)],
-        check=True,
-        capture_output=True,
-    )
-    return path
+    return Path(self_signed(tmp_path_factory.mktemp("tls"), "here", also=["DNS:here"])[0])
 
 
 def connect(peer: Peer, plain: Any, context: ssl.SSLContext, name: str = "here") -> TlsSocket:

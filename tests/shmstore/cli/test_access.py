@@ -19,7 +19,8 @@ import pytest
 from pyarrow import flight
 
 from shmstore.cli.main import main
-from tests.consumer.test_access import basic, certificate
+from tests.certificates import self_signed
+from tests.consumer.test_access import basic
 from tests.consumer.wire.harness import RawClient
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,7 +66,7 @@ def replace(file: Path, secret: str) -> None:
 
 def test_metrics_with_tls_and_a_password(tmp_path: Path) -> None:
     """Both pages answer over TLS to who knows the user name and the password alone; a rotated password counts at once."""
-    chain, key = certificate(tmp_path)
+    chain, key = self_signed(tmp_path)
     password = tmp_path / "password"
     password.write_text("first\n")
     trusted = ssl.create_default_context(cafile=chain)

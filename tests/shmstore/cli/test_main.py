@@ -16,7 +16,17 @@ import pytest
 from shmstore import EventStore
 from shmstore.event import Position
 from shmstore.memory.layout import header_word
-from tests.shmstore.commands import end, free_name, ids, insert, left, own_state, ran, run, small_store, started, until  # noqa: F401  fixtures
+from tests.shmstore.commands import (
+    end,
+    ids,
+    insert,
+    kill_started,
+    left,
+    ran,
+    run,
+    started,
+    until,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -384,3 +394,12 @@ def test_console_script() -> None:
     script = Path(sys.executable).with_name("shmstore")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60)
     assert done.stdout == run("--version")
+
+
+def test_what_a_test_leaves_running_is_killed(store: EventStore) -> None:
+    """A command that a test has started and not ended is gone when the test is over, and those that follow find the machine as it was."""
+    running, over = started("tail", store.name), started("ls")
+    over.communicate(timeout=60)
+    kill_started()
+    assert running.poll() == -9
+    assert over.returncode == 0

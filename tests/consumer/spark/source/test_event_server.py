@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.source.event_server import EventServer, fetch
 from shmstore.consumer.spark.source.partition import read_store
 from shmstore.encoding.codec import encode
+from tests.certificates import self_signed
 from tests.consumer.spark.events import Binlog, order_row
 
 
@@ -86,18 +86,12 @@ def test_an_answer_cut_short_is_no_answer(binlog: Binlog, store: EventStore) -> 
 
 def test_with_a_certificate(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
     """Events travel by TLS; an executor trusts the query's certificate and no other."""
-    for name in ("own", "other"):
-        command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -addext subjectAltName=IP:127.0.0.1"
-        subprocess.run(
-            [*command.split(), "-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.pem"],
-            check=True,
-            capture_output=True,
-        )
+    own, other = self_signed(tmp_path, "own"), self_signed(tmp_path, "other")
     store.put(binlog.insert(order_row(1)))
-    server = EventServer(partial(read_store, store), "127.0.0.1", (str(tmp_path / "own.pem"), str(tmp_path / "own.key")))
+    server = EventServer(partial(read_store, store), "127.0.0.1", own)
     address = server.executors_address
     assert sum(len(chunk.slots) for chunk in fetch(address, 0, 2)) == 3
-    for wrong in (replace(address, roots=(tmp_path / "other.pem").read_bytes()), replace(address, tls=False)):
+    for wrong in (replace(address, roots=Path(other[0]).read_bytes()), replace(address, tls=False)):
         with pytest.raises(StoreUnreachable):
             list(fetch(wrong, 0, 2))
     server.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from shmstore.consumer.wire import Settings
 from shmstore.consumer.wire.cluster.cursor import Cursor
 from shmstore.consumer.wire.cluster.zookeeper import Access, Registration
 from shmstore.consumer.wire.protocol.connection_state import Client
+from tests.certificates import self_signed
 from tests.consumer.wire.cluster.hosts import wait_for
 from tests.servers.zookeeper import Zookeeper, zookeeper
 
@@ -27,12 +27,9 @@ ROOT = "/otter/canal/destinations"
 
 def certificate(folder: Path, name: str) -> str:
     """A certificate of 127.0.0.1 and its key, in one PEM file."""
-    files = [folder / f"{name}.{end}" for end in ("key", "crt", "pem")]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={name}"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(files[0]), "-out", str(files[1])]
-    subprocess.run(command, check=True, capture_output=True)
-    files[2].write_text(files[0].read_text() + files[1].read_text())
-    return str(files[2])
+    made, key = self_signed(folder, name)
+    Path(made).write_text(Path(key).read_text() + Path(made).read_text())
+    return made
 
 
 @pytest.fixture(scope="module")

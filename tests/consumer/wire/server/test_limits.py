@@ -22,6 +22,7 @@ from shmstore.consumer.wire import Settings, serve
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server.process import run
+from tests.certificates import self_signed
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
 from tests.servers.ports import free_port
 
@@ -219,15 +220,9 @@ def test_tls(new_server: NewServer, store: EventStore, tmp_path: Path) -> None:
     """With a certificate the server speaks TLS and nothing else."""
     import ssl
 
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    subprocess.run(
-        [*command, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],
-        check=True,
-        capture_output=True,
-    )
-    server = new_server(tls_cert=str(cert), tls_key=str(key))
-    context = ssl.create_default_context(cafile=str(cert))
+    cert, key = self_signed(tmp_path)
+    server = new_server(tls_cert=cert, tls_key=key)
+    context = ssl.create_default_context(cafile=cert)
     plain = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     client = RawClient.__new__(RawClient)
     client.socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
@@ -290,23 +285,9 @@ def test_pid_is_the_servers(connect: Connect, store: EventStore) -> None:
 
 def test_unusable_certificates(tmp_path: Path) -> None:
     """A certificate or key that cannot be used is an error that names the files; a passphrase is never asked for."""
-    plain, locked = tmp_path / "plain.pem", tmp_path / "locked.pem"
-    plain.write_text("nothing of the kind")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=localhost",
-        "-passout",
-        "pass:secret",
-    ]
-    subprocess.run([*command, "-keyout", str(locked), "-out", str(tmp_path / "cert.pem")], check=True, capture_output=True)
-    for certificate, key, said in (("plain.pem", "plain.pem", "PEM"), ("cert.pem", "locked.pem", "encrypted")):
+    (tmp_path / "plain.pem").write_text("nothing of the kind")
+    self_signed(tmp_path, "locked", passphrase="secret")
+    for certificate, key, said in (("plain.pem", "plain.pem", "PEM"), ("locked.pem", "locked.key", "encrypted")):
         with pytest.raises(ValueError, match=said) as refusal:
             serve(Settings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path))
         assert key in str(refusal.value)
