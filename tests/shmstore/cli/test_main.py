@@ -16,14 +16,17 @@ import pytest
 from shmstore import EventStore
 from shmstore.event import Position
 from shmstore.memory.layout import header_word
-from tests.shmstore.commands import (
+from tests.shmstore.commands import (  # noqa: F401  fixtures
     end,
+    free_name,
     ids,
     insert,
     kill_started,
     left,
+    own_state,
     ran,
     run,
+    small_store,
     started,
     until,
 )
