@@ -5,19 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from shmstore import PositionNotFound, SchemaUnknown, StoreError, StoreView, TableSchema
+from shmstore import SchemaUnknown, StoreError, StoreView, TableSchema
 from shmstore.consumer.remote import events
-from shmstore.encoding.codec import decode_schema, split_stored
-from shmstore.event import EntryType
+from shmstore.consumer.row_schemas import READ_BYTES, schemas
+from shmstore.encoding.codec import decode_schema
 from shmstore.table_definitions import DefinitionsFile, definitions_in, position_in, sources_of
-
-READ_BYTES: Final = 4 << 20  # read and sent at a time
-_LOOK: Final = 1 << 12  # events looked at at a time
 
 
 class Tables:
@@ -54,13 +50,8 @@ class Tables:
                 self._epoch, self._newest, self._columns = store.epoch, -1, {}
             newest = store.newest
             found: dict[str, TableSchema] = {}
-            seen: set[bytes] = set()
-            last = newest
-            while last > self._newest and last >= store.oldest:
-                first = max(store.oldest, self._newest + 1, last - _LOOK + 1)
-                for schema in _schemas(store, first, last, seen):
-                    found.setdefault(f"{schema.database}.{schema.table}", schema)
-                last = first - 1
+            for schema in map(decode_schema, schemas(store, self._newest + 1, newest)):
+                found.setdefault(f"{schema.database}.{schema.table}", schema)
             self._newest = newest
             self._columns = {**self._columns, **found}
             return self._columns
@@ -78,29 +69,6 @@ def _defined(store: StoreView) -> dict[str, TableSchema]:
                 if one.schema is not None:
                     found.setdefault(f"{database}.{table}", one.schema)
     return found
-
-
-def _schemas(store: StoreView, first: int, last: int, seen: set[bytes]) -> Iterator[TableSchema]:
-    """Yield the tables of events `first` to `last`, the newest first, those in `seen` left out."""
-    found: list[bytes] = []
-    while first <= last:
-        try:
-            batch = store.peek(first, limit_events=last - first + 1, limit_bytes=READ_BYTES)
-        except PositionNotFound:  # the log let go of it meanwhile
-            first = max(first + 1, store.oldest)
-            continue
-        if not batch:
-            break
-        payloads = list(batch.payloads())
-        for i in np.flatnonzero(batch.slots["entry"] == EntryType.ROWS).tolist():
-            schema = split_stored(payloads[i])[1]
-            if schema is not None:
-                found.append(bytes(schema))
-        first = batch.last + 1
-    for schema in dict.fromkeys(reversed(found)):
-        if schema not in seen:
-            seen.add(schema)
-            yield decode_schema(schema)
 
 
 def read_events(store: StoreView, first: int, last: int) -> Iterator[pa.RecordBatch]:

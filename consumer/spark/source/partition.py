@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -25,9 +26,25 @@ INLINE_BYTES = 8 << 20
 _attached: dict[tuple[str, str | None], EventStore] = {}
 
 
+class Memory(NamedTuple):
+    """A folder that a store's memory is in, as one host or container sees it: another one has a folder of that name, and another file system."""
+
+    folder: str
+    boot: str
+    device: int
+
+    @classmethod
+    def at(cls, folder: str) -> Memory | None:
+        """Return what this process sees there; None where there is no such folder."""
+        try:
+            return cls(folder, Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.stat(folder).st_dev)
+        except OSError:
+            return None
+
+
 class Range(NamedTuple):
-    """Events `first` to `last` of one life of a store; `state` is the folder of its home, where it has a log. Events that are lost when they
-    are read are an error if it `fails`, else left out.
+    """Events `first` to `last` of one life of a store; `state` is the folder of its home, where it has a log, and `memory` where the store's is.
+    Events that are lost when they are read are an error if it `fails`, else left out.
     """
 
     store: str
@@ -37,12 +54,14 @@ class Range(NamedTuple):
     last: int
     state: str | None = None
     fails: bool = True
+    memory: Memory | None = None
 
     @classmethod
     def of(cls, store: EventStore, first: int, last: int, *, fails: bool = True) -> Range:
         """Return the range of events of an attached store."""
-        home = store.segment.home
-        return cls(store.name, store.segment.path, store.epoch, first, last, str(Path(home).parent) if home else None, fails)
+        home, path = store.segment.home, store.segment.path
+        memory = Memory.at(os.path.dirname(store.segment.where))
+        return cls(store.name, path, store.epoch, first, last, str(Path(home).parent) if home else None, fails, memory)
 
 
 class SharedPartition(InputPartition):
@@ -129,7 +148,8 @@ def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) 
 def attached(events: Range, *, restore: bool = True) -> EventStore:
     """Return the store, attached once in each worker process. Raises `StoreNotFound`, or `PositionNotFound` in another epoch.
 
-    Without `restore` it is not put together again from its home: a container may share that folder, and not the memory, with the store's host.
+    It is put together again from its home where the memory that the range was planned in is seen, and nowhere else: a container may share
+    the home with the store's host, and not the memory. Without `restore` it is not put together again at all.
     """
     key = (events.store, events.path)
     store = _attached.get(key)
@@ -139,10 +159,12 @@ def attached(events: Range, *, restore: bool = True) -> EventStore:
         store = None
     if store is None:
         try:
+            restore = restore and events.memory is not None and Memory.at(events.memory.folder) == events.memory
             store = EventStore.attach(events.store, path=events.path, state=events.state, restore=restore)
         except StoreNotFound as error:
             raise StoreNotFound(
-                f"{error}. The executor runs on another host, or in another container, than the store: use transport=auto, inline or network"
+                f"{error}. The executor runs on another host, or in another container, than the store: use transport=auto, inline or network "
+                "in a stream, and transport=inline in a batch read"
             ) from error
         _attached[key] = store
     if store.epoch != events.epoch:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
-import numpy as np
-
 from shmstore import EventStore, PositionNotFound, SchemaUnknown, StoreError
+from shmstore.consumer.row_schemas import schemas
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.subscription_owner import attach
 from shmstore.encoding.codec import decode_schema, split_stored
-from shmstore.event import EntryType, TableSchema
+from shmstore.event import TableSchema
 from shmstore.table_definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
 
 _LOOK_SECONDS = 0.5
@@ -88,7 +86,7 @@ def _stands_behind(store: EventStore, first: int, defined: Definition) -> bool:
 
 def _what_is_there(store: EventStore, options: Options, name: str) -> str:
     """The tables that are known, and the reader that keeps the store from having rows of more."""
-    known = {f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store, store.oldest))}
+    known = {f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store, store.oldest, store.newest))}
     for source in sources_of(options.store, options.state_directory):
         last = {one.name: one for one in DefinitionsFile(options.store, options.state_directory, source).read()}
         known |= {".".join(one.name) for one in last.values() if one.schema is not None}
@@ -111,24 +109,7 @@ def holdup_of(store: EventStore, but: str = "") -> str:
 
 def newest_schema(store: EventStore, database: str, table: str, first: int) -> TableSchema | None:
     """Return the columns of a table in its newest rows event from event `first` on, or None."""
-    for schema in schemas(store, first):
-        found = decode_schema(schema)
+    for found in map(decode_schema, schemas(store, first, store.newest)):
         if (found.database, found.table) == (database, table):
             return found
     return None
-
-
-def schemas(store: EventStore, oldest: int) -> Iterator[bytes]:
-    """Yield the columns of the tables of which the store has rows from event `oldest` on, encoded, newest first."""
-    known: set[bytes] = set()
-    last = store.newest
-    while last >= max(oldest, store.oldest):
-        first = max(oldest, store.oldest, last - 1023)
-        batch = store.peek(first, limit_events=last - first + 1)
-        payloads = list(batch.payloads())
-        for i in np.flatnonzero(batch.slots["entry"] == EntryType.ROWS)[::-1].tolist():
-            schema = split_stored(payloads[i])[1]
-            if schema is not None and schema not in known:
-                known.add(schema)
-                yield schema
-        last = first - 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +187,42 @@ def test_batch_reads_of_a_large_log_are_ranges(
     decoder = Decoder(Options.parse(given))
     rows = [pk for part in planned for batch in BatchReader(decoder).read(part) for pk in batch["pk"].to_pylist()]
     assert rows == expected(*range(200))
+
+
+EXECUTOR = """
+import json, os, pickle, sys
+from shmstore import StoreNotFound
+with open(sys.argv[1], "rb") as file:
+    reader, partition = pickle.load(file)
+try:
+    keys, error = [key for batch in reader.read(partition) for key in batch["pk"].to_pylist()], ""
+except StoreNotFound as missing:
+    keys, error = [], str(missing)
+print(json.dumps({"keys": keys, "error": error, "memory": [name for name in os.listdir("/dev/shm") if name.startswith("shmstore.")]}))
+"""
+ELSEWHERE = 'mount --make-rprivate / && mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+
+
+def test_executors_put_together_what_is_theirs_alone(store: EventStore, binlog: Binlog, home: str, tmp_path: Path) -> None:
+    """An executor that sees the home and not the memory makes no second store of it; one that sees the memory may."""
+    put(store, binlog, range(20))
+    reader = BatchReader(Decoder(Options.parse({"store": store.name, "stateDirectory": home, "transport": "shm"})))
+    (partition,) = reader.partitions()
+    given = tmp_path / "partition"
+    given.write_bytes(pickle.dumps((reader, partition)))
+
+    def executed(*words: str) -> dict[str, Any]:
+        command = [*words, sys.executable, "-c", EXECUTOR, str(given)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).resolve().parents[4])
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    if os.geteuid() == 0:  # a private /dev/shm needs root
+        found = executed("unshare", "-m", "sh", "-c", ELSEWHERE, "sh")
+        assert (found["keys"], found["memory"]) == ([], [])
+        assert "transport=inline in a batch read" in found["error"]
+    reboot(store)
+    assert executed()["keys"] == expected(*range(20))
 
 
 def test_lag_behind_the_ring(store: EventStore, binlog: Binlog, state: Path, home: str) -> None:
