@@ -39,12 +39,22 @@ LAYERS = {
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
-        *("access health", "http_server", "remote", "consumer", "formats", "copies", "tail", "table_counts", "metrics"),
+        *(
+            "access health row_schemas",
+            "http_server",
+            "remote",
+            "consumer",
+            "formats",
+            "copies",
+            "tail",
+            "table_counts",
+            "metrics",
+        ),
         *("wire", "flight", "live", "spark"),
     ),
     "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
-    "shmstore.consumer.flight": ("settings login connections tables", "endpoint", "sessions", "server", "process"),
+    "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),
 }
 

@@ -24,7 +24,8 @@ from shmstore import ShmStoreError
 from shmstore.consumer.access import Login
 from shmstore.consumer.flight.connections import Connections, Place, place_of
 from shmstore.consumer.flight.login import Handshake, KeepHeaders
-from shmstore.consumer.remote.protocol import Request, pack, pack_error, unpack
+from shmstore.consumer.flight.metrics import Metrics
+from shmstore.consumer.remote.protocol import Request, error_name, pack, pack_error, unpack
 from shmstore.consumer.wire.server.audit import Audit, Incident
 
 LOOK: Final = 1.0  # seconds between two looks at the connections
@@ -67,6 +68,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         _probe(host, port)
         self.host = host
         self.audit = audit
+        self.metrics = Metrics(audit)
         self._login = login
         self._max_calls = max_calls
         self._running = 0
@@ -128,10 +130,12 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
             if not isinstance(error, ShmStoreError | ValueError):
                 _log.debug("a request was not understood", exc_info=error)
                 error = ValueError(f"the request is not understood: {type(error).__name__} {error}")
+            self.metrics.failed(error_name(error))
             raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from None
         except Exception as error:
             _log.exception("a call failed")
             text = ShmStoreError(f"internal error: {type(error).__name__}: see the server's log")
+            self.metrics.failed(error_name(text))
             raise flight.FlightServerError(str(text), extra_info=pack_error(text)) from None
 
     def do_get(self, context: Any, ticket: Any) -> Any:
@@ -177,6 +181,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
                         each.host,
                         f"connection from {each.host}:{each.port} refused: too many are open (max_connections)",
                     )
+                self.metrics.connections = len(connected)
                 self.look_after(connected)
             except OSError as error:
                 _log.warning("cannot look at the connections: %s (see the limits of this process: ulimit -a)", error)

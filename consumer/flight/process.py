@@ -32,6 +32,8 @@ def serving(settings: Settings) -> Iterator[Server]:
             _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.password and not settings.tls_cert and not is_loopback(settings.host):
             _log.warning("passwords and events travel in clear to %s:%s: set a certificate", *server.address)
+        if settings.expose is not None:
+            settings.expose(server.exposition)
         if settings.ready is not None:
             settings.ready(server.address)
         yield server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -126,10 +126,11 @@ class Server(Endpoint):
             first = store.find(unpack_start(ticket.get("first", "earliest")))
             last = min(store.newest, int(ticket.get("last", store.newest)))
             if "table" not in ticket:
-                return events.SCHEMA, _closing(store, read_events(store, first, last))
+                return events.SCHEMA, self._counted(_closing(store, read_events(store, first, last)), store.name)
             table = self._tables_of(str(ticket["store"])).column(store, str(ticket["table"]))
             options = _options(ticket)
-            return self._schema(store, table), _closing(store, read_rows(store, first, last, table, options))
+            rows = _closing(store, read_rows(store, first, last, table, options))
+            return self._schema(store, table), self._counted(rows, store.name)
         except BaseException:
             store.close()
             raise
@@ -143,8 +144,14 @@ class Server(Endpoint):
             state, batch = self._taken(session, ticket, caller)
             rows = batch.to_arrow(str(ticket["table"]), **_options(ticket))
             schema = rows.schema.with_metadata({key: str(state[key]) for key in ("first", "last")})
-            return schema, iter(rows.replace_schema_metadata(schema.metadata).to_batches())
-        return events.SCHEMA, self._following(session, ticket, caller)
+            return schema, self._counted(rows.replace_schema_metadata(schema.metadata).to_batches(), *session.names)
+        return events.SCHEMA, self._counted(self._following(session, ticket, caller), *session.names)
+
+    def _counted(self, content: Iterable[Any], store: str, subscription: str = "") -> Iterator[Any]:
+        with self.metrics.stream(store, subscription) as sent:
+            for each in content:
+                self.metrics.count(sent, each[0] if isinstance(each, tuple) else each)
+                yield each
 
     def _following(self, session: Session, ticket: Request, caller: Caller) -> Iterator[tuple[pa.RecordBatch, Request]]:
         """The schema goes out before the wait, so that a client can cancel it."""
@@ -176,6 +183,7 @@ class Server(Endpoint):
         """Carry out an action."""
         if action not in ACTIONS:
             raise ProtocolError(f"there is no action {action[:64]!r}; there are {', '.join(ACTIONS)}")
+        self.metrics.action(action)
         if action == "store":
             with self._view(str(request["store"])) as store:
                 return {
@@ -206,7 +214,11 @@ class Server(Endpoint):
         with session.turn(caller.place):
             return session.reattached(lambda _: _carried_out(session, action, request))  # type: ignore[no-any-return]
 
-    # ------------------------------------------------------------ end
+    # ------------------------------------------------------------ counters, end
+
+    def exposition(self) -> str:
+        """The counters, in Prometheus' text format."""
+        return self.metrics.exposition(store for store, _ in self._sessions.names())
 
     def look_after(self, connected: set[Any]) -> None:
         """Give back the subscriptions that nobody holds any more."""

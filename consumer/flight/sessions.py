@@ -37,6 +37,7 @@ class Session:
         self.used_at = time.monotonic()
         self.closed = False
         self._consumer = consumer
+        self.names = (self.attached.name, self.subscription.name)  # of the store, as it is called here, and of the subscription
         self._lock = threading.Lock()
         self._wanted = 0
         self.calls = 0  # that are carried out or wait
@@ -224,6 +225,10 @@ class Sessions:
                 f"{error}: a client at {holder.place.host} has it, and was heard {time.monotonic() - holder.used_at:.0f} s ago; it is given back "
                 f"when that has ended, or was not heard for {holder.lease:.0f} s"
             ) from error
+
+    def names(self) -> list[tuple[str, str]]:
+        """The store and the subscription of each."""
+        return [session.names for session in list(self._sessions.values())]
 
     def close(self, id: str) -> None:
         """End a session. Raises `SessionUnknown`."""

@@ -19,7 +19,7 @@ class Settings:
     what is answered at once, a thread each; a connection without a byte for `idle_timeout` seconds is closed, and a subscription whose client
     has said nothing for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions
     one host may begin that were not there before. `ready` is called with (host, port) once the server listens, `beat` each
-    second from then on.
+    second from then on; `expose` is given what returns its counters as Prometheus text.
     """
 
     host: str = "127.0.0.1"
@@ -36,6 +36,7 @@ class Settings:
     idle_timeout: float = 300.0
     ready: Callable[[tuple[str, int]], None] | None = None
     beat: Callable[[], None] | None = None
+    expose: Callable[[Callable[[], str]], None] | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is opened."""

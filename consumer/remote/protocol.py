@@ -68,10 +68,15 @@ def unpack(body: bytes) -> Request:
     return message
 
 
+def error_name(error: Exception) -> str:
+    """Return the name that a client knows an error by."""
+    known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _NAMES or kind is SessionUnknown)
+    return next(known, "ValueError")
+
+
 def pack_error(error: Exception) -> bytes:
     """Return `error` as a Flight error's extra info."""
-    known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _NAMES or kind is SessionUnknown)
-    return pack({"error": next(known, "ValueError"), "message": str(error)})
+    return pack({"error": error_name(error), "message": str(error)})
 
 
 def unpack_error(extra: bytes) -> Exception | None:

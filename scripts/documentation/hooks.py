@@ -6,6 +6,7 @@ parts:
     producer-options     the options of `shmstore produce`, in groups        producer/settings.py
     spark-options        the options of the Spark source                     consumer/spark/options.py
     metrics              every metric with its HELP text                     consumer/metrics.py
+    serve-metrics        those of `shmstore serve`                           consumer/wire/server/metrics.py, consumer/flight/metrics.py
     messages CLASS       the messages of an error class                      wherever it is raised
     refusals             what the command line and the store refuse          cli/, memory/ and consumer.py
     example FORMAT       the same events as each format's documents          scripts/documentation/samples.py
@@ -109,6 +110,26 @@ def metrics() -> str:
         counts = TableCounts(0, 0)
         counts.rows["d", "t", "insert"] = counts.bytes["d", "t"] = counts.last_ms["d", "t"] = 1
         text = prometheus([stat], counts={"s": counts})
+    return _metrics_in(text)
+
+
+def serve_metrics() -> str:
+    """Every metric of `shmstore serve`, by Canal's protocol and by Arrow Flight."""
+    from shmstore.consumer.flight.metrics import Metrics as FlightMetrics
+    from shmstore.consumer.wire.server.audit import Audit
+    from shmstore.consumer.wire.server.metrics import Metrics
+
+    canal, flight = Metrics(), FlightMetrics(Audit())
+    canal.active["s"] = True
+    client = canal.client("s", "1")
+    client.packets["GET"] = client.errors[1] = 1
+    with flight.stream("s", ""):
+        flight.action("ack")
+        flight.failed("ValueError")
+    return _metrics_in(canal.exposition() + flight.exposition(["s"]))
+
+
+def _metrics_in(text: str) -> str:
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     found = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
     return table(["metric", "kind", "what it is"], ((f"`{name}`", kinds[name], about) for name, about in found))
@@ -173,6 +194,7 @@ PARTS = {
     "producer-options": producer_options,
     "spark-options": spark_options,
     "metrics": metrics,
+    "serve-metrics": serve_metrics,
     "messages": messages,
     "refusals": refusals,
     "example": example,

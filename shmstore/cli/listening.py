@@ -29,24 +29,31 @@ def add_access(sub: Parser, variable: str) -> None:
     access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
 
 
-def clients_password(options: argparse.Namespace, variable: str) -> str | Callable[[], str]:
-    """Return the password that clients must give: from --password-file, read again when it changes, or else the environment; or ''."""
+def clients_password(file: str | None, variable: str) -> str | Callable[[], str]:
+    """Return the password that clients must give: from a file, read again when it changes, or else the environment; or ''."""
     from shmstore.consumer.access import SecretFile
 
-    return SecretFile(options.password_file) if options.password_file else os.environ.get(variable, "")
+    return SecretFile(file) if file else os.environ.get(variable, "")
 
 
 def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ssl.SSLContext | None]:
     """Return who may ask an HTTP server of ours, by --password-file or else the environment, and what it speaks TLS with."""
-    from shmstore.consumer.access import Login, tls_context
+    from shmstore.consumer.access import Login
+
+    tls = tls_of(options)
+    password = clients_password(options.password_file, variable)
+    if options.user and not password:
+        raise ValueError(f"--user {options.user} has no password: give --password-file or {variable}")
+    return Login(options.user, password) if password else None, tls
+
+
+def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """Return what an HTTP server of ours speaks TLS with; None without."""
+    from shmstore.consumer.access import tls_context
 
     if bool(options.tls_cert) != bool(options.tls_key):
         raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
-    password = clients_password(options, variable)
-    if options.user and not password:
-        raise ValueError(f"--user {options.user} has no password: give --password-file or {variable}")
-    tls = tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
-    return Login(options.user, password) if password else None, tls
+    return tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
 
 
 def cannot_listen(address: tuple[str, int], error: OSError, option: str = "--listen") -> ShmStoreError:

@@ -52,6 +52,13 @@ def sequence(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text} is not a sequence: give the number of an event, such as 4711")
 
 
+def port(text: str) -> int:
+    """Return the number of a port that `text` says."""
+    if text.isascii() and text.isdigit() and int(text) < 65536:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a port, such as 9106")
+
+
 def address(text: str) -> tuple[str, int]:
     """Return the (host, port) of ``HOST:PORT``; an IPv6 host stands in brackets."""
     host, _, port = text.rpartition(":")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from shmstore import EventStore
+from shmstore import Consumer, EventStore
 from tests.consumer.wire.harness import RawClient
 from tests.producer.running import execute, remove, store_name, wait_for
 from tests.servers.ports import free_port
@@ -61,13 +61,14 @@ def test_the_metrics_are_there_to_be_named() -> None:
     """Rules and dashboard name no metric that `shmstore metrics` and `serve` do not have."""
     recorded = set(re.findall(r"record: (\S+)", RULES.read_text()))
     sources = "".join(
-        (ROOT / "consumer" / name).read_text() for name in ("metrics.py", "wire/server/metrics.py", "wire/server/audit.py")
+        (ROOT / "consumer" / name).read_text()
+        for name in ("metrics.py", "wire/server/metrics.py", "wire/server/audit.py", "flight/metrics.py")
     )
     for text in (RULES.read_text(), DASHBOARD.read_text()):
         for name in set(re.findall(r"[a-z]+:shmstore_\w+:\w+", text)):
             assert name in recorded
         for name in set(re.findall(r"(?<![:\w.-])shmstore_\w+", text)):
-            short = re.sub(r"^shmstore_(serve_)?(subscription_|client_)?", "", name)
+            short = re.sub(r"^shmstore_(serve_|flight_)?(subscription_|client_)?", "", name)
             assert re.sub(r"_(bucket|sum|count|total)$", "", short) in sources, name
 
 
@@ -104,6 +105,13 @@ def changes(server: Server, database: str) -> Iterator[None]:
         thread.join(60)
 
 
+def follows(url: str, ended: threading.Event) -> None:
+    with Consumer(url, "flight", timeout=0.2) as consumer:
+        while not ended.is_set():
+            for _ in consumer:
+                pass
+
+
 def reads(client: RawClient, ended: threading.Event) -> None:
     while not ended.is_set():
         batch = client.get(100, timeout=200)
@@ -113,17 +121,18 @@ def reads(client: RawClient, ended: threading.Event) -> None:
 
 @pytest.mark.server
 def test_every_panel_has_data(mariadb: Server, database: str) -> None:
-    """A real Prometheus, the rules and the dashboard's queries, over a producer that reads a server, a reader that is behind and a canal
-    client: every query has data, every rule is evaluated, the figures are right, and a producer that ends is an alert at once."""
+    """A real Prometheus, the rules and the dashboard's queries, over a producer that reads a server, a reader that is behind, a canal
+    client and one of Arrow Flight: every query has data, every rule is evaluated, the figures are right, and a producer that ends is an alert at once."""
     for table in "ab":
         execute(mariadb, database, f"CREATE TABLE {table} (id int PRIMARY KEY, v varchar(9))")
-    name, port, serve_port = store_name(), free_port(), free_port()
+    name, port, serve_port, flight_port = store_name(), free_port(), free_port(), free_port()
+    serving = f"{name} --listen 127.0.0.1:{serve_port} --flight 127.0.0.1:{flight_port} --metrics-port {port}"
     try:
         with (
             started(
                 "produce", "--port", str(mariadb.port), "--user", mariadb.user, "--store", name, "--include", f"{database}.*"
             ) as producer,
-            started("serve", name, "--listen", f"127.0.0.1:{serve_port}", "--metrics-port", str(port)),
+            started("serve", *serving.split()),
         ):
             wait_for(lambda: name in EventStore.names(), "the store")
             metrics_port = free_port()
@@ -137,8 +146,12 @@ def test_every_panel_has_data(mariadb: Server, database: str) -> None:
                 ended = threading.Event()
                 client = RawClient(serve_port, name)
                 assert client.subscribe("").error_code == 0
-                reader = threading.Thread(target=reads, args=(client, ended))
-                reader.start()
+                readers = [
+                    threading.Thread(target=reads, args=(client, ended)),
+                    threading.Thread(target=follows, args=(f"grpc://127.0.0.1:{flight_port}/{name}", ended)),
+                ]
+                for reader in readers:
+                    reader.start()
                 try:
                     with (
                         prometheus([f"127.0.0.1:{metrics_port}", f"127.0.0.1:{port}"], RULES) as server,
@@ -149,7 +162,8 @@ def test_every_panel_has_data(mariadb: Server, database: str) -> None:
                         wait_for(lambda: "ShmstoreProducerDown" in _raised(server, name), "the alert")
                 finally:
                     ended.set()
-                    reader.join(60)
+                    for reader in readers:
+                        reader.join(60)
                     client.close()
     finally:
         remove(name)

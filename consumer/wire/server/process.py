@@ -1,4 +1,4 @@
-"""The server's process: signals, and Prometheus' port."""
+"""The server's process: signals, and its counters for other threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 
-from shmstore import ShmStoreError
 from shmstore.consumer.access import is_loopback
 from shmstore.consumer.http_server import PATIENCE
-from shmstore.consumer.metrics import Endpoint
 from shmstore.consumer.wire.server.server import Server
 from shmstore.consumer.wire.server.settings import Settings
 
@@ -33,35 +31,23 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int
             loop.add_signal_handler(number, end, number)
     server = Server(settings)
     await server.start()
-    metrics = None
     try:
-        if settings.metrics_port:
-            metrics = _metrics(settings, server.metrics.exposition)
+        if settings.expose is not None:
+            settings.expose(_read_in(loop, server.metrics.exposition))
         if not settings.credentials.password_hash and not is_loopback(server.address[0]):
             _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.ready is not None:
             settings.ready(server.address)
         await stop.wait()
     finally:
-        if metrics is not None:
-            await asyncio.to_thread(metrics.close)
         await server.close()
     return came
 
 
-def _metrics(settings: Settings, exposition: Callable[[], str]) -> Endpoint:
-    """Answer every GET on the metrics port with the counters, read where they are written: in the server's event loop."""
-    loop = asyncio.get_running_loop()
+def _read_in(loop: asyncio.AbstractEventLoop, exposition: Callable[[], str]) -> Callable[[], str]:
+    """Return what other threads read the counters with: where they are written, in the server's event loop."""
 
     async def read() -> str:
         return exposition()
 
-    def answer(path: str) -> tuple[int, str]:
-        return 200, asyncio.run_coroutine_threadsafe(read(), loop).result(PATIENCE)
-
-    try:
-        endpoint = Endpoint((settings.host, settings.metrics_port), answer)
-    except OSError as error:
-        raise ShmStoreError(f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}") from error
-    endpoint.start()
-    return endpoint
+    return lambda: asyncio.run_coroutine_threadsafe(read(), loop).result(PATIENCE)

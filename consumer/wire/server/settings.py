@@ -22,7 +22,8 @@ class Settings:
     times seconds. `max_reply` bounds one answer, but for a single entry that is larger. `max_new_clients` is how many client ids never seen
     before one login may begin; `release_after` is when the subscription of a client that asks nothing is given back. `state` is a directory for
     what clients hold un-acked; None is the state directory of shmstore. `ready` is called with (host, port) once
-    the server listens. `zookeeper` (HOST:PORT,... and perhaps /ROOT) registers the server there under `advertise`, with a session of
+    the server listens; `expose` is given what returns its counters as Prometheus text, to other threads.
+    `zookeeper` (HOST:PORT,... and perhaps /ROOT) registers the server there under `advertise`, with a session of
     `zookeeper_timeout`: see `shmstore.consumer.wire.cluster`; `zookeeper_ca`, `zookeeper_cert`, `zookeeper_key` (PEM files) and
     `zookeeper_login` (USER:PASSWORD): `cluster.zookeeper.Access`.
     """
@@ -48,7 +49,6 @@ class Settings:
     idle_timeout: float = 3600.0
     auth_timeout: float = 30.0
     state: str | Path | None = None
-    metrics_port: int = 0
     zookeeper: str = ""
     zookeeper_timeout: float = 10.0
     zookeeper_ca: str = ""
@@ -57,6 +57,7 @@ class Settings:
     zookeeper_login: str = ""
     advertise: str = ""
     ready: Callable[[tuple[str, int]], None] | None = None
+    expose: Callable[[Callable[[], str]], None] | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is opened."""
@@ -66,9 +67,8 @@ class Settings:
         for name in ("idle_timeout", "auth_timeout", "release_after", "zookeeper_timeout"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give more than 0 seconds")
-        for name in ("port", "metrics_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 65535")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}: give 0 to 65535")
         if self.max_reply > 1 << 30:
             raise ValueError(f"max_reply is {self.max_reply}: a frame of the protocol ends at 2 GiB; give at most {1 << 30}")
         if self.start not in ("earliest", "latest"):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from shmstore.arguments import Parser
 from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
-from shmstore.cli.listening import add_access, cannot_listen, clients_password
+from shmstore.cli.listening import add_access, cannot_listen, clients_password, tls_of
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import STATE, add_log_lines
 from shmstore.cli.signals import ended
-from shmstore.cli.values import address, seconds, whole
+from shmstore.cli.values import address, port, seconds, whole
 from shmstore.errors import ShmStoreError, StoreNotFound
 
 SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "gtids", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply"),
-    *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state", "metrics_port"),
+    *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state"),
     *("zookeeper", "zookeeper_timeout", "zookeeper_ca", "zookeeper_cert", "zookeeper_key", "advertise"),
 )
 
@@ -166,14 +168,23 @@ def flags(sub: Parser) -> None:
     operation = sub.add_argument_group("Operation")
     operation.add_argument("--state", metavar="DIR", help=f"folder that records what clients have acked {STATE}")
     operation.add_argument(
-        "--metrics-port", type=int, default=0, metavar="PORT", help="serve Prometheus text on this port (default: none)"
+        "--metrics-port",
+        type=port,
+        default=0,
+        metavar="PORT",
+        help="serve counters of clients as Prometheus text on this port, with TLS where clients have it (default: none)",
+    )
+    operation.add_argument(
+        "--metrics-password-file",
+        metavar="FILE",
+        help="password that whoever reads them must give, read again when it changes; or set SHMSTORE_METRICS_PASSWORD",
     )
     add_log_lines(sub)
 
 
 def serve(options: argparse.Namespace) -> int:
     """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
-    password = clients_password(options, "SHMSTORE_SERVE_PASSWORD")
+    password = clients_password(options.password_file, "SHMSTORE_SERVE_PASSWORD")
     if options.user and not password:
         raise ValueError(
             f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
@@ -184,9 +195,50 @@ def serve(options: argparse.Namespace) -> int:
     if options.flight is None or options.listen is not None:
         options.listen = options.listen or ("127.0.0.1", 11111)
     log_lines.show(options)
+    with exposing(options) as expose:
+        return serve_clients(options, password, expose)
+
+
+#: Takes what returns a server's counters as Prometheus text.
+Expose = Callable[[Callable[[], str]], None]
+
+
+@contextmanager
+def exposing(options: argparse.Namespace) -> Iterator[Expose]:
+    """Answer on --metrics-port while the block runs, with what the servers in it say of themselves."""
+    from shmstore.consumer.access import Login, exposed
+    from shmstore.consumer.metrics import Endpoint
+
+    counters: list[Callable[[], str]] = []
+    if not options.metrics_port:
+        yield counters.append
+        return
+    where = ((options.listen or options.flight)[0], options.metrics_port)
+    password, tls = clients_password(options.metrics_password_file, "SHMSTORE_METRICS_PASSWORD"), tls_of(options)
+    try:
+        endpoint = Endpoint(
+            where,
+            lambda _: (200, "".join(text() for text in counters)),
+            login=Login("", password) if password else None,
+            tls=tls,
+        )
+    except OSError as error:
+        raise cannot_listen(where, error, "--metrics-port") from error
+    about = {"password": bool(password), "tls": tls is not None}
+    for warning in exposed(where[0], "the counters of clients", **about, option="--metrics-password-file"):
+        say(warning, logging.WARNING)
+    endpoint.start()
+    try:
+        yield counters.append
+    finally:
+        endpoint.close()
+
+
+def serve_clients(options: argparse.Namespace, password: str | Callable[[], str], expose: Expose) -> int:
+    """Serve by the protocols that are asked for until a signal comes."""
     missing = missing_stores(options.stores)
     if options.flight is None:
-        return serve_canal(options, password, missing)
+        return serve_canal(options, password, missing, expose)
     from shmstore.consumer import flight
     from shmstore.consumer.flight.process import serving
 
@@ -208,20 +260,21 @@ def serve(options: argparse.Namespace) -> int:
         max_new_subscriptions=options.max_new_clients,
         ready=ready,
         beat=None if options.listen else lambda: service.notify("WATCHDOG=1"),
+        expose=expose,
         **({} if options.idle_timeout is None else {"idle_timeout": options.idle_timeout}),
     )
     try:
         if options.listen is None:
             return ended(flight.serve(settings))
         with serving(settings):
-            return serve_canal(options, password, missing)
+            return serve_canal(options, password, missing, expose)
     except OSError as error:
         if isinstance(error, ShmStoreError):
             raise
         raise cannot_listen(options.flight, error, "--flight") from error
 
 
-def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], missing: Sequence[str]) -> int:
+def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], missing: Sequence[str], expose: Expose) -> int:
     """Serve by Canal's protocol until a signal comes."""
     from shmstore.consumer.wire import Settings
     from shmstore.consumer.wire import serve as run_server
@@ -238,6 +291,7 @@ def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], 
         password=password,
         zookeeper_login=os.environ.get("SHMSTORE_ZOOKEEPER_LOGIN", ""),
         ready=ready,
+        expose=expose,
         idle_timeout=3600.0 if options.idle_timeout is None else options.idle_timeout,
         **{name: getattr(options, name) for name in SERVED},
     )

@@ -131,7 +131,7 @@ def test_tables_before_their_first_row(
     defined = [Definition(*place, "shop", "lines", made), Definition("binlog.000009", 4, "shop", "lines", None)]
     DefinitionsFile(log_store.name, state).replace([*defined, Definition(*place, "shop", "orders", None)])
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "_schemas", lambda *_: pytest.fail("looked at the events"))
+        patch.setattr(tables, "schemas", lambda *_: pytest.fail("looked at the events"))
         listed = [tuple(part.decode() for part in info.descriptor.path) for info in client.list_flights(log_store.name.encode())]
         assert listed == [(log_store.name,), (log_store.name, "shop.lines")]
         found = get(client, store=log_store.name, table="shop.lines")
@@ -407,6 +407,36 @@ def test_many_clients_at_once(server: Server, log_store: EventStore, store_name:
                 reader.kill()
                 reader.wait()
     EventStore.unlink(other.name, log=True)
+
+
+def test_what_is_counted(server: Server, client: flight.FlightClient, store: EventStore) -> None:
+    """Streams, rows and bytes by store and subscription, actions, errors by name; what is open and held, as long as it is."""
+    store.put([*transaction(0, rows=3), *transaction(1)])
+    whole, typed = get(client, store=store.name), get(client, store=store.name, table="shop.orders")
+    assert typed.num_rows == 4
+    with pytest.raises(flight.FlightServerError):
+        get(client, store="nowhere")
+    session = "s" * 16
+    act(client, "subscribe", store=store.name, subscription="counted", session=session)
+    part = get(client, session=session, timeout=0)
+    text = server.exposition()
+    about = f'store="{store.name}",subscription'
+    for line in (
+        f'shmstore_flight_sessions{{store="{store.name}"}} 1',
+        f'shmstore_flight_streams_total{{{about}=""}} 2',
+        f'shmstore_flight_streams_total{{{about}="counted"}} 1',
+        f'shmstore_flight_rows_total{{{about}=""}} 8',
+        f'shmstore_flight_rows_total{{{about}="counted"}} 4',
+        f'shmstore_flight_bytes_total{{{about}=""}} {whole.nbytes + typed.nbytes}',
+        f'shmstore_flight_bytes_total{{{about}="counted"}} {part.nbytes}',
+        'shmstore_flight_actions_total{action="subscribe"} 1',
+        'shmstore_flight_errors_total{error="StoreNotFound"} 1',
+    ):
+        assert f"{line}\n" in text, text
+    act(client, "close", session=session)
+    assert "shmstore_flight_sessions{" not in server.exposition()
+    await_that(lambda: f'shmstore_flight_open_streams{{store="{store.name}"}} 0\n' in server.exposition())
+    await_that(lambda: "shmstore_flight_connections 1\n" in server.exposition())
 
 
 # ---------------------------------------------------------------- the command

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,10 +20,13 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
+from shmstore import EventStore
 from shmstore.cli.main import main
 from tests.certificates import self_signed
 from tests.consumer.test_access import basic
+from tests.consumer.test_consumer import transaction
 from tests.consumer.wire.harness import RawClient
+from tests.servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -127,6 +132,44 @@ def test_serve_reads_a_rotated_password(tmp_path: Path) -> None:
         assert (canal("first") != 0, admits("first")) == (True, False)
 
 
+def test_the_counters_of_serve(store: EventStore, tmp_path: Path) -> None:
+    """Both protocols on one page, over TLS, to who knows a password that is not the clients'."""
+    store.put(transaction(0))
+    chain, key = self_signed(tmp_path)
+    for name in ("clients", "counters"):
+        (tmp_path / name).write_text(f"{name}\n")
+    port, trusted = free_port(), ssl.create_default_context(cafile=chain)
+    words = ["serve", store.name, "--flight", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state")]
+    words += ["--password-file", str(tmp_path / "clients"), "--tls-cert", chain, "--tls-key", key]
+    words += ["--metrics-port", str(port), "--metrics-password-file", str(tmp_path / "counters")]
+    with listening(*words, count=2) as ports:
+        page = f"https://127.0.0.1:{port}/metrics"
+        assert status(page, trusted) == 401
+        assert status(page, trusted, Authorization="Bearer clients") == 401
+        with Path(chain).open("rb") as roots:
+            client = flight.FlightClient(f"grpc+tls://localhost:{ports[0]}", tls_root_certs=roots.read())
+        with client:
+            login = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer clients")])
+            client.do_get(flight.Ticket(json.dumps({"store": store.name})), login).read_all()
+        request = urllib.request.Request(page, headers={"Authorization": "Bearer counters"})
+        with urllib.request.urlopen(request, timeout=60, context=trusted) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = answer.read().decode()
+    assert "# TYPE shmstore_serve_connections gauge" in text
+    assert f'shmstore_flight_rows_total{{store="{store.name}",subscription=""}} 1\n' in text
+
+
+def test_a_metrics_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one line that names it, before anything else listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for words in (("--listen", "127.0.0.1:0"), ("--flight", "127.0.0.1:0")):
+            assert main(["serve", *words, "--metrics-port", str(port)]) == 2
+            assert f"cannot serve on 127.0.0.1:{port}" in (said := capsys.readouterr().err)
+            assert "--metrics-port" in said
+            assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -135,6 +178,7 @@ def test_serve_reads_a_rotated_password(tmp_path: Path) -> None:
         (("metrics", "--password-file", "/nonexistent/password"), "/nonexistent/password"),
         (("serve", "--password-file", "/nonexistent/password"), "/nonexistent/password"),
         (("serve", "--password-file", os.devnull), "is empty"),
+        (("serve", "--metrics-port", "1", "--metrics-password-file", "/nonexistent/password"), "/nonexistent/password"),
         (("metrics", "--tls-cert", "/nonexistent/c", "--tls-key", "/nonexistent/k"), "/nonexistent/c"),
     ],
 )

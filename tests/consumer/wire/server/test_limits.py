@@ -10,21 +10,19 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shmstore import BatchMode, EventStore, ShmStoreError
+from shmstore import BatchMode, EventStore
 from shmstore.consumer.wire import Settings, serve
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server.process import run
 from tests.certificates import self_signed
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
-from tests.servers.ports import free_port
 
 Connect = Callable[..., RawClient]
 NewStore = Callable[..., EventStore]
@@ -259,23 +257,6 @@ def test_metrics(new_server: NewServer, store: EventStore) -> None:
     assert f'shmstore_serve_client_rows_total{{destination="{store.name}",client="1001"}} 2' in text
 
 
-def test_metrics_port(store: EventStore, tmp_path: Path) -> None:
-    """The metrics port answers with Prometheus' text."""
-    port = free_port()
-    code = SERVE.replace("port=0", f"port=0, metrics_port={port}")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[4]
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert b"# TYPE shmstore_serve_connections gauge" in answer.read()
-    process.terminate()
-    assert process.wait(20) == 0
-    process.stdout.close()
-
-
 def test_pid_is_the_servers(connect: Connect, store: EventStore) -> None:
     """`shmstore stat` shows the server as the owner of its clients' subscriptions."""
     connect(5)
@@ -292,16 +273,6 @@ def test_unusable_certificates(tmp_path: Path) -> None:
             serve(Settings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path))
         assert key in str(refusal.value)
         assert "secret" not in str(refusal.value)
-
-
-def test_metrics_port_taken(tmp_path: Path) -> None:
-    """A metrics port that cannot be had ends the server with an error that names it, before it says that it is ready."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ready: list[tuple[str, int]] = []
-        with pytest.raises(ShmStoreError, match=f"metrics on 127.0.0.1:{port}"):
-            serve(Settings(port=0, metrics_port=port, state=tmp_path, ready=ready.append))
-        assert not ready
 
 
 def test_open_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
