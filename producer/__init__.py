@@ -21,6 +21,7 @@ from shmstore.producer.pipeline.replicator import run
 from shmstore.producer.pipeline.sources import run_all
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings, add_flags, load_all, load_settings
+from shmstore.producer.snapshot.server_tables import ServerTable, ServerTables
 from shmstore.snapshots import Progress, cancel_snapshot, request_snapshot, snapshot_status, snapshot_waits
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "Progress",
     "ServerBehind",
     "ServerIdInUse",
+    "ServerTable",
+    "ServerTables",
     "ServerUnreachable",
     "Settings",
     "SettingsError",

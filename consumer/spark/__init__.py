@@ -11,6 +11,7 @@ try:
     from shmstore.consumer.spark.replicate.replicate import Replication, replicate, session_settings
     from shmstore.consumer.spark.source.foreach import each_batch
     from shmstore.consumer.spark.source.lag import Lag, LagListener
+    from shmstore.consumer.spark.source.server_table import read_table
     from shmstore.consumer.spark.source.source import ShmStoreSource, register
 except ModuleNotFoundError as error:
     if spark_version.runs_for_spark():
@@ -38,6 +39,7 @@ __all__ = [
     "ShmStoreSource",
     "checkpoint_location",
     "each_batch",
+    "read_table",
     "register",
     "replicate",
     "session_settings",

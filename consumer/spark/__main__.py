@@ -9,7 +9,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shmstore import EventStore, ShmStoreError
@@ -46,7 +46,13 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument(
         "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table that has no primary key"
     )
-    what.add_argument("--snapshot", action="store_true", help="ask the producer for the rows of the tables that have no copy yet")
+    rows = what.add_mutually_exclusive_group()
+    rows.add_argument("--snapshot", action="store_true", help="ask the producer for the rows of the tables that have no copy yet")
+    rows.add_argument(
+        "--snapshot-from",
+        metavar="FILE",
+        help="the producer's TOML file: executors read these rows straight from its server (delta, parquet)",
+    )
     what.add_argument("--history", action="store_true", help="keep every version of a row (SCD type 2)")
     what.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="delta-rs storage option, for an object store"
@@ -101,8 +107,11 @@ def _account(given: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`; return the exit code: 2 for bad input, with one line that says what is wrong."""
+def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any] | None = None) -> int:
+    """Run the command line `argv`; return the exit code: 2 for bad input, with one line that says what is wrong.
+
+    `tables_of` gives the `SourceTables` of a store, of which a file has the producer's settings.
+    """
     parser = arguments()
     given = parser.parse_args(argv)
     keys = {name: columns.split(",") for name, columns in _pairs(given.key, parser).items()}
@@ -111,6 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--format jdbc and --url go together, as --format jdbc --url jdbc:postgresql://HOST/DATABASE")
     if given.url is not None and given.checkpoint is None:
         parser.error("--format jdbc needs --checkpoint: a folder for the query's checkpoint")
+    if given.snapshot_from and tables_of is None:
+        parser.error(
+            "--snapshot-from reads the producer's settings: run shmstore spark replicate, or call replicate(..., snapshot=ServerTables(...))"
+        )
     try:
         check()
         from pyspark.errors import PySparkException, StreamingQueryException
@@ -126,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         properties = _pairs(given.property, parser) | _account(given)
         EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing
+        tables = tables_of(given.store, given.snapshot_from) if tables_of is not None and given.snapshot_from else given.snapshot
     except (ShmStoreError, OSError) as error:
         print(f"shmstore: {error}", file=sys.stderr)
         return 2
@@ -154,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options=options,
             url=given.url,
             properties=properties,
-            snapshot=given.snapshot,
+            snapshot=tables,
             storage=_pairs(given.storage, parser),
             optimize=given.optimize,
         )
@@ -163,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if query is not None:
             query.stop()
             _say_what_stays(given)
-    except (ValueError, ImportError, PySparkException) as error:
+    except (ValueError, ImportError, ShmStoreError, PySparkException) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
         print(f"shmstore: {_cause(error)}", file=sys.stderr)

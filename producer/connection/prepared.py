@@ -13,6 +13,7 @@ from shmstore.encoding.codec import Packed, unpack_rows
 from shmstore.producer.connection.binary_rows import Cell, ResultRows, new_rows
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.session import Session
+from shmstore.producer.errors import LinkLost
 from shmstore.producer.native_code import COMPILED
 
 RECEIVE = 1 << 18
@@ -97,6 +98,17 @@ class Rows:
                     return True
             except TimeoutError:
                 return False
+
+    def fill(self, size: int, wait: float) -> bool:
+        """Read until so many bytes have come; True when all rows are there. Raises `SourceError`; `LinkLost` where nothing comes for `wait` seconds."""
+        while self.size < size:
+            self._socket.settimeout(wait)
+            try:
+                if self._receive_rows():
+                    return True
+            except TimeoutError as error:
+                raise LinkLost(f"{self._session.endpoint.where} has sent no row for {wait:g} s") from error
+        return False
 
     def take(self) -> bool:
         """Read once, what is there or comes in a moment; True when all rows are there. Raises `SourceError`."""

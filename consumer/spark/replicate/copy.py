@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shmstore.consumer.spark.replicate.change_reduction import (
     CopyDiffers,
@@ -35,6 +35,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     Step,
     Versions,
 )
+from shmstore.consumer.spark.replicate.parquet import RowFile
 from shmstore.event import TableSchema
 
 ASIDE, FILLING, SNAPSHOT = "shmstore.aside", "shmstore.filling", "shmstore.snapshot"
@@ -68,6 +69,18 @@ class Target(Protocol):
         """Remove it."""
 
 
+@runtime_checkable
+class FileTarget(Target, Protocol):
+    """A target that can be created of files which executors wrote."""
+
+    @property
+    def folder(self) -> str:
+        """Where these are written, of a target in a folder."""
+
+    def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
+        """Create it with the rows of these files, in one commit."""
+
+
 class Copy:
     """The copy of table `name` at `path`; `open` opens a target, `filling` names the place of the one that is to replace it."""
 
@@ -89,6 +102,11 @@ class Copy:
         self._troubles: set[str] = set()  # that were reported
 
     # ---------------------------------------------------------------- state
+
+    @property
+    def target(self) -> Target:
+        """What holds its rows."""
+        return self._target
 
     @property
     def aside(self) -> bool:

@@ -9,15 +9,18 @@ column mapping) is rewritten, some rows at a time, and so are the rows of a copy
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 from deltalake.table import TableMerger
+from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from shmstore.consumer.spark.replicate import schema_evolution
@@ -36,6 +39,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     keeps_history,
     target_fields,
 )
+from shmstore.consumer.spark.replicate.parquet import RowFile
 from shmstore.event import TableSchema
 
 PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
@@ -116,6 +120,22 @@ class DeltaTarget:
             self._table.optimize.compact()
             self._table.vacuum(dry_run=False)
             self._table = self._opened()
+
+    @property
+    def folder(self) -> str:
+        """Where files for `take` are written."""
+        return os.path.abspath(self._path)
+
+    def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
+        """Create the table of files in `folder`, in one commit."""
+        now = time.time_ns() // 1_000_000
+        create_table_with_add_actions(
+            self._path,
+            Schema.from_arrow(pa.schema(target_fields(schema))),
+            [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files],
+            mode="error",
+        )
+        self._table = self._opened()
 
     def remove(self) -> None:
         """Remove the table's folder; in an object store its files stay, for whoever cleans up there."""

@@ -46,6 +46,15 @@ GROUP_BYTES = 32 << 20  # of a row group, in memory
 Rows = Iterator[pa.Table]
 
 
+class RowFile(NamedTuple):
+    """A file of rows that an executor wrote into a copy's `folder`; `stats` is what Delta's log says of such a file, as JSON."""
+
+    name: str
+    rows: int
+    size: int
+    stats: str
+
+
 class Flow(NamedTuple):
     """A table that is read and written in parts: its columns, and its rows some at a time."""
 
@@ -117,6 +126,22 @@ class ParquetTarget:
                 flow if step is None or isinstance(step, Replace) else self._step(flow, step, source.metadata.num_rows), marks
             )
 
+    @property
+    def folder(self) -> str:
+        """Where files for `take` are written."""
+        return str(self._path.absolute() / "_rows")
+
+    def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
+        """Create the copy with the rows of files in `folder`, which are removed."""
+
+        def rows() -> Rows:
+            for file in files:
+                with pq.ParquetFile(Path(self.folder, file.name)) as source:
+                    yield from _read(source)
+
+        self._replace(Flow(pa.schema(target_fields(schema)), rows()), {})
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._path, ignore_errors=True)
@@ -128,7 +153,7 @@ class ParquetTarget:
         kept = {**self._marks, **marks}
         footer = {_MARKS: json.dumps(kept).encode()}
         file = self._path / FILE
-        replace(file, lambda path: _write(path, flow, footer), f"copy of {self._name},", "choose another target")
+        replace(file, lambda path: write(path, flow, footer), f"copy of {self._name},", "choose another target")
         self._schema, self._marks = flow.schema, kept
 
     def _step(self, flow: Flow, step: Step, rows: int) -> Flow:
@@ -177,17 +202,17 @@ def _read(source: pq.ParquetFile) -> Rows:
         yield source.read_row_group(group).replace_schema_metadata(None)
 
 
-def _write(path: Path, flow: Flow, mark: dict[bytes, bytes]) -> None:
+def write(path: Path, flow: Flow, mark: Mapping[bytes, bytes]) -> None:
     """Write the rows as row groups of some `GROUP_BYTES`: parts that shrank are put together, large ones are cut."""
     waiting: list[pa.Table] = []
     size = 0
-    with pq.ParquetWriter(path, flow.schema.with_metadata(mark)) as writer:
+    with pq.ParquetWriter(path, flow.schema.with_metadata(dict(mark))) as writer:
 
         def flush() -> None:
             nonlocal size
             table = pa.concat_tables(waiting)
             rows = max(1, len(table) * GROUP_BYTES // max(1, size))
-            writer.write_table(table.replace_schema_metadata(mark), row_group_size=min(rows, 1 << 20))
+            writer.write_table(table.replace_schema_metadata(dict(mark)), row_group_size=min(rows, 1 << 20))
             waiting.clear()
             size = 0
 

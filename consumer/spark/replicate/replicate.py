@@ -29,8 +29,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from shmstore import state_directory
 from shmstore.consumer.spark.decode.gc_pause import no_collector
 from shmstore.consumer.spark.options import FORMATS, Options
+from shmstore.consumer.spark.replicate import executor_rows
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, collect
 from shmstore.consumer.spark.replicate.copy import Copy, Target
+from shmstore.consumer.spark.replicate.executor_rows import SourceTables
 from shmstore.consumer.spark.replicate.initial_rows import InitialRows, exactly, require_one_source
 from shmstore.consumer.spark.replicate.jdbc_connection import Database
 from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
@@ -103,7 +105,7 @@ class Replication:
             raise ValueError(
                 f"target {target!r} must contain {{table}}, and {{database}} if tables of several databases are copied"
             )
-        self._options = options
+        self._options, self._format = options, format
         self._template = target.replace("{schema}", "{database}")
         self._database = database
         self._catalog = session if format == "iceberg" else None
@@ -165,6 +167,20 @@ class Replication:
         names = rows.column("source").unique().to_pylist()
         found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
         self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
+
+    def begin_with(self, spark: SparkSession, tables: SourceTables) -> None:
+        """Make copies of the tables that have none, of rows that executors read; call it before the query starts. Raises ValueError, `SourceError`."""
+        options = self._options
+        executor_rows.check(options, self._format, self._template, history=self._history)
+        executor_rows.subscribe(options)
+        for database, table in tables.names():
+            if not options.wants(database, table) or (copy := self._copy(None, database, table)).target.exists:
+                continue
+            name = f"{database}.{table}"
+            schema = executor_rows.load(spark, tables, name, copy, self._keys.get(name, ()), options.zero_dates)
+            if schema is not None:
+                known = self._known.setdefault(None, {})
+                known[database, table] = {column.name.lower(): column for column in schema.columns}
 
     def _query_of(self, session: SparkSession) -> str:
         """The id of the query that calls: a property of its session, or, under Spark Connect, in its checkpoint."""
@@ -349,7 +365,7 @@ def replicate(
     name: str | None = None,
     url: str | None = None,
     properties: Mapping[str, str] | None = None,
-    snapshot: bool = False,
+    snapshot: bool | SourceTables = False,
     storage: Mapping[str, str] | None = None,
     optimize: int = 0,
 ) -> StreamingQuery:
@@ -366,6 +382,8 @@ def replicate(
     copy yet are asked of the store's producer, and the log (``shmstore``, at INFO) says how far that is. `storage` are delta-rs's storage options, for
     copies in an object store: ``target="s3://lake/{database}/{table}"``, ``storage={"AWS_REGION": ...}``; then `checkpoint` must
     be given. After each `optimize` commits to a Delta table its small files are put together, and files that no version of the last week needs are removed.
+    Where `snapshot` is a `shmstore.producer.ServerTables`, of the producer's settings, Spark's executors read those rows straight from the server, before
+    the query starts and this returns: into Delta or Parquet, in folders that driver and executors see.
 
     Whatever a DDL does, a copy has its table's rows in the end: what only the server knows is read again, by a snapshot that is asked for;
     what cannot be copied is set aside, which the log says, while the others go on. Each batch lands in each table once.
@@ -415,15 +433,18 @@ def replicate(
         database.connect()  # a wrong URL or account is an error before a query runs
     if snapshot:
         require_one_source(parsed)
+    if snapshot is True:
         with replication.reading():
             there = replication.existing()
+    elif snapshot:
+        replication.begin_with(spark, snapshot)
     register(spark)
     writer = spark.readStream.format("shmstore").options(**given).load().writeStream.foreachBatch(replication)
     writer = writer.option("checkpointLocation", checkpoint_location(spark, where)).trigger(**trigger)
     query = (writer.queryName(name) if name else writer).start()
     if once:
         threading.Thread(target=_stop_at_end, args=(query,), daemon=True).start()
-    if snapshot:
+    if snapshot is True:
         InitialRows(parsed, there, lambda: query.isActive).start()
     return query
 

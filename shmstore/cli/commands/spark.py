@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from shmstore.cli.command import Commands
 
@@ -23,4 +24,10 @@ def spark(options: argparse.Namespace) -> int:
     """`shmstore spark`: its own command line parses the rest, so that spark-submit has the same."""
     from shmstore.consumer.spark.__main__ import main as run_spark
 
-    return run_spark(options.words if "words" in options else ["--help"])
+    return run_spark(options.words if "words" in options else ["--help"], _server_tables)
+
+
+def _server_tables(store: str, config: str) -> Any:
+    from shmstore.producer import ServerTables, load_settings
+
+    return ServerTables(load_settings(flags={"store": store}, config=config))

@@ -1,4 +1,4 @@
-"""Every MySQL type on real servers, through the producer and the ring: in Spark and in each kind of copy with its type and SELECT's value."""
+"""Every MySQL type on real servers: in Spark, by the ring and straight from the server, and in each kind of copy, with its type and SELECT's value."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EntryType, EventStore
+from shmstore.consumer.spark import read_table
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate.replicate import Replication
+from shmstore.producer import ServerTables, Settings
 from tests.consumer.spark.copies import Copies, copies, text
 from tests.servers.server import Server
 
@@ -117,6 +119,9 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
             if wanted is not None:
                 assert found[number][f"c{i}"] == wanted, f"{declared} {values[number][0]}"
     assert {name: value for name, value in found[2].items() if value is not None} == {"id": 2}
+    direct = read_table(spark, ServerTables(Settings(store=store_name, port=any_server.port)).open(f"{database}.t"))
+    assert direct.schema == frame.schema["after"].dataType
+    assert {row["id"]: row for row in direct.toArrow().to_pylist()} == found
     source = spark.read.format("shmstore").option("store", store_name).option("tables", f"{database}.t")
     _check_variant(types, source.option("payload", "variant").load())
     payloads = [bytes(row.payload) for row in source.option("payload", "raw").load().orderBy("sequence").collect()]
