@@ -28,9 +28,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from scripts.benchmarks import fake_log, log_peers, measure, memory
+from scripts.benchmarks import fake_log, measure, memory
 from scripts.benchmarks import store as ring_bench
-from scripts.benchmarks.log_peers import EVENT, apart, cpu
+from scripts.benchmarks.peers import logs
+from scripts.benchmarks.peers.logs import EVENT, apart, cpu
 from shmstore import SLOT, EventStore, Position
 from shmstore.log.format import BLOCKS, GROUP_BYTES, RECORD
 from shmstore.log.keeper import Keeper
@@ -146,7 +147,7 @@ def _cpu_of_pwrite(folder: Path, size: int) -> float:
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         before = cpu()
-        with log_peers.synced(fd):
+        with logs.synced(fd):
             for at in range(0, size, GROUP_BYTES):
                 start = at % len(memory_)
                 os.pwrite(fd, memory_[start : start + min(GROUP_BYTES, size - at)], at)
@@ -204,7 +205,7 @@ def _put_cost(folder: Path, case: str, batch: int, events: int, subject: str) ->
 
 def _apart_appender(store: EventStore, folder: Path) -> Callable[[], None]:
     """Let a process of its own write the log; return what ends it."""
-    ready, over = log_peers._FORK.Event(), log_peers._FORK.Event()
+    ready, over = logs._FORK.Event(), logs._FORK.Event()
 
     def append() -> None:
         with EventStore.attach(store.name, state=folder) as attached:
@@ -215,7 +216,7 @@ def _apart_appender(store: EventStore, folder: Path) -> Callable[[], None]:
             over.wait()
             keeper.close(10.0)
 
-    process = log_peers._FORK.Process(target=append)
+    process = logs._FORK.Process(target=append)
     process.start()
     ready.wait()
     store._open_log = lambda: None  # type: ignore[method-assign]
@@ -319,7 +320,7 @@ def _rate_beside(folder: Path, readers: int, batch: int, events: int) -> float:
         for _ in range(before // 1000):
             store.put_encoded(blob, slots)
         store.sync()
-        ready, over = log_peers._FORK.Event(), log_peers._FORK.Event()
+        ready, over = logs._FORK.Event(), logs._FORK.Event()
 
         def read() -> None:
             with EventStore.attach(store.name, state=folder) as attached:
@@ -336,7 +337,7 @@ def _rate_beside(folder: Path, readers: int, batch: int, events: int) -> float:
                             reader.rollback()
                         got = 0
 
-        process = log_peers._FORK.Process(target=read)
+        process = logs._FORK.Process(target=read)
         process.start()
         try:
             ready.wait()
@@ -408,11 +409,11 @@ def _peers(taken: list[measure.Measurement], folder: Path, runs: int, scale: flo
     if not (measure.wanted("produce") or measure.wanted("consume")):
         return
     events = int(2_000_000 * scale)
-    for subject in log_peers.ALL:
+    for subject in logs.ALL:
         found: dict[str, list[tuple[float, float]]] = {"produce": [], "consume": []}
         try:
             for _ in range(runs):
-                for case, values in log_peers.moved(subject, folder, events).items():
+                for case, values in logs.moved(subject, folder, events).items():
                     found[case].append(values)
         except ImportError as error:
             measure.say(f"log {subject.name}: left out, {error}")

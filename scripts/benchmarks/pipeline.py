@@ -17,7 +17,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from scripts.benchmarks import debezium, decode, loads, measure
+from scripts.benchmarks import decode, loads, measure
+from scripts.benchmarks.peers import debezium
 from shmstore import EventStore, EventType, StoreNotFound
 from tests.servers.server import start_server
 

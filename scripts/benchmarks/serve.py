@@ -27,7 +27,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from scripts.benchmarks import canal, measure
+from scripts.benchmarks import measure
+from scripts.benchmarks.peers import canal
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, TableSchema
 from shmstore.encoding.codec import encode_batch
 

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from scripts.benchmarks import measure, transports
+from scripts.benchmarks import measure
+from scripts.benchmarks.peers import transports
 from shmstore import EventStore
 
 _FORK = multiprocessing.get_context("fork")

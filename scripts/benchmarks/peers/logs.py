@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks import kafka, transports
+from scripts.benchmarks.peers import kafka, transports
 from shmstore import EventStore
 
 EVENT, BATCH = transports.EVENT, 1000

@@ -1,0 +1,1 @@
+"""What the project is measured beside: other transports, logs, and whole pipelines."""
