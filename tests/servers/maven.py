@@ -14,13 +14,17 @@ _POM = (
     '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     "<groupId>shmstore</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>"
 )
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
+_ALONE = (
+    "<classifier>{}</classifier><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
 @functools.cache
 def jars(name: str, *artifacts: str) -> Path:
-    """The folder `name` of the jars that the artifacts (``GROUP:ARTIFACT:VERSION``) need, fetched the first time.
+    """The folder `name` of the jars that the artifacts (``GROUP:ARTIFACT:VERSION``) need, fetched the first time; of one with a classifier
+    (``GROUP:ARTIFACT:VERSION:CLASSIFIER``), which has all in it, that jar alone.
 
     Raises `ServerUnavailable` where they cannot be had.
     """
@@ -34,10 +38,16 @@ def jars(name: str, *artifacts: str) -> Path:
         if folder.exists():
             return folder
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder.parent) as work:
-            Path(work, "pom.xml").write_text(_POM.format("".join([_DEPENDENCY.format(*one.split(":")) for one in artifacts])))
+            Path(work, "pom.xml").write_text(_POM.format("".join(map(_dependency, artifacts))))
             command = ["mvn", "-q", "-B", _COPY, "-DincludeScope=runtime", "-DoutputDirectory=jars"]
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ServerUnavailable(f"mvn could not fetch the jars of {name}: {(done.stdout + done.stderr)[-500:]}")
             Path(work, "jars").rename(folder)
     return folder
+
+
+def _dependency(artifact: str) -> str:
+    *named, version = artifact.split(":")[:3]
+    classifier = artifact.split(":")[3:]
+    return _DEPENDENCY.format(*named, version, _ALONE.format(*classifier) if classifier else "")

@@ -15,40 +15,61 @@ from shmstore.consumer.spark import replicate, session_settings
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate import copy as copies
 from shmstore.consumer.spark.replicate.iceberg import MARKS
+from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.consumer.spark.replicate.test_random_alter import check
+from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.maven import jars
+from tests.servers.postgres import start_postgres
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"
+CATALOGS = ("lake", "rest", "jdbc")
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Spark with Iceberg's runtime, and a catalog `lake` in a folder."""
+    """A Spark with Iceberg's runtime, and three catalogs: `lake` in a folder, `rest` behind a REST server, `jdbc` in a PostgreSQL."""
     from pyspark.sql import SparkSession
 
-    (jar,) = jars("iceberg-spark-4.0-1.11.0", RUNTIME).glob("*.jar")
-    catalog = "spark.sql.catalog.lake"
-    settings = {
-        "spark.jars": str(jar),
-        catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "hadoop",
-        f"{catalog}.warehouse": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    session = (
-        SparkSession.builder.master("local[2]").config(map=session_settings(local_checkpoints=False) | settings).getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    found = jars("iceberg-spark-4.0-1.11.0-postgresql", RUNTIME, DRIVERS["postgresql"][1]).glob("*.jar")
+    folders = {name: tmp_path_factory.mktemp(name) for name in CATALOGS}
+    with start_postgres() as postgres, iceberg_rest(folders["rest"]) as url:
+        catalogs = {
+            "lake": {"type": "hadoop", "warehouse": str(folders["lake"])},
+            "rest": {"type": "rest", "uri": url},
+            "jdbc": {
+                "type": "jdbc",
+                "uri": postgres.url,
+                "jdbc.user": postgres.user,
+                "jdbc.password": postgres.password,
+                "warehouse": str(folders["jdbc"]),
+            },
+        }
+        settings = {"spark.jars": ",".join(map(str, found)), "spark.sql.session.timeZone": "UTC"}
+        for name, given in catalogs.items():
+            settings[f"spark.sql.catalog.{name}"] = "org.apache.iceberg.spark.SparkCatalog"
+            settings |= {f"spark.sql.catalog.{name}.{key}": value for key, value in given.items()}
+        session = (
+            SparkSession.builder.master("local[2]").config(map=session_settings(local_checkpoints=False) | settings).getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(params=CATALOGS)
+def catalog(request: pytest.FixtureRequest) -> str:
+    """The name of each catalog."""
+    return str(request.param)
 
 
 @pytest.fixture
-def target() -> str:
+def target(catalog: str) -> str:
     """Where the copies of one test are."""
-    return f"lake.n{next(_numbers)}_{{database}}.{{table}}"
+    return f"{catalog}.n{next(_numbers)}_{{database}}.{{table}}"
 
 
 def replication(spark: Any, target: str, **named: Any) -> Replication:
@@ -185,12 +206,13 @@ def test_what_others_commit(spark: Any, target: str, binlog: Binlog) -> None:
     apply(copy, 0, binlog.insert(order_row(1)))
     apply(copy, 1, binlog.insert(order_row(2)))
     name = copy.path("shop", "orders")
-    spark.sql(f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
+    catalog = name.partition(".")[0]
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
     count = snapshots(copy, spark)
     apply(replication(spark, target), 1, binlog.insert(order_row(9)))
     assert snapshots(copy, spark) == count
     spark.sql(
-        f"CALL lake.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
+        f"CALL {catalog}.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
     )
     with pytest.raises(ValueError, match="they were expired"):
         apply(replication(spark, target), 2, binlog.insert(order_row(3)))
@@ -211,7 +233,7 @@ def test_a_history(spark: Any, target: str, versions: list[list[list[Event]]], b
     assert not any(row._current for row in spark.table(copy.path("shop", "orders")).collect())
 
 
-def test_replicate_into_a_catalog(spark: Any, tmp_path: Path) -> None:
+def test_replicate_into_a_catalog(spark: Any, catalog: str, tmp_path: Path) -> None:
     """The whole query; a missing catalog and a missing checkpoint are errors before it."""
     from shmstore import EventStore
 
@@ -221,13 +243,25 @@ def test_replicate_into_a_catalog(spark: Any, tmp_path: Path) -> None:
         options = {"stateDirectory": str(tmp_path / "state")}
         given = {"store": store.name, "format": "iceberg", "options": options, "trigger": {"availableNow": True}}
         with pytest.raises(ValueError, match="needs a folder"):
-            replicate(spark, target="lake.{database}.{table}", **given)
+            replicate(spark, target=f"{catalog}.{{database}}.{{table}}", **given)
         with pytest.raises(ValueError, match="name of a catalog"):
             replicate(spark, target="nowhere.{database}.{table}", checkpoint=str(tmp_path / "c"), **given)
-        query = replicate(spark, target="lake.whole_{database}.{table}", checkpoint=str(tmp_path / "c"), **given)
+        query = replicate(spark, target=f"{catalog}.whole_{{database}}.{{table}}", checkpoint=str(tmp_path / "c"), **given)
         query.awaitTermination(120)
         assert query.exception() is None
-        assert [row.id for row in spark.table("lake.whole_shop.orders").collect()] == [2]
-        summary = spark.sql("SELECT summary FROM lake.whole_shop.orders.snapshots ORDER BY committed_at DESC").first().summary
+        assert [row.id for row in spark.table(f"{catalog}.whole_shop.orders").collect()] == [2]
+        summary = (
+            spark.sql(f"SELECT summary FROM {catalog}.whole_shop.orders.snapshots ORDER BY committed_at DESC").first().summary
+        )
         assert str(query.id) in summary[MARKS]
     EventStore.unlink(store.name, log=True, state=str(tmp_path / "state"))
+
+
+@pytest.mark.server
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("kind", "alters"), [("mariadb", 12), pytest.param("mysql", 60, marks=pytest.mark.long)])
+def test_copies_equal_select_after_random_alters(
+    request: pytest.FixtureRequest, kind: str, alters: int, spark: Any, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a DDL does to rows, columns and keys, with kills, as in the other formats."""
+    check(request.getfixturevalue(kind), kind, f"iceberg_{kind}", tmp_path, seed, monkeypatch, ["iceberg"], alters, spark=spark)

@@ -18,8 +18,15 @@ CASES = "tests/consumer/spark/replicate/iceberg_cases.py"
 
 @pytest.mark.timeout(1800)
 def test_iceberg_on_the_spark_that_has_its_runtime(tmp_path: Path) -> None:
-    """All that a copy has to do, in a real catalog, with Iceberg's own runtime."""
+    """All that a copy has to do, in real catalogs (a folder, REST, JDBC), with Iceberg's own runtime."""
     assert " passed" in run(OLDEST, tmp_path, "-m", "not long", tests=CASES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_iceberg_for_long(tmp_path: Path) -> None:
+    """What takes too long for every run."""
+    assert " passed" in run(OLDEST, tmp_path, "-m", "long", tests=CASES)
 
 
 def test_a_spark_without_a_runtime_says_which_one_has(spark: Any, store: EventStore, binlog: Binlog, tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
 import pytest
@@ -21,6 +20,7 @@ from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate import copy as copies_
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.snapshots import request_snapshot, snapshot_status, snapshot_waits
+from tests.consumer.spark.comparison import selected, texts, types_of
 from tests.consumer.spark.copies import Copies, copies
 from tests.producer.running import running, wait_for_position
 from tests.servers.server import Server
@@ -222,60 +222,11 @@ class Author:
 
     def rows(self, table: str) -> tuple[set[str], list[tuple[str, ...]]]:
         """What SELECT shows: the columns, and rows as text, columns in the order of their names."""
-        self.run("SET SESSION time_zone = '+00:00'")
         self.run("SET SESSION sql_mode = ''")
-        with self.connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY 1",
-                (self.database, table),
-            )
-            columns = [(name, type_.lower()) for name, type_ in cursor.fetchall()]
-            cursor.execute(f"SELECT {', '.join(_expression(*column) for column in columns)} FROM {table}")
-            types = [type_ for _, type_ in columns]
-            rows = [tuple(_text(type_, value) for type_, value in zip(types, row, strict=True)) for row in cursor.fetchall()]
-        return {name for name, _ in columns}, sorted(rows)
+        return selected(self.connection, self.database, table)
 
     def types_of(self, table: str) -> dict[str, str]:
-        with self.connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY 1",
-                (self.database, table),
-            )
-            return {name: type_.lower() for name, type_ in cursor.fetchall()}
-
-
-def _expression(name: str, type_: str) -> str:
-    if type_ == "float":
-        return f"CAST({name} AS DOUBLE)"
-    if type_ == "bit":
-        return f"{name} + 0"
-    if type_ in ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"):
-        return f"HEX({name})"
-    return name if type_ in ("year", "double") or "int" in type_ else f"CAST({name} AS CHAR)"
-
-
-def _text(type_: str, value: Any) -> str:
-    """A value as text that the same value always has: of SELECT, of Arrow or of psql."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, bytes) and type_ not in ("json",):
-        value = value.hex().upper()
-    text = value if isinstance(value, str) else str(value)
-    if type_ in ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"):
-        return text.removeprefix("\\x").upper()
-    if type_ in ("float", "double"):
-        return f"{float(text):.5e}"
-    if type_ == "decimal" or "int" in type_ or type_ in ("bit", "year"):
-        return format(Decimal(text).normalize(), "f")
-    if type_ in ("date", "datetime", "timestamp"):
-        if "-00" in text[:10] or text.startswith("0000"):
-            return "NULL"  # as zeroDates=null has it
-        text = text.removesuffix("+00:00").removesuffix("+00")
-    if type_ in ("datetime", "timestamp", "time") and "." in text:
-        text = text.rstrip("0").rstrip(".")
-    if type_ == "json":
-        return json.dumps(json.loads(text), sort_keys=True)
-    return text
+        return types_of(self.connection, self.database, table)
 
 
 def _has_nul(rows: list[tuple[str, ...]]) -> bool:
@@ -305,6 +256,8 @@ class Follower:
         )
         if self.copies is not None:
             return Replication(options, f"{self.copies.schema}.{{table}}", "jdbc", database=self.copies.connect(self.spark))
+        if self.format == "iceberg":
+            return Replication(options, "lake.{database}.{table}", "iceberg", session=self.spark)
         return Replication(options, f"{self.folder}/{self.format}/{{database}}/{{table}}", self.format)
 
     def apply(self, payloads: list[bytes], batch: int) -> None:
@@ -322,6 +275,13 @@ class Follower:
         """Whether there is a copy."""
         return any(name == table and copy._target.exists for (_, _, name), copy in self.replication._copies.items())
 
+    def held(self, path: str) -> pa.Table:
+        """A copy's rows."""
+        if self.format == "iceberg":
+            self.spark.catalog.refreshTable(path)
+            return self.spark.table(path).toArrow()
+        return DeltaTable(path).to_pyarrow_table() if self.format == "delta" else pq.read_table(path)
+
     def read(self, database: str, table: str, types: dict[str, str]) -> tuple[set[str], list[tuple[str, ...]]]:
         if self.copies is not None:
             schema = self.copies.schema
@@ -332,11 +292,10 @@ class Follower:
             rows = self.copies.query(f"SELECT {', '.join(names)} FROM {schema}.{table}")
         else:
             path = self.replication.path(database, table)
-            held = DeltaTable(path).to_pyarrow_table() if self.format == "delta" else pq.read_table(path)
+            held = self.held(path)
             names = sorted(held.column_names)
             rows = list(zip(*[held.column(name).to_pylist() for name in names], strict=True))
-        texts = [tuple(_text(types.get(name, ""), value) for name, value in zip(names, row, strict=True)) for row in rows]
-        return set(names), sorted(texts)
+        return set(names), texts(names, types, rows)
 
 
 @contextmanager
