@@ -1,0 +1,25 @@
+"""A driver program for test_kills: a query into each of several targets, until it is killed or one of them fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from shmstore.consumer.spark import replicate, session_settings
+
+
+def main() -> None:
+    """Arguments: master, store, tables, and as JSON the session's settings, and of each target what `replicate` is given."""
+    master, store, tables, settings, targets = sys.argv[1:]
+    builder = SparkSession.builder.master(master).config(map=session_settings(local_checkpoints=False) | json.loads(settings))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for name, given in json.loads(targets).items():
+        replicate(spark, store=store, tables=tables, subscription=name, options={"transportHost": "127.0.0.1"}, **given)
+    spark.streams.awaitAnyTermination()
+
+
+if __name__ == "__main__":
+    main()
