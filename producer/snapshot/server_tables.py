@@ -49,6 +49,7 @@ CHUNK_BYTES = 32 << 20  # of one consistent read, about: the server keeps old ro
 PIECE_BYTES = 512 << 10  # of rows, as the server sends them, that are given at a time
 ATTEMPTS = 10  # to connect again, in a row
 HALVINGS = 10_000  # of ranges of numbers, at most: a table's values may be anywhere
+PIECES = 8  # of a part, of which it is made where its key is a number
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 
 Key = tuple[str, ...]  # as SQL literals, perhaps of the key's first columns alone; empty: no bound
@@ -345,7 +346,7 @@ def _bounds(session: Session, selected: Selection, parts: int, wait: float) -> l
         return []
     first = table.schema.columns[table.key.columns[0]]
     if first.type in _INTEGERS:
-        return [(str(value),) for value in _halved(session, source, quoted(first.name), rows // parts)]
+        return [(str(value),) for value in _halved(session, source, quoted(first.name), parts)]
     found: list[Key] = []
     step = max(LEAST_ROWS, rows // parts)
     while True:
@@ -356,8 +357,8 @@ def _bounds(session: Session, selected: Selection, parts: int, wait: float) -> l
         found.append(key_literals(selected, ends.last))
 
 
-def _halved(session: Session, source: str, column: str, most: int) -> list[int]:
-    """Return the values that ranges of an integer column end with, but for the last: each of about `most` rows, and at most of twice as many."""
+def _halved(session: Session, source: str, column: str, parts: int) -> list[int]:
+    """Return the values that ranges of an integer column end with, but for the last."""
 
     def estimated(low: int, high: int) -> tuple[int, int, int]:
         # COUNT: of a plain SELECT MySQL makes no estimate where the index is forced
@@ -370,7 +371,7 @@ def _halved(session: Session, source: str, column: str, most: int) -> list[int]:
     ranges = [estimated(int(low), int(high))]  # those that have most rows first
     whole: list[tuple[int, int, int]] = []  # ranges that cannot be halved
     left = HALVINGS
-    while ranges and -ranges[0][0] > most and left:
+    while ranges and left and ranges[0][0] * parts * PIECES < sum(rows for rows, _, _ in (*ranges, *whole)):
         rows, low, high = ranges[0]
         if low == high:
             whole.append(heapq.heappop(ranges))
@@ -379,13 +380,13 @@ def _halved(session: Session, source: str, column: str, most: int) -> list[int]:
         middle = (low + high) // 2
         heapq.heapreplace(ranges, estimated(low, middle))
         heapq.heappush(ranges, estimated(middle + 1, high))
-    ends, rows = [], 0
-    for each, _, high in sorted([*whole, *ranges], key=lambda each: each[1]):
-        rows -= each
-        if rows >= most:
+    pieces = sorted([*whole, *ranges], key=lambda each: each[1])
+    total, ends, passed = -sum(rows for rows, _, _ in pieces), list[int](), 0
+    for rows, _, high in pieces[:-1]:
+        before, passed = passed, passed - rows
+        if passed * parts // total > before * parts // total:
             ends.append(high)
-            rows = 0
-    return ends if rows or not ends else ends[:-1]
+    return ends
 
 
 def _estimate(session: Session, sql: str) -> int:
