@@ -37,7 +37,7 @@ PREFIX = "SHMSTORE_"
 # The options in groups, as help and documentation show them. Each stands in one.
 GROUPS = {
     "The five that matter first": "host user store include snapshot",
-    "Connection": "name port password password_file tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
+    "Connection": "name port password password_file password_command tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
     "retry_first retry_longest",
     "Position": "binlog start gtid on_purged",
     "Tables and columns": "exclude row_filter ghost_tables column_include column_exclude column_mask column_hash hash_key operations "
@@ -83,6 +83,11 @@ class Settings:
     )
     password: str = _option("", "password of the account (environment or file only)", flag=False)
     password_file: str = _option("", "file that holds the password; read again at each connection")
+    password_command: str = _option(
+        "",
+        "shell command that prints the password, such as a cloud's token; run for each connection, with the server in $SHMSTORE_HOST, "
+        "$SHMSTORE_PORT and $SHMSTORE_USER; it has 30 seconds",
+    )
     tls: str = _option(
         "preferred",
         "encryption of the connection",
@@ -242,6 +247,9 @@ class Settings:
             raise SettingsError(
                 "local binlog files hold no tables, so there can be no snapshot: leave out snapshot and on_purged, or binlog"
             )
+        if self.password_command and (self.password_file or self.password):
+            other = "password_file" if self.password_file else "password"
+            raise SettingsError(f"password_command and {other} are both given: leave one out")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SettingsError("tls_cert and tls_key go together: give both or neither")
         if self.tls in ("verify-ca", "verify-identity") and not self.tls_ca:
@@ -333,6 +341,7 @@ _METAVARS = {
     "start": "WHERE",
     "operations": "KINDS",
     "state": "DIR",
+    "password_command": "CMD",
 } | dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "store_path"), "FILE")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pymysql
 
+from shmstore.producer.connection.password import password
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.tls import TlsContext
 from shmstore.producer.errors import LoginRefused
@@ -78,7 +79,8 @@ def login(settings: Settings, endpoint: Endpoint, **more: Any) -> Any:
         "host": endpoint.host,
         "port": endpoint.port,
         "user": settings.user,
-        "password": settings.secret(),
+        "password": password(settings, endpoint),
+        "auth_plugin_map": {"mysql_clear_password": _InClear},
         "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": settings.connect_timeout,
@@ -95,7 +97,28 @@ def login(settings: Settings, endpoint: Endpoint, **more: Any) -> Any:
         connection.connect()
         return connection
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
+        if isinstance(cause := getattr(error, "original_exception", None), LoginRefused):  # ours, made an error of its own by PyMySQL
+            raise cause from None
         raise translate(error, endpoint, user=repr(settings.user)) from error
+
+
+class _InClear:
+    """The password itself, as tokens of a cloud are sent: over TLS only, or whoever answers as the server would be told it."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, packet: Any) -> Any:
+        """Answer the server that asked for it. Raises `LoginRefused` without TLS."""
+        if not self._connection._secure:
+            raise LoginRefused(
+                f"{self._connection.host}:{self._connection.port} asks for the password in clear text, and the connection has no TLS: "
+                "set tls = verify-identity and tls_ca"
+            )
+        self._connection.write_packet(self._connection.password + b"\0")
+        answer = self._connection._read_packet()
+        answer.check_error()
+        return answer
 
 
 def _tls(settings: Settings) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
     """Every option but the secrets has a flag; every option has a variable; both give the same settings."""
     values: dict[str, Any] = {}
     line, environ = [], {}
-    for option in dataclasses.fields(Settings):
+    options = [option for option in dataclasses.fields(Settings) if option.name != "password_command"]  # not beside a password
+    for option in options:
         default = option.default
         choices = option.metadata["choices"]
         if option.name == "tls_key":
@@ -58,12 +59,14 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
             line += [flag] if value is True else [flag, str(value)]
     environ["SHMSTORE_STATE"] = "elsewhere"  # the store's variable; not taken for the option
     one, other = from_line(*line), from_line(environ=environ)
-    for option in dataclasses.fields(Settings):
+    for option in options:
         if option.metadata["flag"] and option.name != "state":
             assert getattr(one, option.name) == getattr(other, option.name) != option.default or option.metadata["choices"]
     assert other.password == "text"
     assert one.operations == ("insert", "ddl")
     assert one.include == ("shop.x",)
+    one, other = from_line("--password-command", "text"), from_line(environ={"SHMSTORE_PASSWORD_COMMAND": "text"})
+    assert one.password_command == other.password_command == "text"
 
 
 def test_flags_win_over_variables_over_the_file(tmp_path: Path) -> None:
@@ -190,6 +193,13 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert settings.secret() == "one"
     file.write_text("two")
     assert settings.secret() == "two"
+
+
+@pytest.mark.parametrize("other", [{"password": "a"}, {"password_file": "/run/secret"}])
+def test_one_source_of_the_password(other: dict[str, str]) -> None:
+    """A command beside another password is refused: nobody could tell which of them counts."""
+    with pytest.raises(SettingsError, match=f"password_command and {[*other][0]} are both given: leave one out"):
+        from_line("--store", "s", "--password-command", "pass show db", environ={f"SHMSTORE_{k.upper()}": v for k, v in other.items()})
 
 
 def test_hosts() -> None:
