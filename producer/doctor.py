@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple
 
@@ -37,6 +38,9 @@ def check_server(settings: Settings) -> list[Finding]:
     try:
         server = read_server(session)
         findings = [Finding("server", "ok", f"{server.flavor} {server.version} at {server.endpoint.where}")]
+        if service := server.service:
+            found = f"{service.name}: its parameters take the place of SET GLOBAL; no SUPER, RELOAD, FLUSH or lock is needed"
+            findings.append(Finding("managed service", "ok", found))
         if slow := pure_python():
             findings.append(Finding("code", "warn", slow.partition("; ")[0], "compiled code", slow.partition("; ")[2]))
         findings += _binlog(server, settings)
@@ -46,7 +50,7 @@ def check_server(settings: Settings) -> list[Finding]:
             findings += _large_events(session, server)
             findings += _snapshots(session, server, settings)
             findings += _retention(session, server, settings)
-        return findings
+        return [each._replace(fix=service.fix(each.fix)) for each in findings] if service else findings
     finally:
         session.close()
 
@@ -191,17 +195,25 @@ def _retention(session: Session, server: Server, settings: Settings) -> list[Fin
         return []
     size = sum(bytes_ for _, bytes_ in files)
     findings = [Finding("binlog size", "ok", f"{len(files)} files, {size / 1e9:.3f} GB, {files[0][0]} to {files[-1][0]}")]
-    seconds = kept_seconds(server)
-    if seconds:
-        hours = seconds / 3600
-        short = hours < SHORT_HOURS
-        fix = "SET GLOBAL binlog_expire_logs_seconds = 259200;" if short else ""
-        wanted = "24 hours or more" if short else ""
-        findings.append(Finding("retention", "warn" if short else "ok", f"{hours:.1f} hours", wanted, fix))
-    else:
-        findings.append(Finding("retention", "ok", "no expiry: files stay until they are purged by hand"))
+    kept = kept_seconds(session, server)
+    findings.append(_kept(server, kept))
+    seconds = kept if kept is not None and math.isfinite(kept) else 0.0
     position = _start_position(settings)
     return findings if position is None else [*findings, _start(session, server, settings, files, seconds, position)]
+
+
+def _kept(server: Server, seconds: float | None) -> Finding:
+    """For how long the server keeps its files. See `kept_seconds`."""
+    if seconds is None:
+        ask = f"{server.to_keep(72)} CALL mysql.rds_show_configuration;"
+        return Finding("retention", "warn", "mysql.rds_configuration may not be read by this account", "24 hours or more", ask)
+    if math.isinf(seconds):
+        return Finding("retention", "ok", "no expiry: files stay until they are purged by hand")
+    hours = seconds / 3600
+    if hours >= SHORT_HOURS:
+        return Finding("retention", "ok", f"{hours:.1f} hours")
+    found = f"{hours:.1f} hours" if hours else "0 hours: files go as soon as the service itself needs them no more"
+    return Finding("retention", "warn", found, "24 hours or more", server.to_keep(72))
 
 
 def _start(
@@ -224,7 +236,7 @@ def _start(
     left = (file_begins(session, after) + seconds - time.time()) / 3600
     if left >= SHORT_HOURS / 2:
         return Finding(name, "ok", f"{where} is purged in {left:.1f} hours")
-    fix = "start the producer now, or SET GLOBAL binlog_expire_logs_seconds = 604800;"
+    fix = f"start the producer now, or {server.to_keep(168)}"
     return Finding(name, "warn", f"{where} is purged in {max(left, 0.0):.1f} hours", "", fix)
 
 

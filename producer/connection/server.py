@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from shmstore.errors import BinlogDisabled, SourceError
 from shmstore.event import Position
+from shmstore.producer.connection.managed import SERVICE_VARIABLES, Service, service_of
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
@@ -31,6 +32,7 @@ _VARIABLES = (
     "max_binlog_size",
     "time_zone",
     "system_time_zone",
+    *SERVICE_VARIABLES,
 )
 
 
@@ -61,6 +63,18 @@ class Server(NamedTuple):
     def source(self) -> str:
         """The source's default name."""
         return f"{self.flavor}://{self.endpoint.where}/{self.identity}"
+
+    @property
+    def service(self) -> Service | None:
+        """The managed service that it belongs to, if any."""
+        return service_of(self.endpoint.host, self.version, self.variables)
+
+    def to_keep(self, hours: int) -> str:
+        """Return what makes the server keep its binlog files for so many hours."""
+        service, fix = self.service, f"SET GLOBAL binlog_expire_logs_seconds = {hours * 3600};"
+        if service is None:
+            return fix
+        return service.retention.format(hours=hours) or service.fix(fix)
 
     def executed(self, text: str) -> ExecutedSet:
         """Return a GTID set of this server's kind. Raises ValueError."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import threading
 import time
 
-from shmstore import Position, ShmStoreError, checkpoints
+from shmstore import Position, ShmStoreError, SourceError, checkpoints
+from shmstore.producer.connection.managed import AURORA, AZURE, RDS
 from shmstore.producer.connection.server import Server, binlog_files
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.settings import Endpoint, Settings
@@ -20,10 +22,20 @@ AGAIN = 3600.0  # seconds between two warnings
 PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to wait for it, too
 
 
-def kept_seconds(server: Server) -> float:
-    """Return for how long the server keeps a file that it no longer writes; 0: until somebody purges it."""
-    have = server.variables
-    return float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
+def kept_seconds(session: Session, server: Server) -> float | None:
+    """Return for how long the server keeps a file that it no longer writes; infinite: until somebody purges it. None: it does not say.
+
+    Amazon's services purge by a setting of their own, whatever the variable says; Azure takes 0 for none at all.
+    """
+    if server.service in (RDS, AURORA):
+        try:
+            rows = session.query("SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'")
+        except SourceError:  # the account may not read it
+            return None
+        return float(rows[0][0]) * 3600 if rows and rows[0][0] is not None else 0.0
+    have = session.variables(["binlog_expire_logs_seconds", "expire_logs_days"])
+    seconds = float(have.get("binlog_expire_logs_seconds") or 0) or float(have.get("expire_logs_days") or 0) * 86400
+    return seconds or (0.0 if server.service is AZURE else math.inf)
 
 
 def file_after(file: str, names: list[str]) -> str | None:
@@ -84,11 +96,11 @@ class Retention:
             self._log.debug("how long the binlog is kept is unknown: %s", error)
 
     def _update(self, server: Server, needed: dict[str, Position], session: Session) -> None:
-        kept = kept_seconds(server._replace(variables=session.variables(["binlog_expire_logs_seconds", "expire_logs_days"])))
+        kept = kept_seconds(session, server)
         names = [name for name, _ in binlog_files(session)]
         oldest = lowest(one for one in needed.values() if one.file in names)
-        after = file_after(oldest.file, names) if oldest is not None and kept else None
-        if oldest is None or after is None:
+        after = file_after(oldest.file, names) if oldest is not None else None
+        if oldest is None or after is None or kept is None or math.isinf(kept):
             self.purge_ms = 0
             return
         if self._begins[:2] != (server.endpoint, after):
@@ -100,11 +112,12 @@ class Retention:
             self._warned = time.monotonic()
             who = ", ".join(sorted(name for name, one in needed.items() if one == oldest))
             self._log.warning(
-                "%s may purge %s %s; what comes after %s:%d is needed (%s): read on, or SET GLOBAL binlog_expire_logs_seconds higher",
+                "%s may purge %s %s; what comes after %s:%d is needed (%s): read on, or %s",
                 server.endpoint.where,
                 oldest.file,
                 f"in {left / 3600:.1f} hours" if left > 0 else "at any moment",
                 oldest.file,
                 oldest.offset,
                 who,
+                server.to_keep(168),
             )
