@@ -26,7 +26,7 @@ MOST_MODULES = 15  # in one folder
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
     "shmstore": (
-        "native arguments errors event gtids",
+        "native arguments clock errors event gtids",
         "atomic_file sql_tokens start_position table_patterns",
         "memory",
         "encoding",
@@ -63,6 +63,7 @@ PUBLIC_MODULES = tuple(
     f"shmstore.{name}"
     for name in [
         "arguments",
+        "clock",
         "atomic_file",
         "column_type",
         "encoding.arrow",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shmstore import Position, StreamStat
+from shmstore.clock import as_calendar_ms, boot_ms, calendar_ms
 
 NOTICED = 0.1  # seconds that a put may take without having waited
 
@@ -31,14 +32,14 @@ class Statistics:
     def __init__(self) -> None:
         self.transactions = self.events = self.rows = self.bytes = self.reconnects = 0
         self.connected = False
-        self._heard_ms = self._put_ms = self._behind_ms = 0
+        self._heard = self._put_at = self._behind_ms = 0  # by the clock of the host, the first two
         self._blocked = 0.0
         self._pending = 0  # event time of what waits to be put
         self._began = 0.0
 
     def hear(self) -> None:
         """The source said something."""
-        self._heard_ms = time.time_ns() // 1_000_000
+        self._heard = boot_ms()
 
     def calm(self) -> None:
         """The source said that there is nothing more."""
@@ -62,8 +63,8 @@ class Statistics:
         self.events += events
         self.rows += rows
         self.bytes += size
-        self._put_ms = time.time_ns() // 1_000_000
-        self._behind_ms = max(0, self._put_ms - newest_ms)
+        self._put_at = boot_ms()
+        self._behind_ms = max(0, calendar_ms() - newest_ms)
 
     def summary(self, skipped: int, position: Position | None, account_statements: int) -> Summary:
         """Return the counts so far."""
@@ -74,12 +75,12 @@ class Statistics:
         """Return how it goes."""
         behind, blocked = self._behind_ms, self._blocked
         if self._pending:
-            behind = max(behind, time.time_ns() // 1_000_000 - self._pending)
+            behind = max(behind, calendar_ms() - self._pending)
             blocked += time.monotonic() - self._began
         return StreamStat(
             connected=self.connected,
-            heard_ms=self._heard_ms,
-            put_ms=self._put_ms,
+            heard_ms=as_calendar_ms(self._heard),
+            put_ms=as_calendar_ms(self._put_at),
             behind_ms=behind,
             blocked_ms=int(blocked * 1000),
             reconnects=self.reconnects,

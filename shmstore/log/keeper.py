@@ -433,13 +433,13 @@ class Keeper:
 
     def _age(self) -> None:
         """Remove the sets that were last written longer ago than the log keeps them, as far as everybody has acked them."""
-        now, keep = time.time(), self._words[LOG_KEEP_MS] / 1000
+        now, keep = time.monotonic(), self._words[LOG_KEEP_MS] / 1000
         if now - self._aged < min(10.0, max(keep / 10, 1.0)):
             return
         self._aged = now
         sets = self._note()
         spared = self._newest(sets)
-        while len(sets) > spared and _written(sets[0].path) < now - keep:
+        while len(sets) > spared and _written(sets[0].path) < time.time() - keep:
             if self._subscriptions.let_go(sets[0].last, evict=False) is None:
                 break
             remove_sets(self._folder, [sets.pop(0).first])

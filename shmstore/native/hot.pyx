@@ -61,6 +61,7 @@ cdef extern from *:
     #define clock_now() nanoseconds(CLOCK_MONOTONIC)
     #define coarse_now() nanoseconds(CLOCK_MONOTONIC_COARSE)
     #define wall_now() nanoseconds(CLOCK_REALTIME)
+    #define boot_now() nanoseconds(CLOCK_BOOTTIME)
     /* as sync.Condition: the lower half of a word, 1 once it was notified */
     static inline void sleep_on(uint32_t *flag, int64_t until) {
         struct timespec at = {until / 1000000000, until % 1000000000};
@@ -107,6 +108,7 @@ cdef extern from *:
     int64_t clock_now() noexcept nogil
     int64_t coarse_now() noexcept nogil
     int64_t wall_now() noexcept nogil
+    int64_t boot_now() noexcept nogil
     void sleep_on(uint32_t* flag, int64_t until) noexcept nogil
     void rest_a_moment() noexcept nogil
     void fetch "__builtin_prefetch"(const void*) noexcept nogil

@@ -117,7 +117,7 @@ cdef class Takes:
                 began = clock_now()
                 if self.interrupted or not self.gets_now or began >= until:
                     break
-                publish(words + self.heartbeat_word, wall_now() // 1000000)
+                publish(words + self.heartbeat_word, boot_now() // 1000000)
                 with nogil:
                     sleep_on(self.woken, min(until, began + <int64_t>(slice * 1e9)))
                 if self.look_at_put() >= next:  # the usual end of a wait: nothing to arm again

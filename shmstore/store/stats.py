@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from shmstore.clock import as_boot_ms, as_calendar_ms, boot_ms, calendar_ms
 from shmstore.errors import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.event import Position
 from shmstore.log.files import set_firsts
@@ -195,6 +195,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
     alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
     wanted = words[ACK_WANTED]  # a wish outlives the producer that died with it
     stream = StreamStat._make(words[word] for word in STREAM_WORDS)
+    stream = stream._replace(heard_ms=as_calendar_ms(stream.heard_ms), put_ms=as_calendar_ms(stream.put_ms))
     waits = alive and wanted != DISARMED and spared(views) < wanted
     return StoreStat(
         name=segment.name,
@@ -216,7 +217,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         free_bytes=min(views.limit, max(0, views.limit - (put.bytes - floor.bytes))),  # a slot may be another's by now
         producer_pid=words[header_word("producer_pid")],
         producer_alive=alive,
-        heartbeat_ms=words[header_word("heartbeat_ms")],
+        heartbeat_ms=as_calendar_ms(words[header_word("heartbeat_ms")]),
         source=segment.read_text("source"),
         source_position=Position(file, words[header_word("source_offset")]) if file else None,
         subscriptions=subscriptions,
@@ -295,7 +296,7 @@ def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
         ack=ack,
         owner_pid=words[subscription_word(entry, "owner_pid")],
         alive=Ownership(segment.fd, LOCK_SUBSCRIPTION + entry).taken(),
-        heartbeat_ms=words[subscription_word(entry, "heartbeat_ms")],
+        heartbeat_ms=as_calendar_ms(words[subscription_word(entry, "heartbeat_ms")]),
         lag_events=put.sequence - ack.sequence,
         lag_bytes=put.bytes - ack.bytes,
         lag_rows=put.rows - ack.rows,
@@ -330,7 +331,7 @@ def _time_at(segment: Segment, sequence: int, put: int) -> int:
     first = max(views.first, put - views.slot_count + 2, sequence - LOOK_BACK)
     i = first & (views.slot_count - 1)
     times = views.slots["time"][i : i + max(0, sequence - first + 1)]
-    return int(max(cursor_at(views, sequence).time_ms, times[times <= time.time_ns() // 1_000_000].max(initial=0)))
+    return int(max(cursor_at(views, sequence).time_ms, times[times <= calendar_ms()].max(initial=0)))
 
 
 def note_producer(segment: Segment) -> None:
@@ -343,6 +344,7 @@ def note_producer(segment: Segment) -> None:
 def note_heartbeat(segment: Segment, source: str, position: Position | None, stream: StreamStat | None) -> None:
     """Write down that the producer lives, what it reads from, how far it has read, and how its stream goes."""
     if stream is not None:
+        stream = stream._replace(heard_ms=as_boot_ms(stream.heard_ms), put_ms=as_boot_ms(stream.put_ms))
         for word, value in zip(STREAM_WORDS, stream, strict=True):
             segment.words[word] = int(value)
     if source:
@@ -350,4 +352,4 @@ def note_heartbeat(segment: Segment, source: str, position: Position | None, str
     if position is not None:
         segment.write_text("source_file", position.file)
         segment.words[header_word("source_offset")] = position.offset
-    segment.words[header_word("heartbeat_ms")] = time.time_ns() // 1_000_000
+    segment.words[header_word("heartbeat_ms")] = boot_ms()

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from shmstore.clock import boot_ms
 from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, StoreError, SubscriptionLost
 from shmstore.event import Position
 from shmstore.memory.deadline import Deadline
@@ -237,7 +238,7 @@ class Subscription:
                 if left <= 0:
                     self._reader.interrupted = False
                     return there > 0
-                words[subscription_word(self.entry, "heartbeat_ms")] = time.time_ns() // 1_000_000
+                words[subscription_word(self.entry, "heartbeat_ms")] = boot_ms()
                 if self._kept_in_log and self._saved < self._reader.ack and time.monotonic() - self._saved_at >= self._interval:
                     with suppress(StoreError):  # the next ack says it
                         self.save_checkpoint()  # nothing comes, so no ack will
