@@ -69,7 +69,7 @@ class BinlogReader:
                 f"{session.endpoint.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
                 "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or begin a new store with start = latest after FLUSH BINARY LOGS"
             )
-        self._endpoint = session.endpoint
+        self._endpoint, self._server_id = session.endpoint, server_id
         self._silence = settings.read_timeout
         self._packets = new_splitter()
         own = str(uuid.uuid5(uuid.NAMESPACE_OID, f"shmstore-{server_id}"))
@@ -154,7 +154,7 @@ class BinlogReader:
             raise self._refused(error) from error
 
     def _refused(self, error: Exception) -> SourceError:
-        meant = translate(error, self._endpoint)
+        meant = translate(error, self._endpoint, server_id=self._server_id)
         if isinstance(meant, LoginRefused):  # the login has passed: the server says it so when REPLICATION SLAVE is missing
             return PrivilegeMissing(f"{self._endpoint.where} does not send its binlog to this account: {meant.args[0]}; {GRANT}")
         return meant

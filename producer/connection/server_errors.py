@@ -27,17 +27,17 @@ _NO_CLIENT_PLUGIN, _NO_SERVER_PLUGIN = 2059, 1524
 _PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'dialog''
 
 
-def translate(error: Exception, endpoint: Endpoint, *, user: str = "") -> SourceError:
-    """Return the `SourceError` that says what `error` means and what fixes it."""
+def translate(error: Exception, endpoint: Endpoint, *, user: str = "", server_id: int = 0) -> SourceError:
+    """Return the `SourceError` that says what `error` means and what fixes it; `server_id`: as which replica the server was asked."""
     where = endpoint.where
     coded = error.args and isinstance(error.args[0], int) and not isinstance(error, OSError)  # whose number is the system's
     code = error.args[0] if coded else 0
     text = str(error.args[1] if code and len(error.args) > 1 else error).replace("\n", " ").strip()
     cause = getattr(error, "original_exception", None) or error.__context__ or error  # what PyMySQL made an error of its own of
     if code == 1236:
-        return _dump_error(text, where)
+        return _dump_error(text, where, server_id)
     if code == 4052:
-        return ServerIdInUse(f"another replica of {where} has our server id and took the stream over: {text}; set server_id")
+        return _in_use(text, where, server_id)
     if code in _DENIED:
         return PrivilegeMissing(f"{where}: {text}; {_DENIED[code]}")
     if not code or code in _OF_CLIENT:  # otherwise the server's code says what it is, whatever names are in its text
@@ -72,10 +72,16 @@ def _wants_plugin(code: int, text: str) -> str:
     return ""
 
 
-def _dump_error(text: str, where: str) -> SourceError:
+def _in_use(text: str, where: str, server_id: int) -> ServerIdInUse:
+    ours = f"our server id {server_id}" if server_id else "our server id"
+    fix = "stop the other one, or set server_id to another number"
+    return ServerIdInUse(f"another replica of {where} has {ours} and took the stream over: {text}; {fix}")
+
+
+def _dump_error(text: str, where: str, server_id: int) -> SourceError:
     low = text.lower()
     if "same server_uuid/server_id" in low or "same server_id" in low:
-        return ServerIdInUse(f"another replica of {where} has our server id and took the stream over: {text}; set server_id")
+        return _in_use(text, where, server_id)
     if "anonymous transaction" in low:
         return AnonymousTransactions(
             f"{where}: {text}; gtid_mode became ON before this producer had read what was logged without GTIDs: "

@@ -6,6 +6,7 @@ A store is found or made as the settings say. A put waits for free space, and th
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush
+from shmstore.units import quantity
 
 TRY = 0.5  # seconds after which a waiting put looks up
 PATIENCE = 5.0  # seconds without free space before that is worth a line in the log ...
@@ -177,6 +179,7 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
     of a login session, is put together again from its home, and the work begun again. Raises what `work` raises."""
     while True:
         with opened(settings) as store:
+            _warn_of_a_small_disk(store, log)
             try:
                 return work(store)
             except StoreClosed:
@@ -187,6 +190,20 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
                     store.name,
                     store.segment.home,
                 )
+
+
+def _warn_of_a_small_disk(store: EventStore, log: logging.Logger) -> None:
+    """Say it before the disk is full, where the log may become larger than that."""
+    kept, home = store.stat().log, store.segment.home
+    with suppress(OSError):  # where it cannot be asked, writing will say so
+        disk = os.statvfs(home)
+        free = disk.f_bavail * disk.f_frsize
+        if kept is not None and kept.size - kept.bytes > free:
+            log.warning(
+                "the log of store %r may grow by another %s, and the disk of %s has %s free: give a smaller --log-size, or make space there; when the "
+                "disk is full the producer waits",
+                *(store.name, quantity(kept.size - kept.bytes), home, quantity(free)),
+            )
 
 
 @contextmanager

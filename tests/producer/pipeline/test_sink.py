@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,7 @@ from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Positio
 from shmstore.encoding.codec import encode_batch
 from shmstore.producer.pipeline import sink
 from shmstore.producer.pipeline.group import Group
-from shmstore.producer.pipeline.sink import BlockingPut, Sink, StoreSink
+from shmstore.producer.pipeline.sink import BlockingPut, Sink, StoreSink, with_store
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, Start
 from shmstore.producer.transactions.buffer import Flush
@@ -38,6 +40,20 @@ def of_one_source(request: pytest.FixtureRequest, store: EventStore) -> Sink:
     if request.param == "store":
         return StoreSink(Settings(store=store.name), store, logging.getLogger("producer"))
     return Group([Settings(store=store.name, name="a")], store, lambda: False).members[0]
+
+
+def test_a_disk_smaller_than_the_log_may_be(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the log may become larger than the disk has free, its producer says so when it starts, with both figures; else nothing."""
+    name, log = store_name(), logging.getLogger("producer")
+    try:
+        for free, said in ((2**40, 0), (3 * 2**30, 1)):
+            monkeypatch.setattr(os, "statvfs", lambda _, free=free: SimpleNamespace(f_bavail=free >> 12, f_frsize=4096))
+            with_store(Settings(store=name, log_size="10g", capacity=8), log, lambda store: store.put(b"x"))
+            assert len(caplog.records) == said
+        assert re.search(r"may grow by another 10\.0 GiB, and the disk of .* has 3\.0 GiB free: give a smaller --log-size", caplog.text)
+    finally:
+        monkeypatch.undo()
+        remove(name)
 
 
 def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None:
