@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from shmstore.cli.command import Commands
 from shmstore.cli.config_file import CONFIG
+from shmstore.cli.error_text import line_of
 from shmstore.cli.log_lines import say
+from shmstore.cli.questions import ask, ask_secretly
 
 if TYPE_CHECKING:
     from shmstore.producer import Finding, Settings
 
-_OWN = ("host", "port", "user", "store", "include", "name", "password", "hash_key", "config", "source")
+_OWN = ("host", "port", "user", "store", "include", "name", "password", "password_file", "password_command", "hash_key")
 
 
 def add(commands: Commands) -> None:
@@ -27,9 +29,10 @@ def add(commands: Commands) -> None:
         init,
         "init",
         "write a configuration file to begin with, by asking the server",
-        "  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'",
+        "  shmstore init\n  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'",
         "It takes the options of produce, looks at the server as doctor does, and writes them into a file with comments: what the account "
-        "sees, what else can be set, and what has to be put right first. No password is written.\n"
+        "sees, what else can be set, and what has to be put right first. No password is written. At a terminal, and without any option of "
+        "produce, it asks: for server, account, password (not shown), tables and the store's name. Ctrl-C leaves nothing behind.\n"
         "Exit codes: 0 written, 1 written, and something must be put right on the server, 2 an error that says what to do.",
         store=False,
         fill=flags,
@@ -52,11 +55,14 @@ def init(options: argparse.Namespace) -> int:
     path = Path(options.output)
     if options.output != "-" and path.exists():
         raise ValueError(f"{path} is there already: name another file with --output, or remove it")
-    given = {name: value for name, value in vars(options).items() if name not in ("config", "source")}
-    settings = producer.load_settings(flags={**given, "store": options.store or "shop"})
-    findings, tables = producer.check_server(settings), producer.tables_of(settings)
-    if not options.store:
-        settings = dataclasses.replace(settings, store=_likely(settings, tables))
+    given = {option.name: getattr(options, option.name, None) for option in dataclasses.fields(producer.Settings)}
+    if sys.stdin is not None and sys.stdin.isatty() and not any(value is not None for value in given.values()):
+        settings, findings, tables = _asked()
+    else:
+        settings = producer.load_settings(flags={**given, "store": options.store or "shop"})
+        findings, tables = producer.check_server(settings), producer.tables_of(settings)
+        if not options.store:
+            settings = dataclasses.replace(settings, store=_likely(settings, tables))
     text = _text(settings, given, findings, tables)
     if options.output == "-":
         print(text, end="")
@@ -71,6 +77,44 @@ def init(options: argparse.Namespace) -> int:
     return 1 if any(finding.state == "fail" for finding in findings) else 0
 
 
+def _asked() -> tuple[Settings, list[Finding], list[tuple[str, str]]]:
+    """Ask for what a producer needs; what the environment says are the defaults. Raises KeyboardInterrupt."""
+    from shmstore import SourceError, producer
+    from shmstore.memory.segment import check_name
+
+    print("Enter takes what stands in brackets, Ctrl-C ends without a file.", file=sys.stderr)
+    settings = producer.load_settings(flags={"store": "shop"})
+    knows = bool(settings.password or settings.password_file or settings.password_command)
+
+    def at(host: str) -> Settings:
+        return dataclasses.replace(settings, host=host)
+
+    while True:
+        where = ",".join(endpoint.where for endpoint in settings.endpoints())
+        host = ask("Server, or several to fail over between", where, at)
+        user = ask("Account", settings.user)
+        settings = dataclasses.replace(at(host), user=user)
+        if not knows:
+            settings = dataclasses.replace(settings, password=ask_secretly("Password (not shown, and not written)"))
+        try:
+            findings, tables = producer.check_server(settings), producer.tables_of(settings)
+            break
+        except SourceError as error:
+            print(f"  {line_of(error)}", file=sys.stderr)
+
+    def chosen(patterns: str) -> Settings:
+        made = dataclasses.replace(settings, include=tuple(each.strip() for each in patterns.split(",")))
+        if tables and not any(made.table_filter().passes(*each) for each in tables):
+            raise ValueError(f"no table of the account matches {patterns}")
+        return made
+
+    seen = settings.include or tuple(f"{database}.*" for database in sorted({database for database, _ in tables})) or ("*.*",)
+    print(f"The account sees {_databases(tables)}.", file=sys.stderr)
+    settings = chosen(ask("Tables, by patterns separated by commas", ",".join(seen), chosen))
+    store = ask("Name of the store", _likely(settings, tables), check_name)
+    return dataclasses.replace(settings, store=store), findings, tables
+
+
 def _likely(settings: Settings, tables: list[tuple[str, str]]) -> str:
     """A name for the store: that of the only database that is read."""
     databases = {database for database, table in tables if settings.table_filter().passes(database, table)}
@@ -79,14 +123,11 @@ def _likely(settings: Settings, tables: list[tuple[str, str]]) -> str:
 
 
 def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], tables: list[tuple[str, str]]) -> str:
-    seen = Counter(database for database, _ in tables)
-    databases = ", ".join(f"{database} ({count} table{'s' * (count != 1)})" for database, count in sorted(seen.items())) or "none"
-    include = list(settings.include) or [f"{database}.*" for database in sorted(seen)]
+    include = list(settings.include) or [f"{database}.*" for database in sorted({database for database, _ in tables})]
     where = ",".join(endpoint.where for endpoint in settings.endpoints())
     more = {option.name: given.get(option.name) for option in dataclasses.fields(settings) if option.name not in _OWN}
-    password = (
-        f"password_file = {_toml(settings.password_file)}" if settings.password_file else '# password_file = "/run/secrets/repl"'
-    )
+    secret = next((name for name in ("password_command", "password_file") if getattr(settings, name)), "")
+    password = f"{secret} = {_toml(getattr(settings, secret))}" if secret else '# password_file = "/run/secrets/repl"'
     lines = [
         f"# {findings[0].found}. `shmstore run` reads this file; `shmstore config check` looks for mistakes in it.",
         "# Every option of `shmstore produce --help` is a key (--read-timeout: read_timeout). A flag wins over an environment",
@@ -94,13 +135,13 @@ def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], ta
         "",
         "[producer]  # for every source",
         f"user = {_toml(settings.user)}",
-        "# The password is SHMSTORE_PASSWORD in the environment, or in a file:",
+        "# The password is SHMSTORE_PASSWORD in the environment, in a file, or printed by a command (password_command):",
         password,
         "",
         f"[source.{_toml(settings.store)}]  # its store has this name, unless `store` says otherwise",
         f"host = {_toml(where)}  # several to fail over between, separated by commas",
-        f"include = {_toml(include)}  # the account sees: {databases}",
-        *[f"{name} = {_toml(value)}" for name, value in more.items() if value is not None and name != "password_file"],
+        f"include = {_toml(include)}  # the account sees: {_databases(tables)}",
+        *[f"{name} = {_toml(value)}" for name, value in more.items() if value is not None],
         '# snapshot = "initial"  # begin with the rows that are there',
         '# log_size = "10g"  # what the store remembers at most',
         '# log_keep = "24h"  # and how long, where all readers have it',
@@ -124,6 +165,11 @@ def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], ta
             *[f"#         {line}" for line in finding.fix.splitlines()],
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _databases(tables: list[tuple[str, str]]) -> str:
+    seen = Counter(database for database, _ in tables)
+    return ", ".join(f"{database} ({count} table{'s' * (count != 1)})" for database, count in sorted(seen.items())) or "none"
 
 
 def _toml(value: Any) -> str:

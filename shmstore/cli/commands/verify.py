@@ -175,7 +175,9 @@ def _open(address: Address, settings: Settings, password: str) -> Copy:
     from shmstore.producer.verify.server_copy import ServerCopy
 
     user, _, host = address.place.rpartition("@")
-    there = dataclasses.replace(settings, host=host, user=user or settings.user, password=password, password_file="", password_command="")
+    there = dataclasses.replace(
+        settings, host=host, user=user or settings.user, password=password, password_file="", password_command=""
+    )
     database, _, table = address.name.partition(".")
     return ServerCopy(there, database, table)
 
