@@ -21,9 +21,14 @@ def boot_ms() -> int:
 
 def as_calendar_ms(then: int) -> int:
     """Return when `boot_ms` was `then`, by the calendar as it is set now. 0, for never, stays 0."""
-    return calendar_ms() - (boot_ms() - then) if then else 0
+    return then + _booted_ms() if then else 0
 
 
 def as_boot_ms(then: int) -> int:
     """Return the other way round."""
-    return boot_ms() - (calendar_ms() - then) if then else 0
+    return then - _booted_ms() if then else 0
+
+
+def _booted_ms() -> int:
+    """When the host was started, by the calendar as it is set now."""
+    return round((time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / 1_000_000)

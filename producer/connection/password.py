@@ -33,7 +33,9 @@ def _printed(settings: Settings, endpoint: Endpoint) -> str:
         out, complaint = process.communicate(timeout=COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
         why = f"was not done after {COMMAND_SECONDS:g} seconds, and was ended"
-        raise _refused(endpoint, why, "run it by hand as the producer's user: does it ask something, or wait for the network?") from None
+        raise _refused(
+            endpoint, why, "run it by hand as the producer's user: does it ask something, or wait for the network?"
+        ) from None
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too

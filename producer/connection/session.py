@@ -97,7 +97,9 @@ def login(settings: Settings, endpoint: Endpoint, **more: Any) -> Any:
         connection.connect()
         return connection
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
-        if isinstance(cause := getattr(error, "original_exception", None), LoginRefused):  # ours, made an error of its own by PyMySQL
+        if isinstance(
+            cause := getattr(error, "original_exception", None), LoginRefused
+        ):  # ours, made an error of its own by PyMySQL
             raise cause from None
         raise translate(error, endpoint, user=repr(settings.user)) from error
 

@@ -155,7 +155,12 @@ HEADER: Final = _record(
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
     # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and what it sleeps on: see sync.Condition
     [("ack_wanted", "<i8"), ("freed", "<i8")],
-    [("producer_pid", "<i8"), ("producer_start", "<i8"), ("heartbeat_ms", "<i8"), ("source_offset", "<i8")],  # since boot: see clock
+    [
+        ("producer_pid", "<i8"),
+        ("producer_start", "<i8"),
+        ("heartbeat_ms", "<i8"),
+        ("source_offset", "<i8"),
+    ],  # since boot: see clock
     [(f"stream_{field}", "<i8") for field in STREAM_FIELDS],  # written by the producer with its heartbeat, for people to read
     [("source", f"S{SOURCE_BYTES}"), ("source_file", f"S{SOURCE_BYTES}")],
     [("start_offset", "<i8"), ("start_file", f"S{SOURCE_BYTES}")],  # every event of this epoch after here is or was in the store

@@ -65,7 +65,8 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
     assert other.password == "text"
     assert one.operations == ("insert", "ddl")
     assert one.include == ("shop.x",)
-    one, other = from_line("--password-command", "text"), from_line(environ={"SHMSTORE_PASSWORD_COMMAND": "text"})
+    one = from_line("--store", "s", "--password-command", "text")
+    other = from_line("--store", "s", environ={"SHMSTORE_PASSWORD_COMMAND": "text"})
     assert one.password_command == other.password_command == "text"
 
 
@@ -198,8 +199,10 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [{"password": "a"}, {"password_file": "/run/secret"}])
 def test_one_source_of_the_password(other: dict[str, str]) -> None:
     """A command beside another password is refused: nobody could tell which of them counts."""
-    with pytest.raises(SettingsError, match=f"password_command and {[*other][0]} are both given: leave one out"):
-        from_line("--store", "s", "--password-command", "pass show db", environ={f"SHMSTORE_{k.upper()}": v for k, v in other.items()})
+    with pytest.raises(SettingsError, match=f"password_command and {next(iter(other))} are both given: leave one out"):
+        from_line(
+            "--store", "s", "--password-command", "pass show db", environ={f"SHMSTORE_{k.upper()}": v for k, v in other.items()}
+        )
 
 
 def test_hosts() -> None:

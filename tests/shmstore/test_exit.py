@@ -57,7 +57,7 @@ def test_daemon_threads_at_exit(name: str, program: str, pure: str, log: bool) -
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         with EventStore.attach(name) as store:
-            assert store.check() == []
+            assert all("died without closing" in each for each in store.check())
             store.claim()
             for each in store.subscriptions():
                 with store.subscribe(each.name) as reader:

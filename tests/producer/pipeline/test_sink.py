@@ -50,7 +50,9 @@ def test_a_disk_smaller_than_the_log_may_be(monkeypatch: pytest.MonkeyPatch, cap
             monkeypatch.setattr(os, "statvfs", lambda _, free=free: SimpleNamespace(f_bavail=free >> 12, f_frsize=4096))
             with_store(Settings(store=name, log_size="10g", capacity=8), log, lambda store: store.put(b"x"))
             assert len(caplog.records) == said
-        assert re.search(r"may grow by another 10\.0 GiB, and the disk of .* has 3\.0 GiB free: give a smaller --log-size", caplog.text)
+        assert re.search(
+            r"may grow by another 10\.0 GiB, and the disk of .* has 3\.0 GiB free: give a smaller --log-size", caplog.text
+        )
     finally:
         monkeypatch.undo()
         remove(name)
