@@ -13,6 +13,7 @@ from shmstore.producer.connection.server import Server, binlog_files, log_end, r
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.settings import Settings
+from shmstore.producer.snapshot.row_filter_check import unfit_row_filters
 from shmstore.producer.snapshot.tables import list_tables, may_select
 from shmstore.producer.start.choose import check_position
 from shmstore.producer.start.gtid_position import answered
@@ -49,6 +50,7 @@ def check_server(settings: Settings) -> list[Finding]:
             findings += _account(session, settings)
             findings += _large_events(session, server)
             findings += _snapshots(session, server, settings)
+            findings += _row_filters(session, settings)
             findings += _retention(session, server, settings)
         return [each._replace(fix=service.fix(each.fix)) for each in findings] if service else findings
     finally:
@@ -186,6 +188,18 @@ def _snapshots(session: Session, server: Server, settings: Settings) -> list[Fin
             Finding(name, "fail", "the account cannot read any table", "SELECT", f"GRANT SELECT ON *.* TO {account};")
         )
     return findings or [Finding(name, "ok", f"snapshot = {settings.snapshot}, on_purged = {settings.on_purged}")]
+
+
+def _row_filters(session: Session, settings: Settings) -> list[Finding]:
+    if not settings.row_filter:
+        return []
+    name = "row filters"
+    wanted, fix = "tables and columns that are there", "correct the names in row_filter, or leave that filter out"
+    found = [
+        Finding(name, "fail" if each.stops else "warn", each.problem, wanted, fix)
+        for each in unfit_row_filters(session, settings.table_filter())
+    ]
+    return found or [Finding(name, "ok", ", ".join(settings.row_filter))]
 
 
 def _retention(session: Session, server: Server, settings: Settings) -> list[Finding]:

@@ -78,7 +78,7 @@ class TableFilter:
         self._columns = any((self._column_include, self._column_exclude, self._column_mask, self._column_hash))
         self._tables: dict[tuple[str, str], bool] = {}
         self._plans: dict[bytes, TablePlan] = {}
-        self._row_filters = [read_row_filter(text) for text in row_filter]
+        self.row_filters = [(text, *read_row_filter(text)) for text in row_filter]  # as written, for which tables, which rows
         self._conditions: dict[bytes, Bound | None] = {}
         types = {"insert": EventType.INSERT, "update": EventType.UPDATE, "delete": EventType.DELETE}
         self.row_types = frozenset(types[name] for name in self.operations & types.keys())
@@ -111,11 +111,11 @@ class TableFilter:
 
         Of several filters for one table all have to hold.
         """
-        if not self._row_filters:
+        if not self.row_filters:
             return None
         if blob not in self._conditions:
             name = f"{schema.database}.{schema.table}"
-            nodes = tuple([node for tables, node in self._row_filters if tables.match(name)])
+            nodes = tuple([node for _, tables, node in self.row_filters if tables.match(name)])
             self._conditions[blob] = bind(nodes[0] if len(nodes) == 1 else Both(nodes), schema) if nodes else None
         return self._conditions[blob]
 
@@ -158,12 +158,12 @@ class TableFilter:
                 values = list(values)
                 for at, hashed in change:
                     if values[at] is not None:
-                        values[at] = self._digest(values[at]) if hashed else MASK
+                        values[at] = self.digest(values[at]) if hashed else MASK
             out.append([values[at] for at in take])
         present = [at for at, i in enumerate(plan.keep) if i in place]
         return (None if len(present) == len(plan.keep) else present), out
 
-    def _digest(self, value: Any) -> str:
+    def digest(self, value: Any) -> str:
         """Return the hex SHA-256 of `value` (HMAC where there is a key): equal values stay equal."""
         raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         return hmac.new(self._key, raw, hashlib.sha256).hexdigest() if self._key else hashlib.sha256(raw).hexdigest()

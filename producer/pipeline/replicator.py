@@ -23,13 +23,14 @@ from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader, replica_id
 from shmstore.producer.connection.link import Link
 from shmstore.producer.connection.server import read_server, require_binlog
-from shmstore.producer.connection.session import connect
+from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.published import PublishedTables
 from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.snapshot.row_filter_check import unfit_row_filters
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
 from shmstore.producer.start.choose import keep_resume
@@ -218,6 +219,7 @@ class Replicator:
             found = Found(session, server, sink.resume, sink.checkpoints)
             chosen = choose_beginning(self._settings, found, sink.source or "", self._log)
             self._claim(found)
+            self._look_at_row_filters(session)
             self._write(found, chosen)
             sink.begin(chosen.start)
             return self._open(found, chosen)
@@ -229,6 +231,13 @@ class Replicator:
         if self._sink.source is not None and server.mariadb:
             domain = str(found.session.query("SELECT @@global.gtid_domain_id")[0][0])
         self._sink.claim(gtids=server.gtids, domain=domain)
+
+    def _look_at_row_filters(self, session: Session) -> None:
+        """Say, at the start, what a row would stop the producer for."""
+        if self._linked:
+            return
+        for unfit in unfit_row_filters(session, self._decoder.filter):
+            self._log.warning("%s%s", unfit.problem, "; the first row of that table will stop this producer" * unfit.stops)
 
     def _write(self, found: Found, chosen: Beginning) -> None:
         """Write to the disk what a restart has to find."""

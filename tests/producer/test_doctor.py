@@ -122,3 +122,26 @@ def test_a_server_without_row_metadata() -> None:
     with pytest.raises(BinlogDisabled, match=r"5\.6\.24-log.*follow DDLs with schema_history = auto$"):
         require_binlog(server, Settings(store="s", schema_history="off"))
     require_binlog(server, Settings(store="s", schema_history="auto"))
+
+
+def test_row_filters_are_looked_at(any_server: Server, database: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A column or a table that is not there is told by the doctor, and by a producer's log at its start; the right names are fine."""
+    execute(any_server, database, "CREATE TABLE orders (id int primary key, total int, e enum('x'))", "CREATE TABLE log (id int)")
+    good = (f"{database}.orders: total > 3 AND e = 'x'", f"{database}.l*: id < 5")
+    assert findings_of(any_server, row_filter=good)["row filters"].state == "ok"
+    wrong = {
+        f"{database}.orders: totl > 3": ("fail", "no column 'totl'; did you mean total"),
+        f"{database}.orders: total > 'x'": ("fail", "compare it with a number"),
+        f"{database}.order: total > 3": ("warn", f"the server shows none of that name; did you mean {database}.orders"),
+        f"{database}.log: id > 3": ("warn", f"the other filters leave out {database}.log"),
+    }
+    for text, (state, says) in wrong.items():
+        options = {"row_filter": (text,), "exclude": ("*.log",)}
+        finding = findings_of(any_server, **options)["row filters"]
+        assert (finding.state, says in finding.found, bool(finding.fix)) == (state, True, True), finding
+        caplog.clear()
+        with running(any_server, **options):
+            (line,) = [record.message for record in caplog.records if "row filter" in record.message]
+        assert says in line
+        assert ("will stop this producer" in line) is (state == "fail")
+    assert "row filters" not in findings_of(any_server)
