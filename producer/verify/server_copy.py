@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from shmstore import TableSchema
+from shmstore import SourceError, TableSchema
 from shmstore.errors import CopyUnreadable
 from shmstore.producer.connection.session import connect
 from shmstore.producer.filter import TableFilter
@@ -31,24 +32,35 @@ class ServerCopy:
 
     def rows(self, table: TableSchema) -> Iterator[Sequence[Row]]:
         """Yield every row, some at a time, in stored form. Raises `CopyUnreadable`."""
-        for rows, _ in self._source.pieces(()):
-            yield self._ordered(table, rows)
+        self._places(table)
+        with self._reading():
+            for rows, _ in self._source.pieces(()):
+                yield self._ordered(table, rows)
 
     def rows_of(self, table: TableSchema, keys: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows that have these keys, and perhaps others."""
-        own = [column.name for column in self._source.key_columns]
-        names = [table.columns[i].name for i in table.primary_key]
-        if set(own) != set(names):
-            return [row for rows in self.rows(table) for row in rows]
-        places = [names.index(name) for name in own]
-        return self._ordered(table, self._source.rows_of([[key[i] for i in places] for key in keys]))
+        """Return the rows that have these keys, and perhaps others; whatever the copy's own key is. Raises `CopyUnreadable`."""
+        self._places(table)
+        with self._reading():
+            return self._ordered(table, self._source.rows_of(keys, [table.columns[i].name for i in table.primary_key]))
 
-    def _ordered(self, table: TableSchema, rows: Sequence[Row]) -> Sequence[Row]:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What goes wrong while the copy is read is the copy's trouble, and not the source's."""
+        try:
+            yield
+        except SourceError as error:
+            raise CopyUnreadable(f"the copy cannot be read: {error}") from error
+
+    def _places(self, table: TableSchema) -> list[int]:
+        """Where the columns of `table` are in the copy. Raises `CopyUnreadable`."""
         names = self._source.schema.names
         if lacking := [name for name in table.names if name not in names]:
             raise CopyUnreadable(f"the copy has no column {lacking[0]}: it has {', '.join(names)}")
-        places = [names.index(name) for name in table.names]
-        if places == list(range(len(names))):
+        return [names.index(name) for name in table.names]
+
+    def _ordered(self, table: TableSchema, rows: Sequence[Row]) -> Sequence[Row]:
+        places = self._places(table)
+        if places == list(range(len(self._source.schema.names))):
             return rows
         return [[row[i] for i in places] for row in rows]
 

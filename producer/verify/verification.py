@@ -139,13 +139,17 @@ class Verification:
         self._view = StoreView.attach(settings.store, path=settings.store_path or None, state=settings.state or None)
         try:
             self._check_store()
-            self._session: Session = connect(settings, settings.endpoints()[0], stop)
+            self._session: Session = self._connected()
         except BaseException:
             self._view.close()
             raise
         self._server: Server = read_server(self._session)
         self._filters = settings.table_filter()
-        prepare(self._session)
+
+    def _connected(self) -> Session:
+        session = connect(self._settings, self._settings.endpoints()[0], self._stop)
+        prepare(session)
+        return session
 
     def close(self) -> None:
         """Close the connection, and look at the store no more. Idempotent."""
@@ -191,6 +195,15 @@ class Verification:
                 continue
             except CopyUnreadable as error:
                 return Found(source.schema, problem=str(error))
+            except SourceError:
+                self._session.close()  # a statement that failed takes it along
+                self._session = self._connected()
+                now = self._source(database, table)
+                if now is None:
+                    shutil.rmtree(self._folder(source.schema), ignore_errors=True)
+                    return Found(source.schema, problem="it was dropped, or renamed, while it was compared")
+                if now.table.schema == source.table.schema:
+                    raise
         return Found(nothing, problem=f"a DDL or an XA transaction changed it {ATTEMPTS} times while it was compared")
 
     def _source(self, database: str, table: str) -> SourceRows | None:

@@ -26,9 +26,11 @@ from shmstore.consumer.spark.replicate.change_reduction import columns_of
 from shmstore.consumer.spark.replicate.sql_dialect import Dialect
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
+from shmstore.producer.verify import source_rows
 from shmstore.producer.verify.digests import Digests, differing, key_bytes, numbers_of
 from shmstore.producer.verify.server_copy import ServerCopy
-from shmstore.producer.verify.verification import Copy, Found, Verification
+from shmstore.producer.verify.source_rows import SourceRows
+from shmstore.producer.verify.verification import Copy, Found, Progress, Verification
 from tests.producer.running import Running, running, wait_for
 from tests.producer.snapping import Load, fill
 from tests.servers.postgres import start_postgres
@@ -315,6 +317,116 @@ def test_a_copy_on_a_server(any_server: Server, database: str, tmp_path: Path) -
         assert verified(run, copies, database).differences == 2
         cursor.execute("ALTER TABLE copied DROP COLUMN g")
         assert "no column g" in verified(run, copies, database).problem
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY (nr)", "PRIMARY KEY (id)", "PRIMARY KEY (id, nr)"])
+def test_a_copy_with_a_key_of_its_own_is_asked_by_the_source_s(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """What differs is read by the source's key, not by reading all rows again, whichever key the copy has."""
+    fill(any_server, database, 400)
+    with (
+        running(any_server, include=(f"{database}.t",), state=str(tmp_path)) as run,
+        any_server.connect(database=database) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"CREATE TABLE copied (t VARCHAR(60), n INT, nr INT, id INT, {key})")
+        cursor.execute("INSERT INTO copied SELECT t, n, 1000 - id, id FROM t WHERE id <> 20")
+        cursor.execute("UPDATE copied SET n = n + 1 WHERE id = 7")
+        copy = ServerCopy(run.settings, database, "copied")
+        pieces, read = SourceRows.pieces, list[SourceRows]()
+        monkeypatch.setattr(SourceRows, "pieces", lambda self, after: read.append(self) or pieces(self, after))
+        table = TableSchema(database, "t", (Column("id", "int"), Column("n", "int"), Column("t", "varchar")), (0,))
+        with closing(copy):
+            assert sorted(copy.rows_of(table, [[7], [20], [21], [999]])) == [[7, 8, "row 7"], [21, 21, "row 21"]]
+        assert not read
+        found = verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database)
+        assert [(each.key, each.copy is None) for each in found.told] == [([7], False), ([20], True)]
+
+
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the source in small pieces."""
+    monkeypatch.setattr(source_rows, "FIRST_ROWS", 50)
+    monkeypatch.setattr(source_rows, "MOST_ROWS", 50)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "says"),
+    [
+        ("DROP TABLE t", "it was dropped, or renamed, while it was compared"),
+        ("RENAME TABLE t TO elsewhere", "it was dropped, or renamed"),
+        ("ALTER TABLE t DROP COLUMN n", ""),
+    ],
+    ids=["drop", "rename", "alter"],
+)
+def test_a_ddl_while_a_table_is_read_stops_no_other(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddl: str, says: str
+) -> None:
+    """A table that goes is told as not compared, one that changes is read again, and the next one is compared as ever."""
+    hurried(monkeypatch)
+    for name in ("t", "u"):
+        fill(any_server, database, 300, name)
+    left = [ddl]
+
+    def meanwhile(progress: Progress) -> None:
+        if left and progress.doing == "reading the source" and progress.rows == 100:
+            with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+                cursor.execute(left.pop())
+
+    def read(table: TableSchema) -> Iterator[dict[str, Any]]:
+        with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT {', '.join(table.names)} FROM {table.table}")
+            yield from [dict(zip(table.names, row, strict=True)) for row in cursor.fetchall()]
+
+    with (
+        running(any_server, include=(f"{database}.*",), state=str(tmp_path)) as run,
+        Verification(run.settings, lambda *_: CalledCopy(read), subscription=None, progress=meanwhile) as verification,
+    ):
+        found = [verification.verify(database, name) for name in ("t", "u")]
+        assert not left
+        assert (says in found[0].problem, bool(found[0].problem), found[0].rows) == (True, bool(says), 0 if says else 300)
+        assert (found[1].equal, found[1].rows) == (True, 300)
+        assert not list((tmp_path / run.settings.store / "verify").iterdir())
+
+
+def test_a_copy_that_goes_while_it_is_read(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy on a server that is dropped meanwhile is told as not compared."""
+    hurried(monkeypatch)
+    fill(any_server, database, 300)
+    with (
+        running(any_server, include=(f"{database}.t",), state=str(tmp_path)) as run,
+        any_server.connect(database=database) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("CREATE TABLE copied LIKE t")
+        cursor.execute("INSERT INTO copied SELECT * FROM t")
+
+        def meanwhile(progress: Progress) -> None:
+            if progress.doing == "reading the copy" and progress.rows == 100:
+                cursor.execute("DROP TABLE copied")
+
+        copies = lambda *_: ServerCopy(run.settings, database, "copied")  # noqa: E731
+        assert "the copy cannot be read" in verified(run, copies, database, progress=meanwhile).problem
+
+
+def test_a_key_that_is_hashed(any_server: Server, database: str, tmp_path: Path) -> None:
+    """What differs, and what changed meanwhile, is found though the server cannot be asked for a hash."""
+    fill(any_server, database, 200)
+    left = ["UPDATE t SET n = n + 1 WHERE id = 100"]
+    with running(any_server, include=(f"{database}.t",), column_hash=(f"{database}.t.id",), state=str(tmp_path)) as run:
+
+        def read(table: TableSchema) -> Iterator[dict[str, Any]]:
+            with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+                while left:
+                    cursor.execute(left.pop())
+                cursor.execute("SELECT sha2(id, 256), n, t FROM t")
+                for key, n, t in cursor.fetchall():
+                    yield {"id": key, "n": n + (t == "row 50"), "t": t}
+
+        found = verified(run, lambda *_: CalledCopy(read), database)
+        assert [(each.source or each.copy or [])[2] for each in found.told] == ["row 50"]
 
 
 def test_what_cannot_be_compared_says_why(mariadb: Server, database: str, tmp_path: Path) -> None:
