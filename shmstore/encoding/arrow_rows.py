@@ -29,7 +29,7 @@ OPS = "".join(_OPS.get(type_, "c") for type_ in range(256))
 class StoredEvents:
     """Events as `Events` has them, by the reference; of the records only entry, schema and rows are filled."""
 
-    __slots__ = ("_events", "records", "schemas")
+    __slots__ = ("_events", "partial_reads", "records", "schemas")
 
     def __init__(self, raw: memoryview | bytes, ends: NDArray[np.int64]) -> None:
         self._events = [decode_stored(payload) for payload in _payloads(memoryview(raw), ends)]
@@ -41,10 +41,24 @@ class StoredEvents:
         ]
         self.records["rows"] = [0 if schema is None or body is None else _count(body) for _, schema, body in self._events]
         self.schemas = list(numbers)
+        self.partial_reads: NDArray[np.bool_] = np.array(
+            [
+                header.type == EventType.READ and schema is not None and body is not None and body[2] is not None
+                for header, schema, body in self._events
+            ],
+            np.bool_,
+        )
 
     def stored(self, events: NDArray[np.int64]) -> list[tuple[Header, Any]]:
         """The header and the body of each of `events`."""
         return [(self._events[event][0], self._events[event][2]) for event in events.tolist()]
+
+
+def partial_reads(events: Events | StoredEvents) -> NDArray[np.bool_]:
+    """Which of the events are rows of a snapshot that was asked for some columns: typed rows cannot say which they have."""
+    if isinstance(events, Events):
+        return np.zeros(len(events.records), np.bool_)  # which holds no image that lacks columns
+    return events.partial_reads
 
 
 def index_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | StoredEvents:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shmstore.encoding.arrow import fit, image_type
-from shmstore.encoding.arrow_rows import index_events, read_rows, runs
+from shmstore.encoding.arrow_rows import index_events, partial_reads, read_rows, runs
 from shmstore.encoding.codec import decode_schema
 from shmstore.errors import StoreCorrupt
 from shmstore.event import TableSchema
@@ -55,10 +55,10 @@ def read_table(
     """
     events = index_events(raw, ends)
     records = events.records
-    found = [
-        (run, events.schemas[records["schema"][run[0]]])
-        for run in runs(events, (records["schema"] >= 0) & (records["rows"] > 0), ROWS_PER_CHUNK)
-    ]
+    with_rows = (records["schema"] >= 0) & (records["rows"] > 0)
+    if options.partial == "error":
+        with_rows &= ~partial_reads(events)
+    found = [(run, events.schemas[records["schema"][run[0]]]) for run in runs(events, with_rows, ROWS_PER_CHUNK)]
     schemas = {schema: _table_of(schema) for schema in dict.fromkeys(schema for _, schema in found)}
     wanted = table if isinstance(table, str) else None if table is None else _name(table)
     if wanted is None and len(names := {_name(schema) for schema in schemas.values()}) > 1:

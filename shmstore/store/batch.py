@@ -197,6 +197,8 @@ class Batch(_Run):
         event in the batch, and older rows have NULL in columns that they lack; without a row of the table there are none.
         ``.flatten()`` makes columns of the structs' fields, for pandas.
 
+        Rows of a snapshot that was asked for some columns are left out, unless `partial` is ``null``.
+
         Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
         `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or a column changed into a type that
         cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).

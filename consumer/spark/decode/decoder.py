@@ -23,7 +23,7 @@ from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, sch
 from shmstore.consumer.spark.decode.variant import variant_array
 from shmstore.consumer.spark.options import Options
 from shmstore.encoding.arrow import Events, RowPositions, fit
-from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, read_rows, runs, stored_positions
+from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions
 from shmstore.encoding.codec import Header, decode_schema
 from shmstore.event import EntryType, TableSchema
 
@@ -98,6 +98,8 @@ class Decoder:
         if self.options.markers:
             other |= (entry == EntryType.BEGIN) | (entry == EntryType.END)
         wanted = np.array([table is not None for table in tables])[schema] & (rows > 0)
+        if self.table is not None:
+            wanted &= ~partial_reads(events)
         chosen: NDArray[np.bool_] = np.where(schema < 0, other, wanted)
         return chosen
 

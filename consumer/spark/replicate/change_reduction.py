@@ -166,7 +166,13 @@ class TableChanges:
     _log: list[tuple[Any, Any, int, str]] = field(default_factory=list)
 
     def add(self, schema: TableSchema, header: Header, body: list[Any]) -> None:
-        """Take one rows event. Raises `PartialImage`, `CopyDiffers`."""
+        """Take one rows event. Raises `PartialImage`, `CopyDiffers`.
+
+        Of a snapshot that was asked for a part of the table nothing is taken: it neither has all rows, nor says anything that the copy does
+        not know.
+        """
+        if "snapshot_partial" in header.props:
+            return
         part = header.props.get("snapshot_part") if header.type == EventType.READ else None
         if part == "first":
             self._flush()

@@ -63,13 +63,20 @@ class Binlog:
         return self.transaction((EventType.DELETE, tuple(Row(row, None) for row in rows)), table=table)
 
     def read(
-        self, part: str, *rows: tuple[Any, ...], table: TableSchema = ORDERS, snapshot: str = "00000001", reason: str = "asked"
+        self,
+        part: str,
+        *rows: tuple[Any, ...],
+        table: TableSchema = ORDERS,
+        snapshot: str = "00000001",
+        reason: str = "asked",
+        partial: str = "",
     ) -> list[Event]:
         """Transactions of a snapshot: `part` is first, last, whole for both, or nothing for what is in between."""
         if part == "whole":
-            options: dict[str, Any] = {"table": table, "snapshot": snapshot, "reason": reason}
+            options: dict[str, Any] = {"table": table, "snapshot": snapshot, "reason": reason, "partial": partial}
             return [*self.read("first", **options), *self.read("last", *rows, **options)]
         props = {"snapshot": snapshot, "snapshot_reason": reason, **({"snapshot_part": part} if part else {})}
+        props |= {"snapshot_partial": partial} if partial else {}
         events = self.transaction((EventType.READ, tuple(Row(None, row) for row in rows)), table=table)
         return [event._replace(props=props) if event.entry is EntryType.ROWS else event for event in events]
 

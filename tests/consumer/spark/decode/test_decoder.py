@@ -179,6 +179,14 @@ def test_partial_images(binlog: Binlog) -> None:
         rows(events, ORDERS)
 
 
+def test_columns_of_a_snapshot_that_was_asked_for_some(binlog: Binlog) -> None:
+    """JSON has those columns; typed rows, which could not say which they have, are only those of other events."""
+    some = (1, *[ABSENT] * 4, "paid")
+    events = [*binlog.insert(order_row(2)), *binlog.read("", some, partial="columns"), *binlog.read("", order_row(3))]
+    assert [json.loads(row["after"]).keys() for row in rows(events)][1] == {"id", "status"}
+    assert [(row["op"], row["after"]["id"]) for row in rows(events, ORDERS)] == [("c", 2), ("r", 3)]
+
+
 def test_zero_dates(binlog: Binlog) -> None:
     """A zero date is text in JSON, an error that names the option in typed rows, and NULL when that is asked for."""
     table = TableSchema("d", "t", (Column("id", "int"), Column("day", "date"), Column("at", "datetime")), (0,))

@@ -444,6 +444,29 @@ def test_a_partial_row_image_sets_a_copy_aside(
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("reason", ["asked", "repair"])
+def test_a_snapshot_of_a_part_is_not_taken_for_a_whole_one(tmp_path: Path, binlog: Binlog, format: str, reason: str) -> None:
+    """No row is deleted, no value becomes NULL, nothing is set aside; a copy that waits for its rows goes on waiting for all of them."""
+    copy = replication(tmp_path, format)
+    some = (1, *[ABSENT] * (len(ORDERS.columns) - 2), "y")
+    parts = {"rows": order_row(1, status="y"), "columns": some, "rows,columns": some}
+    apply(copy, 0, binlog.insert(order_row(1)), binlog.insert(order_row(2)))
+    for batch, (partial, row) in enumerate(parts.items(), 1):
+        apply(copy, batch, binlog.read("whole", row, reason=reason, partial=partial), binlog.insert(order_row(10 + batch)))
+    assert rows(copy, format) == {key: order_row(key) for key in (1, 2, 11, 12, 13)}
+    assert copy.aside == []
+    apply(copy, 4, xa(binlog.insert(order_row(3)), "x"), rolled_back(binlog, "x"))
+    for batch, (partial, row) in enumerate(parts.items(), 5):
+        apply(copy, batch, binlog.read("whole", row, partial=partial))
+    assert copy.aside == ["shop.orders"]
+    apply(copy, 8, binlog.read("whole", order_row(1), order_row(2)))
+    assert (set(rows(copy, format)), copy.aside) == ({1, 2}, [])
+    empty = replication(tmp_path / "empty", format)
+    apply(empty, 0, binlog.read("whole", order_row(1), partial="rows"))
+    assert not Path(empty.path("shop", "orders")).exists()
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_key_that_is_no_date_sets_a_copy_aside(
     tmp_path: Path, binlog: Binlog, format: str, caplog: pytest.LogCaptureFixture
 ) -> None:
