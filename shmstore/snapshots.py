@@ -103,7 +103,10 @@ class Mark(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A wish: tables by pattern, why (initial, asked, purged, missing, reread, repair), or to cancel what is open."""
+    """A wish: tables by pattern, why (initial, asked, purged, missing, reread, repair), or to cancel what is open.
+
+    `where`: a condition on the rows, `columns`: of these only; both empty: whole tables.
+    """
 
     id: str
     tables: tuple[str, ...] = ()
@@ -111,6 +114,13 @@ class Request(NamedTuple):
     asked_ms: int = 0
     cancel: bool = False
     problem: str = ""
+    where: str = ""
+    columns: tuple[str, ...] = ()
+
+    @property
+    def part(self) -> tuple[str, tuple[str, ...]]:
+        """What part of its tables is wanted."""
+        return self.where, self.columns
 
 
 @dataclass(slots=True)
@@ -161,7 +171,10 @@ class Progress:
         """Add a request for `tables`. When nothing else is open, the requests before it are forgotten."""
         if not self.open:
             self.requests, self.tasks, self.marks = [], [], []
-        waiting = {(task.database, task.table) for task in self.tasks if task.progress.state == "waiting"}
+        alike = {one.id for one in self.requests if one.part == request.part}
+        waiting = {
+            (task.database, task.table) for task in self.tasks if task.progress.state == "waiting" and task.request in alike
+        }
         added = [Task(request.id, database, table) for database, table in tables if (database, table) not in waiting]
         self.requests.append(request)
         self.tasks += added
@@ -264,19 +277,22 @@ def request_snapshot(
     store: str,
     tables: str | Sequence[str],
     *,
+    where: str = "",
+    columns: Sequence[str] = (),
     state: str | os.PathLike[str] | None = None,
     reason: str = "asked",
     id: str = "",
 ) -> str:
     """Ask the producer of `store` for the rows of `tables` (patterns, as for filters); return the request's id.
 
-    The producer looks about once a second; where none runs, the next one does. It takes a request with an `id` (eight hexadecimal
+    `where` and `columns` ask for a part of them; they are not looked at here, but by the producer. It
+    looks about once a second; where none runs, the next one does. It takes a request with an `id` (eight hexadecimal
     digits) that it knows for the one that it has. Raises ValueError, also where there is no pattern: that is no wish for everything.
     """
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
     if not Patterns.parse(patterns):
         raise ValueError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
-    request = Request(id or new_id(), patterns, reason, now_ms())
+    request = Request(id or new_id(), patterns, reason, now_ms(), where=where, columns=tuple(columns))
     ProgressFile(store, state).ask(request)
     return request.id
 
@@ -348,9 +364,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _request(value: dict[str, Any]) -> Request:
-    tables = tuple([str(one) for one in value["tables"]])
+    tables, columns = (tuple([str(one) for one in names]) for names in (value["tables"], value.get("columns", ())))
     return Request(
-        str(value["id"]), tables, str(value["reason"]), int(value["asked_ms"]), bool(value["cancel"]), str(value["problem"])
+        str(value["id"]),
+        tables,
+        str(value["reason"]),
+        int(value["asked_ms"]),
+        bool(value["cancel"]),
+        str(value["problem"]),
+        str(value.get("where", "")),  # not there before a part could be asked for
+        columns,
     )
 
 

@@ -82,14 +82,14 @@ class _Kind(NamedTuple):
     like: bool = False
 
 
-def bind(node: Node, schema: TableSchema) -> Bound:
-    """Return the condition on a table. Raises `UnsupportedEvent` where it does not fit its columns."""
+def bind(node: Node, schema: TableSchema, what: str = "row filter") -> Bound:
+    """Return the condition on a table. Raises `UnsupportedEvent`, which calls it `what`, where it does not fit its columns."""
     kinds: dict[str, tuple[int, _Kind]] = {}
     try:
         test = _test(node, schema, kinds)
     except ValueError as error:
         raise UnsupportedEvent(
-            f"the row filter does not fit table {schema.database}.{schema.table} as it is here: {error}"
+            f"the {what} does not fit table {schema.database}.{schema.table} as it is here: {error}"
         ) from error
     return Bound(test, frozenset(i for i, _ in kinds.values()), node, kinds)
 

@@ -1,9 +1,12 @@
 """A table of a snapshot as chunks of its key: what is read next, by whom, how much at a time, and in which order it is put.
 
 Plan. A chunk is a range of the key, after one key up to another. With several connections the end of a chunk is asked of the server
-before its rows are (`Selection.key_sql`, which runs over the index alone), so that the next one can be begun at once; what is behind
-the table's last full chunk has no end, and with one connection no chunk has. A chunk that turns out larger than memory is spent on ends
-at the last row that came, and its rest is put in line behind it.
+before its rows are (`Selection.key_sql`, which runs over the index alone), so that the next one can be begun at once; nobody waits for
+the answer meanwhile. What is behind the table's last full chunk has no end, and with one connection no chunk has, unless only some rows
+are wanted: then a chunk without an end could go through the whole table before it comes to the first of them. A chunk that turns out
+larger than memory is spent on ends at the last row that came, and its rest is put in line behind it.
+
+A connection that breaks takes nothing along but what it was reading: another one begins that again.
 
 Chunks are read side by side and put one after the other, as their keys stand: so how far a table is remains one key, however many
 connections read it, and whoever goes on after a kill reads again what had not been put, at most a chunk for each connection and one.
@@ -42,7 +45,15 @@ class Shape(NamedTuple):
     blob: bytes  # of the schema, as the table has it
     plan: TablePlan
     by: tuple[str, ...]  # the key's columns
-    key_indexes: tuple[int, ...]  # of these in the rows that are put
+    key_indexes: tuple[int, ...]  # of these in the rows that are selected
+    hashed: frozenset[int] = frozenset()  # those of these that column filters hash
+    partial: str = ""  # what the events have a part of: rows, columns
+
+    @property
+    def present(self) -> list[int] | None:
+        """The columns of the rows, as an event's body says it; None: all of the table's."""
+        shown = self.selected.shown
+        return None if len(shown) == len(self.selected.table.schema.columns) else list(shown)
 
     @property
     def schema(self) -> bytes:
@@ -75,10 +86,43 @@ class Chunk:
         """Why it cannot be used; empty where it can."""
         return "" if self.segment < 0 else self.table.window.broken(self.segment)
 
+    def begin_again(self) -> None:
+        """What was read of it is lost; what was noted since `low` still concerns it."""
+        self.high = self.rows = self.session = None
+
     def note_from(self, low: Position, executed: ExecutedSet | None) -> None:
         """What is put of the table from now on concerns this chunk."""
         self.low, self.executed = low, executed.copy() if executed is not None else None
         self.segment = self.table.window.open()
+
+
+class EndAsked:
+    """Where the next chunk of a table ends, asked of the server."""
+
+    def __init__(self, table: TableRead, after: Key, limit: int, session: Session, wait: float) -> None:
+        """`limit`: how many rows the chunk is to have; `wait`: after so many seconds of silence the link is given up."""
+        self.table, self.limit, self.session = table, limit, session
+        selected = table.shape.selected
+        self.rows = Rows(session, selected.key_sql(after, limit), selected.key_columns, len(selected.key_columns), wait)
+        self._wait, self._until = wait, time.monotonic() + wait
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the server has been silent for too long."""
+        return time.monotonic() > self._until
+
+    def take(self) -> bool:
+        """Read what has come; True when that is the answer. Raises `SourceError`, and `LinkLost` where it is overdue."""
+        done = self.rows.take()
+        if not done and self.overdue:
+            where, name = self.session.endpoint.where, self.table.shape.selected.table.name
+            raise LinkLost(f"{where} did not say in {self._wait:g} s where the next {self.limit} rows of {name} end")
+        return done
+
+    @property
+    def key(self) -> Key:
+        """The answer; empty where fewer rows are left."""
+        return key_literals(self.table.shape.selected, self.rows.last) if len(self.rows) else ()
 
 
 class TableRead:
@@ -91,6 +135,7 @@ class TableRead:
         self.chunks: deque[Chunk] = deque()
         self.stale = False  # a DDL went by: whether the shape is still the same is to be looked at
         self.began = bool(task.progress.chunks)  # whether the event that says where the table begins was put
+        self.asked: EndAsked | None = None
         self.progress = task.progress  # with what is put, and not in the store yet
         self._after: Key | None = task.progress.key  # None: the last chunk is planned
         self._average = 0  # bytes of a row
@@ -112,26 +157,35 @@ class TableRead:
         return self._after is None
 
     def plan(self, session: Session, wait: float, *, alone: bool) -> Chunk | None:
-        """Add the next chunk; None where there is none to add now. `alone`: only one connection reads, so no end is asked for."""
-        if self._after is None:
+        """Add the next chunk; None where there is none to add now: also while `session` asks where it ends. `alone`: only one connection reads."""
+        if self._after is None or self.asked is not None:
             return None
         limit = self._rows_due()
-        until = self._key_behind(session, limit, wait) if not (alone or self.keyless) else ()
+        if not self.keyless and (self.shape.selected.condition or not alone):
+            self.asked = EndAsked(self, self._after, limit, session, wait)
+            return None
+        return self._add(limit, ())
+
+    def answered(self) -> None:
+        """The server has said where the next chunk ends: add it."""
+        asked, self.asked = self.asked, None
+        assert asked is not None
+        self._add(asked.limit, asked.key)
+
+    def _add(self, limit: int, until: Key) -> Chunk:
+        assert self._after is not None
         chunk = Chunk(self, self._after, until, limit)
         self._after = until or None
         self.chunks.append(chunk)
         return chunk
 
-    def _key_behind(self, session: Session, rows: int, wait: float) -> Key:
-        """The key that stands so many rows behind what is planned; empty where there are fewer."""
-        selected = self.shape.selected
-        assert self._after is not None
-        found = Rows(session, selected.key_sql(self._after, rows), selected.key_columns, len(selected.key_columns), wait)
-        if not found.step(wait):
-            raise LinkLost(
-                f"{session.endpoint.where} did not say in {wait:g} s where the next {rows} rows of {selected.table.name} end"
-            )
-        return key_literals(selected, found.last) if len(found) else ()
+    def lost(self, session: Session) -> None:
+        """A connection broke: what it was reading is to be read again."""
+        if self.asked is not None and self.asked.session is session:
+            self.asked = None
+        for chunk in self.chunks:
+            if chunk.session is session:
+                chunk.begin_again()
 
     def _rows_due(self) -> int:
         """How many rows the next chunk is to have."""
@@ -144,11 +198,13 @@ class TableRead:
         rows = chunk.rows
         assert rows is not None
         chunk.whole, chunk.session, came = True, None, len(rows)
+        looked_at = chunk.limit if chunk.until and not cut else 0  # though few of them may be wanted
         if came and not self.keyless:
             chunk.last = literals(self.shape.selected, rows.last)
             self._average = max(1, rows.size // came)
+        if (read := max(came, looked_at)) and not self.keyless:
             took = max(time.monotonic() - chunk.began, 0.001)
-            self._limit = max(1, min(int(came / took * CHUNK_SECONDS), 4 * max(came, FIRST_ROWS)))
+            self._limit = max(1, min(int(read / took * CHUNK_SECONDS), 4 * max(read, FIRST_ROWS)))
         full = not self.keyless and came >= chunk.limit
         if cut and chunk.until:
             at = self.chunks.index(chunk)

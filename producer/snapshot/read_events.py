@@ -37,14 +37,14 @@ class ReadEvents:
         table: tuple[str, str],
         schema: bytes,
         count: int,
-        rows: Callable[[int, int], Any],
+        bodies: Callable[[int, int], list[Any]],
         size: int,
         props: dict[str, str],
         part: str = "",
     ) -> None:
         """Write `count` rows, which took `size` bytes on the way, behind `newest`, the newest event of the store.
 
-        `rows(first, number)` gives some of them as an event's body holds them. `part`, first or last of a table, is the property
+        `bodies(first, number)` gives the body of an event with some of them. `part`, first or last of a table, is the property
         ``snapshot_part`` of the last event, which may have no rows.
         """
         state, self._props = self._state, props
@@ -57,7 +57,7 @@ class ReadEvents:
         for at in range(0, count or 1, most):
             number = min(most, count - at)
             ends = part and at + most >= count
-            self._event(table[0], schema, number, rows(at, number), {"snapshot_part": part} if ends else {})
+            self._event(table[0], schema, number, bodies(at, number), {"snapshot_part": part} if ends else {})
         if self._open:
             self._end()
 
@@ -86,8 +86,8 @@ class ReadEvents:
         self._buffer.add(encode_stored(header, None, None), slot)
         self._buffer.end(int(SlotFlag.TRANSACTION_END))
 
-    def _event(self, database: str, schema: bytes, count: int, rows: Any, more: dict[str, str]) -> None:
-        buffer, body = self._buffer, [None, None, None, rows]
+    def _event(self, database: str, schema: bytes, count: int, body: list[Any], more: dict[str, str]) -> None:
+        buffer = self._buffer
         if not self._open:
             self._begin()
         payload = self._payload(EntryType.ROWS, schema, body, database, more)

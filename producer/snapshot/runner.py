@@ -14,7 +14,8 @@ lock is taken and nothing is written to the server. Between two reads of the str
 What is put is one or more whole transactions, BEGIN, READ events, END. They stand at the transaction end that was put before
 them (same file, offset, GTIDs), `order` goes on counting, and a checkpoint may stand at their END.
 
-Where something came between, all chunks under way are forgotten and begun again behind the last key that is put.
+Where something came between, all chunks under way are forgotten and begun again behind the last key that is put; where a link
+broke, only the chunk that was read over it.
 
 A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a position behind which nothing
 of it was put, and the stream waits meanwhile. No other chunk is under way then.
@@ -34,16 +35,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent, checkpoints
-from shmstore.encoding.codec import Packed, decode_schema, encode_schema
+from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session, connect
-from shmstore.producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
+from shmstore.producer.errors import LinkLost, LoginRefused, PatternError, PrivilegeMissing, ServerUnreachable
 from shmstore.producer.filter import read_patterns
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, Shape, TableRead
+from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, EndAsked, Shape, TableRead
+from shmstore.producer.snapshot.part import Part
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
@@ -83,6 +85,8 @@ class Snapshot:
         self._written: list[tuple[Task, TableProgress]] = []  # what is in the transaction buffer
         self._backoff = Backoff(settings)  # of its own links
         self._disturbed: dict[tuple[str, str], int] = {}  # how often each table's chunks were begun in vain since one was put
+        self._using: Session | None = None  # the connection that is waited for: where a link is lost, it is this one's
+        self._retry = 0.0  # when another one may be opened
         self._pause, self._heard = 0.0, False
         self._ahead: list[Position] = []
         self._saved = 0.0
@@ -153,6 +157,10 @@ class Snapshot:
 
     def _take(self, server: Server, request: Request) -> None:
         problem, tables = request.problem or refusal(server), list[tuple[str, str]]()
+        try:
+            Part.read(request.where, request.columns)
+        except PatternError as error:
+            problem = problem or str(error)
         if not problem:
             session = connect(self._settings, server.endpoint, self._stop)
             try:
@@ -214,7 +222,7 @@ class Snapshot:
         except (LinkLost, ServerUnreachable, LoginRefused) as error:
             wait = self._backoff.failed()
             self._log.warning("snapshot: %s; trying again in %.1f s", error, wait)
-            self._drop(wait)
+            self._lose(wait)
         except SourceError as error:
             if self._busy is None or not self._busy.open:
                 raise
@@ -266,30 +274,30 @@ class Snapshot:
     # ------------------------------------------------------------ a chunk
 
     def _open_more(self) -> None:
-        """Give each connection that has nothing to read a chunk."""
+        """Give each connection that has nothing to read a chunk, or have it ask where the next one ends."""
         if time.monotonic() < self._pause:
-            return
-        if not self._at_end():
-            left = sum(task.open for task in self.progress.tasks) > len(self._tables) or self._unopened() is not None
-            if left or any(not table.planned for table in self._tables):
-                self._wants_end = self._wants_end or len(self._reading()) < max(1, self._most)
-            return
-        if self._behind_readers():
             return
         # What is read waits for the chunks before it: it must not become more and more.
         while sum(len(table.chunks) for table in self._tables) <= max(1, self._most) or self._unopened():
-            session = self._idle()
+            session = self._using = self._idle()
             if session is None:
                 return
             chunk = self._unopened() or self._plan(session)
-            if chunk is None or not self._open(chunk, session):
+            if chunk is None:
+                return
+            if not self._at_end():
+                self._wants_end = True
+                return
+            if self._behind_readers() or not self._open(chunk, session):
                 return
 
     def _idle(self) -> Session | None:
         """A connection that reads nothing; None where all do."""
         busy = [chunk.session for table in self._tables for chunk in table.chunks]
+        busy += [table.asked.session for table in self._tables if table.asked is not None]
         idle = next((session for session in self._sessions if session not in busy), None)
-        if idle is None and len(self._sessions) < max(1, self._most):
+        if idle is None and len(self._sessions) < max(1, self._most) and time.monotonic() >= self._retry:
+            self._using = None
             try:
                 idle = self._connected()
             except SourceError as error:
@@ -303,10 +311,14 @@ class Snapshot:
         """Open one more connection for reading."""
         assert self._server is not None
         session = connect(self._settings, self._server.endpoint, self._stop)
+        try:
+            prepare(session)
+            if not self._most:
+                self._most = self._settings.snapshot_connections or max(1, min(CONNECTIONS, free_connections(session) // 10))
+        except SourceError:
+            session.close()
+            raise
         self._sessions.append(session)
-        prepare(session)
-        if not self._most:
-            self._most = self._settings.snapshot_connections or max(1, min(CONNECTIONS, free_connections(session) // 10))
         return session
 
     def _unopened(self) -> Chunk | None:
@@ -316,9 +328,11 @@ class Snapshot:
     def _plan(self, session: Session) -> Chunk | None:
         """The next chunk of the tables under way, else the first of the next table; None where none can be begun now."""
         wait, alone = self._settings.read_timeout, self._most == 1
+        if any(table.asked is not None for table in self._tables):
+            return None  # the next one is what the answer makes
         for table in self._tables:
             self._busy = table.task
-            if (chunk := table.plan(session, wait, alone=alone)) is not None:
+            if (chunk := table.plan(session, wait, alone=alone)) is not None or table.asked is not None:
                 return chunk
         names = {(table.task.database, table.task.table) for table in self._tables}
         for task in self.progress.tasks:
@@ -372,7 +386,10 @@ class Snapshot:
     def _select(self, session: Session, chunk: Chunk) -> Rows:
         selected = chunk.table.shape.selected
         sql = selected.sql(chunk.after, chunk.until, 0 if chunk.until else chunk.limit)
-        return Rows(session, sql, selected.columns, len(selected.table.schema.columns), self._settings.read_timeout)
+        return Rows(session, sql, selected.columns, len(selected.shown), self._settings.read_timeout)
+
+    def _request(self, task: Task) -> Request:
+        return next(request for request in self.progress.requests if request.id == task.request)
 
     def _shape_of(self, session: Session, task: Task) -> Shape | None:
         """How the table is read now; None where there is nothing to read."""
@@ -393,37 +410,52 @@ class Snapshot:
         if task.by and task.by != by and task.progress.key:
             self._log.warning("snapshot: %s.%s has another key now: read from its beginning", task.database, task.table)
             task.progress = TableProgress()
-        task.by, task.estimate, task.began_ms = by, table.rows, task.began_ms or now_ms()
         try:
-            rows = self._decoder.filter.condition(table.schema, blob)
+            request = self._request(task)
+            part = Part.read(request.where, request.columns)
+            shown = part.shown(table.schema, key, plan)
+            rows = self._decoder.filter.condition(table.schema, blob), part.condition(table.schema, plan)
         except UnsupportedEvent as error:
             self._settle(task, "failed", str(error))
             return None
-        return Shape(selection(table, rows), blob, plan, by, tuple([names.index(name) for name in by]))
+        task.by, task.began_ms = by, task.began_ms or now_ms()
+        task.estimate = 0 if request.where else table.rows
+        selected = selection(table, *rows, shown=shown)
+        hashed = frozenset(i for i, is_hashed in plan.change if is_hashed).intersection(key)
+        places, partial_ = tuple([shown.index(i) for i in key]), part.partial(table.schema, shown, plan)
+        return Shape(selected, blob, plan, by, places, frozenset(shown.index(i) for i in hashed), partial_)
 
     def _read_more(self, until: float) -> bool:
-        """Take what the connections bring; True when a chunk is whole and there is time left."""
+        """Take what the connections bring; True when a chunk is whole, or may be begun, and there is time left."""
         while (left := until - time.monotonic()) > 0:
-            reading = {chunk.rows.fileno(): chunk for chunk in self._reading() if chunk.rows is not None}
+            asked = [table.asked for table in self._tables if table.asked is not None]
+            reads: list[Chunk | EndAsked] = [*self._reading(), *asked]
+            reading = {one.rows.fileno(): one for one in reads if one.rows is not None}
             if not reading:
                 return False
             poll = select.poll()
             for number in reading:
                 poll.register(number, select.POLLIN)
-            ready = {number for number, chunk in reading.items() if chunk.rows is not None and chunk.rows.more}
+            ready = {number for number, one in reading.items() if one.rows is not None and one.rows.more}
+            ready.update(one.rows.fileno() for one in asked if one.overdue)
             ready.update(number for number, _ in poll.poll(0 if ready else 1000 * left))
             for number in ready:
-                chunk = reading[number]
-                self._busy = chunk.table.task
-                if chunk.broken:
-                    self._stumble(self._busy, chunk.broken)
+                one = reading[number]
+                self._busy, self._using = one.table.task, one.session
+                if isinstance(one, Chunk) and one.broken:
+                    self._stumble(self._busy, one.broken)
                     return False
-                if self._read(chunk):
+                if self._read(one):
                     return True
         return False
 
-    def _read(self, chunk: Chunk) -> bool:
-        """Take what has come of a chunk; True when it is whole."""
+    def _read(self, chunk: Chunk | EndAsked) -> bool:
+        """Take what has come of a chunk, or of where one ends; True when it is whole."""
+        if isinstance(chunk, EndAsked):
+            if chunk.take():
+                chunk.table.answered()
+                return True
+            return False
         rows, session = chunk.rows, chunk.session
         assert rows is not None
         assert session is not None
@@ -466,7 +498,7 @@ class Snapshot:
                 )
                 return
             assert chunk.session is not None
-            self.holds = True
+            self.holds, self._using = True, chunk.session
             chunk.rows = self._select(chunk.session, chunk)
             return
         ends = table.planned and len(table.chunks) == 1
@@ -507,25 +539,37 @@ class Snapshot:
         shape, task, rows = chunk.table.shape, chunk.table.task, chunk.rows
         count = 0 if rows is None else len(rows)
         if rows is not None and count and (keys := chunk.table.window.keys(chunk.segment)):
-            rows.rows.leave_out(keys, shape.key_indexes)
+            rows.rows.leave_out(self._as_selected(shape, rows, keys) if shape.hashed else keys, shape.key_indexes)
             count = len(rows)
         if count or part:
-            request = next(request for request in self.progress.requests if request.id == task.request)
+            request = self._request(task)
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
+            if shape.partial:
+                props["snapshot_partial"] = shape.partial
             name = task.database, task.table
             size = 0 if rows is None else rows.size
             some = partial(self._body, shape, rows)
             self._read_events.put(self._store.latest_event, name, shape.schema, count, some, size, props, part)
         return count
 
-    def _body(self, shape: Shape, rows: Rows | None, first: int, count: int) -> Any:
-        """Some rows as an event's body has them, after the column filters."""
+    def _as_selected(self, shape: Shape, rows: Rows, keys: list[set[bytes]]) -> list[set[bytes]]:
+        """Those of `keys`, which hold hashes as the stream does, that `rows` have, with the values that the server has."""
+        found = set()
+        for row in unpack_rows(Packed(rows.rows.array(0, len(rows)))):
+            own = [(row[i], i in shape.hashed) for i in shape.key_indexes]
+            as_put = b"".join([pack(self._decoder.filter.digest(value) if hashed else value) for value, hashed in own])
+            if any(as_put in one for one in keys):
+                found.add(b"".join([pack(value) for value, _ in own]))
+        return [found]
+
+    def _body(self, shape: Shape, rows: Rows | None, first: int, count: int) -> list[Any]:
+        """The body of an event with some of the rows, after the column filters."""
         if rows is None or not count:
-            return []
-        found = Packed(rows.rows.array(first, count))
+            return [None, None, None, []]
+        body = [None, None, shape.present, Packed(rows.rows.array(first, count))]
         if shape.plan.blob is None:
-            return found
-        return self._decoder.filter.apply(shape.plan, [None, None, None, found], len(shape.selected.table.schema.columns))[3]
+            return body
+        return self._decoder.filter.apply(shape.plan, body, len(shape.selected.table.schema.columns))
 
     def settle(self) -> None:
         """Write down how far it is. Call it when what `step` left in the transaction buffer is in the store."""
@@ -575,6 +619,19 @@ class Snapshot:
         self._pause = time.monotonic() + wait
         for session in self._sessions[:]:
             self._hang_up(session)
+
+    def _lose(self, wait: float) -> None:
+        """A link broke, or none comes about: what was read over it is begun again, after so many seconds if over a new one; the others read on."""
+        session, self._using = self._using, None
+        self._retry = time.monotonic() + wait
+        if session in self._sessions:
+            self._hang_up(session)
+            for table in self._tables:
+                table.lost(session)
+        # What is put of a table without a key is to be put from its beginning. With no connection left nobody knows for how long
+        # what is put would have to be noted.
+        if self.holds or not self._sessions:
+            self._drop(wait)
 
     def _hang_up(self, session: Session) -> None:
         session.close()

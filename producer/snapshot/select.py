@@ -21,16 +21,18 @@ HIDDEN = "SET SESSION show_gipk_in_create_table_and_information_schema = ON"  # 
 
 
 class Selection(NamedTuple):
-    """What is selected: the table's columns, then what only tells a row's key (`extras`: key column, its expression)."""
+    """What is selected: columns of the table, then what only tells a row's key (`extras`: key column, its expression)."""
 
     table: SourceTable
     columns: tuple[Column, ...]
     extras: tuple[tuple[int, str], ...]
+    shown: tuple[int, ...]  # the columns of the table that make a row
     condition: str = ""  # SQL, which holds of all rows; empty: of any
 
     def sql(self, after: Sequence[str], until: Sequence[str], limit: int) -> str:
         """Return the SELECT of `limit` rows (0: all) behind the key `after`, up to the key `until`; of all where the table has no key."""
-        return self._select(self._chosen, after, until) + (f" LIMIT {limit}" if limit and self.table.key else "")
+        text = self._select(self._chosen, after, until, self.condition)
+        return text + (f" LIMIT {limit}" if limit and self.table.key else "")
 
     def sql_where(self, condition: str) -> str:
         """Return the SELECT of the rows that a condition, which is SQL, is true of."""
@@ -38,38 +40,39 @@ class Selection(NamedTuple):
         return f"{self._from(self._chosen)} WHERE {condition}"
 
     def key_sql(self, after: Sequence[str], rows: int) -> str:
-        """Return the SELECT of the key that stands so many rows behind the key `after`; its columns are `key_columns`."""
+        """Return the SELECT of the key that stands so many rows, of any kind, behind the key `after`; its columns are `key_columns`.
+
+        Without the condition it runs over the index alone.
+        """
         extras = dict(self.extras)
         assert self.table.key is not None
         columns = self.table.schema.columns
         chosen = [extras.get(i, quoted(columns[i].name)) for i in self.table.key.columns]
-        return f"{self._select(chosen, after, ())} LIMIT {rows - 1}, 1"
+        return f"{self._select(chosen, after, (), '')} LIMIT {rows - 1}, 1"
 
     @property
     def key_columns(self) -> list[Column]:
         """The columns of what `key_sql` selects."""
-        width = len(self.table.schema.columns)
-        extras = {i: self.columns[width + at] for at, (i, _) in enumerate(self.extras)}
-        return [extras.get(i, self.columns[i]) for i in (self.table.key.columns if self.table.key else ())]
+        extras = {i: self.columns[len(self.shown) + at] for at, (i, _) in enumerate(self.extras)}
+        return [extras.get(i, self.table.schema.columns[i]) for i in (self.table.key.columns if self.table.key else ())]
 
     @property
     def _chosen(self) -> list[str]:
         """What makes a row, and behind it what tells its key."""
-        columns = range(len(self.table.schema.columns))
-        return [_as_logged(self.table, i) for i in columns] + [expression for _, expression in self.extras]
+        return [_as_logged(self.table, i) for i in self.shown] + [expression for _, expression in self.extras]
 
     def _from(self, chosen: Sequence[str]) -> str:
         past = " FOR SYSTEM_TIME ALL" if self.table.versioned else ""
         return f"SELECT {', '.join(chosen)} FROM {self.table.name}{past}"
 
-    def _select(self, chosen: Sequence[str], after: Sequence[str], until: Sequence[str]) -> str:
+    def _select(self, chosen: Sequence[str], after: Sequence[str], until: Sequence[str], condition: str) -> str:
         table = self.table
         text = self._from(chosen)
         if table.key is None:
-            return text + (f" WHERE {self.condition}" if self.condition else "")
+            return text + (f" WHERE {condition}" if condition else "")
         keys = [quoted(table.schema.columns[i].name) for i in table.key.columns]
         text += f" FORCE INDEX ({quoted(table.key.name)})"
-        bounds = [self.condition] if self.condition else []
+        bounds = [condition] if condition else []
         if after:
             bounds.append(f"{keys[0]} >= {after[0]} AND ({_beyond(keys, after, '>', '>')})")
         if until:
@@ -89,8 +92,8 @@ def _as_logged(table: SourceTable, i: int) -> str:
     return f"CAST({quoted(column.name)} AS BINARY({column.size}))" if i in table.raw else quoted(column.name)
 
 
-def selection(table: SourceTable, rows: Bound | None = None) -> Selection:
-    """Return how `table` is selected; `rows`: which of its rows."""
+def selection(table: SourceTable, *conditions: Bound | None, shown: Sequence[int] | None = None) -> Selection:
+    """Return how `table` is selected: the rows that all `conditions` are true of (None: all), the columns `shown`, which hold the key (None: all)."""
     extras: list[tuple[int, str]] = []
     more: list[Column] = []
     columns = table.schema.columns
@@ -102,16 +105,18 @@ def selection(table: SourceTable, rows: Bound | None = None) -> Selection:
         elif column.charset and python_codec(column.charset) != "utf-8":
             extras.append((i, f"CAST({quoted(column.name)} AS BINARY)"))
             more.append(BYTES)
-    condition = rows.sql(partial(_as_logged, table)) if rows is not None else ""
-    return Selection(table, (*columns, *more), tuple(extras), condition)
+    shown = range(len(columns)) if shown is None else shown
+    condition = " AND ".join([one.sql(partial(_as_logged, table)) for one in conditions if one is not None])
+    return Selection(table, (*[columns[i] for i in shown], *more), tuple(extras), tuple(shown), condition)
 
 
 def literals(selected: Selection, row: Sequence[Any]) -> tuple[str, ...]:
     """Return the key of a row of `selected` as SQL literals that mean exactly its bytes."""
-    width = len(selected.table.schema.columns)
-    extra = {i: row[width + at] for at, (i, _) in enumerate(selected.extras)}
+    at = {i: at for at, i in enumerate(selected.shown)} | {
+        i: len(selected.shown) + at for at, (i, _) in enumerate(selected.extras)
+    }
     assert selected.table.key is not None
-    return key_literals(selected, [extra.get(i, row[i]) for i in selected.table.key.columns])
+    return key_literals(selected, [row[at[i]] for i in selected.table.key.columns])
 
 
 def key_literals(selected: Selection, values: Sequence[Any]) -> tuple[str, ...]:

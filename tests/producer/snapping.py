@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pymysql
+import pytest
 
 from shmstore import EntryType, Event, EventStore, EventType, producer
-from tests.producer.running import Running, events_of, wait_for
+from shmstore.producer.snapshot.runner import Snapshot
+from tests.producer.running import Running, end_of_log, events_of, wait_for
 from tests.servers.server import Server
 
 DEADLOCK = 1213
@@ -133,6 +138,34 @@ def fill(server: Server, database: str, rows: int, table: str = "t") -> None:
             cursor.execute(f"INSERT INTO {table} VALUES {values}")
 
 
+@contextmanager
+def killable(server: Server, store: str, state: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`shmstore produce` in a process of its own; killed at the end."""
+    where = ["--host", server.host, "--port", str(server.port), "--user", server.user, "--store", store, "--state", str(state)]
+    with subprocess.Popen([sys.executable, "-m", "shmstore", "produce", *where, *words], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lately(monkeypatch: pytest.MonkeyPatch, server: Server, *changes: Callable[[], Any]) -> None:
+    """Let one of `changes` happen between the read of each chunk and its put, which waits until the stream has brought it."""
+    left, logged = list(changes), dict[Any, tuple[str, int]]()
+    place = Snapshot._place
+
+    def late(self: Snapshot, chunk: Any) -> None:
+        if chunk not in logged:
+            if left:
+                left.pop(0)()
+            logged[chunk] = end_of_log(server)
+        reached = self._decoder.position
+        if (reached.file, reached.offset) >= logged[chunk]:
+            place(self, chunk)
+
+    monkeypatch.setattr(Snapshot, "_place", late)
+
+
 def finished(run: Running) -> bool:
     """Whether nothing of a snapshot is left to do."""
     progress = producer.snapshot_status(run.settings.store, state=run.settings.state or None)
@@ -161,4 +194,4 @@ def states(run: Running) -> dict[str, str]:
     return {task.table: task.progress.state for task in progress.tasks}
 
 
-__all__ = ["Copy", "EventStore", "Load", "copied", "fill", "finished", "select", "states"]
+__all__ = ["Copy", "EventStore", "Load", "copied", "fill", "finished", "killable", "lately", "select", "states"]

@@ -20,12 +20,14 @@ def add(commands: Commands) -> None:
         snapshot,
         "snapshot",
         "ask a store's producer for the rows of tables, read while streaming goes on",
-        "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch",
+        "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch\n"
+        "  shmstore snapshot orders --tables shop.orders --where \"created > '2026-01-01'\" --columns id,total",
         "The store's producer begins within about a second; if none is running, the next one does. The rows arrive "
         "among the changes as events of their own kind (op is read in tail's json, r in Spark, Arrow and Debezium's "
         "form), each as the server has it at that position: let it replace the row with the same key. "
         "A restarted producer continues the snapshot. Rows deleted before the first change in the store are not "
-        "reported. `shmstore produce --snapshot initial` begins a new store with all tables.",
+        "reported. `shmstore produce --snapshot initial` begins a new store with all tables. With --where or --columns "
+        "each table has to have the columns that are named; `spark replicate` takes no part of a table into its copies.",
     )
     sub.add_argument(
         "--tables",
@@ -33,6 +35,8 @@ def add(commands: Commands) -> None:
         metavar="PATTERNS",
         help=f"tables to read, of those that the producer's filters let through: {TABLE_FORMS}",
     )
+    sub.add_argument("--where", metavar="CONDITION", help="only rows of which this is true, written as in row filters")
+    sub.add_argument("--columns", metavar="NAMES", help="rows with these columns alone, and those of the key; comma separated")
     sub.add_argument("--status", action="store_true", help="show the progress (the default without --tables)")
     sub.add_argument(
         "--watch", action="store_true", help="show the progress each second until the end; exit code 1 if a table failed"
@@ -45,6 +49,8 @@ def snapshot(options: argparse.Namespace) -> int:
     from shmstore import producer
     from shmstore.consumer.live.actions import check_single_source
 
+    if options.tables is None and (options.where is not None or options.columns is not None):
+        raise ValueError("--where and --columns say what part of tables is wanted: name these with --tables")
     asks, produced = options.cancel or options.tables is not None, False
     if asks or not producer.snapshot_status(options.store, state=options.state):
         with look(options) as store:  # a request to a store that does not exist would wait for ever
@@ -55,7 +61,8 @@ def snapshot(options: argparse.Namespace) -> int:
     if options.cancel:
         producer.cancel_snapshot(options.store, state=options.state)
     elif options.tables is not None:
-        print(producer.request_snapshot(options.store, options.tables, state=options.state))
+        chosen = {"where": options.where, "columns": options.columns}
+        print(producer.request_snapshot(options.store, options.tables, state=options.state, **chosen))
     if asks and not (options.status or options.watch):
         return 0
     patience = time.monotonic() + TAKES_UP

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from shmstore import EntryType, Event, EventStore, EventType, Position
+from shmstore import Column, EntryType, Event, EventStore, EventType, Position, TableSchema
 from shmstore.cli.main import main
 from shmstore.producer import Progress, SettingsError, load_settings
 from shmstore.producer.start.positions import join_positions
 from shmstore.snapshots import ProgressFile, Request, TableProgress
+from shmstore.table_definitions import Definition, DefinitionsFile
 
 
 @pytest.fixture
@@ -86,6 +87,32 @@ def test_a_pattern_that_cannot_be_read_is_refused(
     assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", pattern]) == 2
     assert says in capsys.readouterr().err
     assert file.asked() == []
+
+
+def test_a_part_of_tables_is_asked_for(file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """The condition and the columns are in the request; without a table, or empty, or not to be read, they are refused and nothing is asked."""
+    store.claim()
+    words = ["snapshot", "orders", "--path", str(store.stat().path)]
+    table = ["--tables", "shop.orders"]
+    columns = (Column("id", "int"), Column("total", "int"), Column("created", "date"))
+    known = Definition("b.000001", 4, "shop", "orders", TableSchema("shop", "orders", columns, (0,)))
+    DefinitionsFile("orders").replace([known])
+    for wrong, says in (
+        (["--where", "id = 1"], "name these with --tables"),
+        (["--columns", "id"], "name these with --tables"),
+        ([*table, "--where", ""], "character 1"),
+        ([*table, "--columns", ""], "no column is named"),
+        ([*table, "--where", "id ="], "character 5"),
+        ([*table, "--where", "nr = 1"], "no column 'nr'"),
+        ([*table, "--where", "created > 5"], "column 'created' is DATE"),
+        ([*table, "--columns", "id,tota"], "did you mean total"),
+    ):
+        assert main([*words, *wrong]) == 2, wrong
+        assert says in capsys.readouterr().err
+    assert file.asked() == []
+    assert main([*words, *table, "--where", "created > '2026-01-01'", "--columns", "id, total"]) == 0
+    ((_, request),) = file.asked()
+    assert (request.where, request.columns) == ("created > '2026-01-01'", ("id", "total"))
 
 
 def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:

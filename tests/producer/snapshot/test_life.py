@@ -7,17 +7,14 @@ import json
 import logging
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
+from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.runner import Snapshot
@@ -36,21 +33,10 @@ from tests.producer.running import (
     wait_for,
     wait_for_position,
 )
-from tests.producer.snapping import Copy, Load, copied, fill, finished, select, states
+from tests.producer.snapping import Copy, Load, copied, fill, finished, killable, select, states
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
-
-
-@contextmanager
-def killable(server: Server, store: str, state: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`shmstore produce` in a process of its own; killed at the end."""
-    where = ["--host", server.host, "--port", str(server.port), "--user", server.user, "--store", store, "--state", str(state)]
-    with subprocess.Popen([sys.executable, "-m", "shmstore", "produce", *where, *words], stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def die_many_times(
@@ -326,10 +312,17 @@ def test_a_missing_privilege_is_named(any_server: Server, database: str, options
 
 
 def test_fewer_connections_do_where_the_server_gives_no_more(
-    any_server: Server, database: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+    any_server: Server,
+    database: str,
+    options: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An account may have three connections, of which the stream takes one; six are wanted: it is read over what there is."""
     fill(any_server, database, 5000)
+    take = Rows.take
+    busy = lambda self: self._shown == 3 and "no other can be opened" not in caplog.text  # noqa: E731
+    monkeypatch.setattr(Rows, "take", lambda self: not busy(self) and take(self))  # so that more connections are wanted
     account = f"'few{random.randrange(1 << 30)}'@'%'"
     word = "BINLOG MONITOR" if any_server.flavor == "mariadb" else "REPLICATION CLIENT"
     execute(any_server, "", f"CREATE USER {account} IDENTIFIED BY 'x'")

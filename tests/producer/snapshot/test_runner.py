@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import pytest
 from shmstore import EntryType, Event, EventStore, EventType, producer
 from shmstore.encoding.codec import Header
 from shmstore.producer.connection.dump import BinlogReader
+from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.snapshot.changed_keys import Window
-from shmstore.producer.snapshot.chunks import Chunk
+from shmstore.producer.snapshot.chunks import Chunk, EndAsked
 from shmstore.producer.snapshot.runner import ATTEMPTS, Snapshot
 from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
-from tests.producer.snapping import Copy, Load, copied, fill, finished, select, states
+from tests.producer.snapping import Copy, Load, copied, fill, finished, lately, select, states
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.server
@@ -152,23 +152,6 @@ def test_any_key_leads_through_the_whole_table_once(any_server: Server, database
         assert len(set(read)) == len(read) or name == "keyless"
 
 
-def lately(monkeypatch: pytest.MonkeyPatch, server: Server, *changes: Callable[[], Any]) -> None:
-    """Let one of `changes` happen between the read of each chunk and its put, which waits until the stream has brought it."""
-    left, logged = list(changes), dict[Any, tuple[str, int]]()
-    place = Snapshot._place
-
-    def late(self: Snapshot, chunk: Any) -> None:
-        if chunk not in logged:
-            if left:
-                left.pop(0)()
-            logged[chunk] = end_of_log(server)
-        reached = self._decoder.position
-        if (reached.file, reached.offset) >= logged[chunk]:
-            place(self, chunk)
-
-    monkeypatch.setattr(Snapshot, "_place", late)
-
-
 @pytest.mark.parametrize("window", [True, False], ids=["window", "no window"])
 def test_rows_that_the_stream_changed_meanwhile_are_left_out(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, window: bool
@@ -298,6 +281,64 @@ def test_lost_links_and_disturbed_chunks_are_counted_apart(
     with running(any_server, **options, retry_first=0.0) as run:
         assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
         assert states(run) == {"t": "done"}
+
+
+def test_a_lost_link_takes_only_its_own_chunk_along(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three connections one breaks while each reads: its chunk is read again over another one, and the two others are read once."""
+    fill(any_server, database, 40)
+    take, select_, lost, begun = Rows.take, Snapshot._select, list[Session](), list[tuple[Any, Any]]()
+
+    def selected(self: Snapshot, session: Session, chunk: Chunk) -> Rows:
+        begun.append((chunk.after, chunk.until))
+        return select_(self, session, chunk)
+
+    def broken(self: Rows) -> bool:
+        if len(begun) < 3 and self._shown == 3:
+            return False  # until three are under way
+        if not lost and self._shown == 3:
+            lost.append(self._session)
+        if lost and self._session is lost[0]:
+            self._session.close()
+            raise LinkLost("the link broke")
+        return take(self)
+
+    monkeypatch.setattr(Snapshot, "_select", selected)
+    monkeypatch.setattr(Rows, "take", broken)
+    with running(any_server, **{**options, "snapshot_chunk": 10, "snapshot_connections": 3}, retry_first=0.0) as run:
+        copy = copied(run, any_server)
+    assert lost
+    assert sorted(Counter(begun).values()) == [1, 1, 1, 1, 2]  # the last is behind the fourth, and has no rows
+    assert (copy.tables["t"], copy.reads) == (select(any_server, database, "t"), 40)
+
+
+def test_where_a_chunk_ends_is_not_waited_for(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the server thinks about it the stream goes on; a server that never answers is asked again over another link."""
+    fill(any_server, database, 40)
+    take, silent = EndAsked.take, [True]
+
+    def slow(self: EndAsked) -> bool:
+        return not silent and take(self)
+
+    monkeypatch.setattr(EndAsked, "take", slow)
+    chosen = {**options, "snapshot_chunk": 10, "snapshot_connections": 2}
+    with running(any_server, **chosen) as run, EventStore.attach(run.settings.store) as store:
+        execute(any_server, database, "INSERT INTO t VALUES (1000, 1, 'meanwhile')")
+        wait_for_position(any_server, store, put=True)
+        assert not any(event.type is EventType.READ for event in store.peek(store.oldest))
+        silent.clear()
+        assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
+    rows_take, late = Rows.take, [True]
+    monkeypatch.setattr(EndAsked, "take", take)
+    monkeypatch.setattr(EndAsked, "overdue", property(lambda self: bool(late)))
+    monkeypatch.setattr(Rows, "take", lambda self: not (late and self._shown == 1) and rows_take(self))
+    with running(any_server, **chosen, retry_first=0.0) as run:
+        wait_for(lambda: "did not say in" in caplog.text, "the loss")
+        late.clear()
+        assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
 
 
 @pytest.mark.parametrize("ending", ["stop", "loss"])
