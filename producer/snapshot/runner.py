@@ -109,7 +109,7 @@ class Snapshot:
     def begin(self, server: Server) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
-        self._server, self._heard, self._pause, self._most = server, False, 0.0, 0
+        self._server, self._heard, self._pause, self._retry, self._most = server, False, 0.0, 0.0, 0
         self._disturbed.clear()
         self._written.clear()
         self._backoff.reset()

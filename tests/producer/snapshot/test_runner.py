@@ -10,6 +10,7 @@ import pytest
 
 from shmstore import EntryType, Event, EventStore, EventType, producer
 from shmstore.encoding.codec import Header
+from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.session import Session, connect
@@ -311,6 +312,32 @@ def test_a_lost_link_takes_only_its_own_chunk_along(
     assert lost
     assert sorted(Counter(begun).values()) == [1, 1, 1, 1, 2]  # the last is behind the fourth, and has no rows
     assert (copy.tables["t"], copy.reads) == (select(any_server, database, "t"), 40)
+
+
+def test_a_new_link_of_the_stream_ends_the_wait_for_one_of_the_snapshot(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long was to be waited before the next connection of its own was of the former link."""
+    fill(any_server, database, 20)
+    connected, taken, lost = Snapshot._connected, BinlogReader.read, list[str]()
+
+    def lost_at_first(self: Snapshot) -> Session:
+        if not lost:
+            lost.append("snapshot")
+            raise LinkLost("the link broke")
+        return connected(self)
+
+    def read(self: BinlogReader) -> Any:
+        if lost == ["snapshot"]:
+            lost.append("stream")
+            raise LinkLost("the link broke")
+        return taken(self)
+
+    monkeypatch.setattr(Snapshot, "_connected", lost_at_first)
+    monkeypatch.setattr(BinlogReader, "read", read)
+    monkeypatch.setattr(Backoff, "failed", lambda self: 0.0 if len(lost) == 2 else 600.0)
+    with running(any_server, **options) as run:
+        assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
 
 
 def test_where_a_chunk_ends_is_not_waited_for(
