@@ -187,6 +187,25 @@ def test_partial_images(way: str, batch_of: Callable[[list[bytes]], Batch]) -> N
     assert (row["before"], row["after"]) == ({"id": 1, "note": None}, {"id": 2, "note": None})
 
 
+def test_rows_of_a_snapshot_with_some_columns(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """They are left out, for that somebody asked for a part of a table is no error of the others; or have NULL where that is asked for."""
+    payloads = [
+        rows_event(0, EventType.READ, None, [[1]], NARROW, columns=[0]),
+        rows_event(1, EventType.INSERT, None, [[2, "x"], [3, "y"]], NARROW),
+        rows_event(2, EventType.READ, None, [[4, "z"]], NARROW),
+    ]
+    batch = batch_of(payloads)
+    found = batch.to_arrow().to_pylist()
+    assert [(row["op"], row["after"]["id"], row["seq"]) for row in found] == [("c", 2, 1), ("c", 3, 1), ("r", 4, 2)]
+    found = batch.to_arrow(partial="null").to_pylist()
+    assert [(row["after"]["id"], row["after"]["note"], row["seq"]) for row in found] == [
+        (1, None, 0),
+        (2, "x", 1),
+        (3, "y", 1),
+        (4, "z", 2),
+    ]
+
+
 def test_many_rows(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     """More rows than one chunk holds, in events of many and of one, all come in order, numbered within their event."""
     payloads = [
