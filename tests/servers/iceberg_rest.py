@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers.maven import jars
-from tests.servers.packages import ServerUnavailable
 from tests.servers.ports import free_port
+from tests.servers.process import serving
 
 RELEASE = "1.11.0"
 _JETTY = "12.1.2"
@@ -35,34 +32,15 @@ def iceberg_rest(folder: Path) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     settings = {
-        "REST_PORT": str(port),
-        "WAREHOUSE": str(folder / "warehouse"),
-        "URI": f"jdbc:sqlite:{folder}/catalog.db",
+        "CATALOG_REST_PORT": str(port),
+        "CATALOG_WAREHOUSE": str(folder / "warehouse"),
+        "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
     }
-    environment = {**os.environ, **{f"CATALOG_{name}": value for name, value in settings.items()}}
-    with open(folder / "log", "w+") as log:
-        process = subprocess.Popen(
-            ["java", "-Xmx300m", "-cp", f"{classes}/*", "org.apache.iceberg.rest.RESTCatalogServer"],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-        try:
-            until = time.monotonic() + 120
-            while not _answers(url):
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    raise ServerUnavailable(f"Iceberg's REST catalog does not start here: {log.read()[-1000:]}")
-                time.sleep(0.1)
-            yield url
-        finally:
-            process.kill()
-            process.wait()
+    command = ["java", "-Xmx300m", "-cp", f"{classes}/*", "org.apache.iceberg.rest.RESTCatalogServer"]
+    with serving("Iceberg's REST catalog", command, folder / "log", lambda: _asked(f"{url}/v1/config"), settings):
+        yield url
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/v1/config", timeout=10):
-            return True
-    except OSError:
-        return False
+def _asked(url: str) -> None:
+    with urllib.request.urlopen(url, timeout=10):
+        pass

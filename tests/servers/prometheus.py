@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers.packages import ServerUnavailable, unpacked
+from tests.servers.packages import unpacked
 from tests.servers.ports import free_port
+from tests.servers.process import serving
 
 _CONFIG = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}}
 
@@ -56,27 +56,13 @@ def prometheus(targets: Sequence[str], rules: Path) -> Iterator[Prometheus]:
         config = Path(folder, "prometheus.yml")  # JSON is YAML
         config.write_text(json.dumps(_CONFIG | {"rule_files": [str(rules)], "scrape_configs": jobs}))
         command = [
-            *(unpacked("prometheus") / "usr/bin/prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"),
+            *(
+                str(unpacked("prometheus") / "usr/bin/prometheus"),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={folder}/data",
+            ),
             *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"),
         ]
-        with open(Path(folder, "log"), "w+") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-            try:
-                server = Prometheus(port)
-                deadline = time.monotonic() + 60
-                while not _answers(server):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        log.seek(0)
-                        raise ServerUnavailable(f"Prometheus does not start here: {log.read()[-1000:]}")
-                    time.sleep(0.1)
-                yield server
-            finally:
-                process.kill()
-                process.wait()
-
-
-def _answers(server: Prometheus) -> bool:
-    try:
-        return bool(server.get("/api/v1/status/runtimeinfo"))
-    except OSError:
-        return False
+        server = Prometheus(port)
+        with serving("Prometheus", command, Path(folder, "log"), lambda: server.get("/api/v1/status/runtimeinfo")):
+            yield server

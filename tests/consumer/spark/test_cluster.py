@@ -18,6 +18,7 @@ import pytest
 
 from shmstore import EventStore
 from tests.consumer.spark.events import Binlog, order_row
+from tests.consumer.spark.test_endtoend import parent
 from tests.servers.ports import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -118,11 +119,6 @@ def test_executors_on_another_host_get_the_events(master: str, store: EventStore
         "one worker did nothing"
     )
     assert "transport=auto" in found["shm"]["error"]
-
-
-def parent(pid: int) -> int:
-    """The process that started `pid`."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 @pytest.mark.timeout(1800)

@@ -119,6 +119,11 @@ class Load(threading.Thread):
         )
 
 
+def parent(pid: int) -> int:
+    """The process that started `pid`."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 #: What the command lines of a driver's processes have in them.
 PROCESSES = {"worker": b"-m\0pyspark", "jvm": b"SparkSubmit", "executor": b"CoarseGrainedExecutorBackend"}
 
@@ -175,7 +180,7 @@ class Chain:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError, IndexError, ValueError):
-                    parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                    parents[int(entry.name)] = parent(int(entry.name))
         driver = self.running["driver"].pid
 
         def belongs(pid: int) -> bool:
@@ -192,11 +197,22 @@ class Chain:
                     found.append(pid)
         return found
 
+    def victims(self, kind: str) -> list[int]:
+        """The driver's processes of a kind; of executors those that have run a task."""
+        found = self.descendants(PROCESSES[kind])
+        if kind != "executor":
+            return found
+        parents = set()
+        for pid in self.descendants(PROCESSES["worker"]):
+            with suppress(OSError):  # it has ended
+                parents.add(parent(pid))
+        return [pid for pid in found if pid in parents]
+
     def kill(self, victim: str, choose: random.Random) -> str:
         """SIGKILL a process; return what was killed. Without its JVM a driver ends by itself."""
         if victim in PROCESSES:
             until = time.monotonic() + 60
-            while not (found := self.descendants(PROCESSES[victim])):
+            while not (found := self.victims(victim)):
                 if time.monotonic() > until or self.running["driver"].poll() is not None:
                     return f"no {victim}"
                 time.sleep(0.05)

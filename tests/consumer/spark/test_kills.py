@@ -127,7 +127,7 @@ def test_every_copy_equals_select_after_kills(
         load.start()
         try:
             for number in range(KILLS[victim]):
-                chain.run_on(choose, seconds=(0, 4))
+                chain.run_on(choose, seconds=(0, 4 if victim == "driver" else 8))
                 what = ("driver", "jvm")[number % 2] if victim == "driver" else "executor"
                 print(f"{time.strftime('%H:%M:%S')} kill {number + 1}:", chain.kill(what, choose), flush=True)
             while load.done < 100 and load.error is None:
