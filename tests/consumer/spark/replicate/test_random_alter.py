@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -579,9 +580,9 @@ def test_copies_equal_select_after_random_alters(
 def test_hundreds_of_random_alters_also_in_postgresql(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path, spark: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, for long, and in a database as well."""
+    """The same, for long, and in a database as well: 60 DDLs a round, `SHMSTORE_TEST_ALTERS` in all (default 600)."""
     server = request.getfixturevalue(kind)
-    for number in range(10):
+    for number in range(int(os.environ.get("SHMSTORE_TEST_ALTERS", "600")) // 60):
         with copies("postgresql", None, "lake") as target:
             formats, folder = ["delta", "parquet", "postgresql"], tmp_path / str(number)
             check(server, kind, f"alters_{kind}_{number}", folder, seed + number, monkeypatch, formats, 60, target, spark)
