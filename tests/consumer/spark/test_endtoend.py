@@ -209,7 +209,7 @@ class Chain:
         return [pid for pid in found if pid in parents]
 
     def kill(self, victim: str, choose: random.Random) -> str:
-        """SIGKILL a process; return what was killed. Without its JVM a driver ends by itself."""
+        """SIGKILL a process; return what was killed. Where a driver's Python does not end soon without its JVM, that is killed, too."""
         if victim in PROCESSES:
             until = time.monotonic() + 60
             while not (found := self.victims(victim)):
@@ -222,7 +222,11 @@ class Chain:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         if victim == "jvm":
-            self.running["driver"].wait(120)
+            try:
+                self.running["driver"].wait(30)
+            except subprocess.TimeoutExpired:  # as where Spark's Python waits for a JVM that was about to start
+                self.running["driver"].kill()
+                return f"{victim} {pid}, and its driver {self.running['driver'].pid}, which waited for it"
         return f"{victim} {pid}"
 
     def close(self) -> None:
