@@ -113,7 +113,7 @@ def mysql() -> Iterator[Server]:
 
 @pytest.fixture(scope="session", params=SERVERS)
 def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """The test runs once on MariaDB, once on MySQL; on what `SHMSTORE_TEST_SERVERS` names (tests/servers/test_matrix.py), if set."""
+    """The test runs once on MariaDB, once on MySQL; on what `SHMSTORE_TEST_SERVERS` names (of `tests.servers.developer.KINDS`), if set."""
     if request.param in ("mariadb", "mysql"):
         yield request.getfixturevalue(request.param)
         return

@@ -69,6 +69,8 @@ def test_every_type_before_its_first_row(any_server: Server, database: str, amou
     """Of tables that were there, that are created while it runs, altered, renamed: each time, before a row comes, and after a restart."""
     choose, kind = random.Random(seed), any_server.flavor
     types = [*TYPES, *ONLY[kind], *FORMS]
+    if any_server.version.startswith("10.5."):
+        types = [each for each in types if each not in ("UUID", "INET4")]  # from 10.7 and 10.10 on
     columns = ", ".join(f"c{i} {type_}" for i, type_ in enumerate(types) if type_ != "SERIAL")
     with metadata(any_server, "FULL" if amount == "full" else LESS[kind]):
         execute(any_server, database, f"CREATE TABLE before_it (id SERIAL PRIMARY KEY, {columns})")
