@@ -28,12 +28,14 @@ class Copy:
     def __init__(self) -> None:
         self.tables: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
         self.reads = self.chunks = 0
-        self._place: tuple[tuple[int, int, int], int] = ((0, 0, 0), -1)
+        self._place = (0, 0, -1, 0)
         self._open = False
 
     def apply(self, events: list[Event]) -> None:
         for event in events:
-            place = (event.position.order, event.order)
+            at = event.position
+            # the row last: from MariaDB 11.4 on the events of a transaction may share an offset
+            place = (at.file_number, at.offset, event.order, at.row)
             assert place > self._place, f"{place} after {self._place}: {event}"
             self._place = place
             if event.entry is EntryType.BEGIN:
