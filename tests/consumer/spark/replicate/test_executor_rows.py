@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EventStore
+from shmstore.cli.commands.spark import _server_tables as server_tables_of
 from shmstore.consumer.spark import read_table
+from shmstore.consumer.spark.__main__ import main
 from shmstore.consumer.spark.options import OptionError
 from shmstore.consumer.spark.replicate import delta, parquet
 from shmstore.consumer.spark.replicate.replicate import replicate
@@ -239,3 +242,22 @@ def test_what_cannot_begin_so_is_said(run: Running, spark: Any, tmp_path: Path) 
         replicate(spark, **{**given, "target": "s3://lake/{table}"}, checkpoint=str(tmp_path / "c"))
     with pytest.raises(ValueError, match="leave out startingOffsets"):
         replicate(spark, **given, options={"startingOffsets": json.dumps({"epoch": 1})})
+
+
+def test_the_command_takes_the_producers_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`shmstore spark replicate --snapshot-from FILE` reads the producer's settings there; without the command that is an error, as is a bad file."""
+    file = tmp_path / "orders.toml"
+    file.write_text('[producer]\nhost = "db1"\nstore = "other"\n')
+    assert repr(server_tables_of("orders", str(file))) == "ServerTables(db1, store='orders')"
+    words = ["replicate", "orders", "--target", f"{tmp_path}/{{table}}", "--snapshot-from", str(file)]
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "run shmstore spark replicate" in capsys.readouterr().err
+    with EventStore.create(f"orders-{os.getpid()}", log=False) as store:
+        try:
+            words[1] = store.name
+            file.write_text("[producer]\nhots = 1\n")
+            assert main(words, server_tables_of) == 2
+            assert "hots" in capsys.readouterr().err
+        finally:
+            EventStore.unlink(store.name)
