@@ -69,6 +69,8 @@ class Chunk:
         self.low = Position("", 0)  # where the stream stood when its segment of the table's window began
         self.executed: ExecutedSet | None = None
         self.segment = -1  # none yet
+        self.waits_for: set[tuple[object, ...]] = set()  # XA transactions that were prepared before `low`
+        self.waits_until = 0.0  # when that is said
         self.high: Position | None = None  # None until a consistent read has begun
         self.rows: Rows | None = None
         self.session: Session | None = None  # that reads it, while it does

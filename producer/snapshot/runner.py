@@ -49,7 +49,7 @@ from shmstore.producer.snapshot.part import Part
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
-from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, refusal
+from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, prepared, refusal
 from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
@@ -61,6 +61,7 @@ SLICE = 0.02  # seconds of reading between two looks at the stream
 SHOWN = 1.0  # seconds after which the rows of a table without key are written down again, for who looks
 CONNECTIONS = 4  # at most, where nothing was said
 ATTEMPTS = 20  # of one chunk
+PATIENCE = 5.0  # seconds before a chunk that waits for XA transactions says so
 MISSES = 3  # looks in a row that met the stream inside a transaction; then each end is looked for
 
 
@@ -369,10 +370,13 @@ class Snapshot:
             table.stale = False
         if chunk.segment < 0:
             chunk.note_from(self._decoder.position, self._decoder.executed)
+            chunk.waits_for, chunk.waits_until = prepared(session), time.monotonic() + PATIENCE
             if not table.began:
                 # At low: whoever begins to keep the table's changes at this event has those that the first rows are put without.
                 table.began = True
                 self._put(chunk, "first")
+        if self._waits(chunk, session):
+            return False
         high = begin(session, self._server, chunk.low, chunk.executed)
         if high is None:
             self._pause = time.monotonic() + 0.005  # a commit on its way
@@ -382,6 +386,23 @@ class Snapshot:
             chunk.rows = self._select(session, chunk)
         chunk.high = high
         return True
+
+    def _waits(self, chunk: Chunk, session: Session) -> bool:
+        """Whether XA transactions that were prepared before low have not ended yet; said once where it takes long."""
+        if not chunk.waits_for:
+            return False
+        chunk.waits_for &= prepared(session)
+        now = time.monotonic()
+        if chunk.waits_for and now > chunk.waits_until:
+            chunk.waits_until = float("inf")
+            task = chunk.table.task
+            self._log.warning(
+                "snapshot: %s.%s waits for %d prepared XA transactions, whose rows no read shows: XA RECOVER lists them; XA COMMIT or XA "
+                "ROLLBACK them",
+                *(task.database, task.table, len(chunk.waits_for)),
+            )
+        self._pause = now + 0.05
+        return bool(chunk.waits_for)
 
     def _select(self, session: Session, chunk: Chunk) -> Rows:
         selected = chunk.table.shape.selected

@@ -40,7 +40,7 @@ from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.select import Selection, key_literals, literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, list_tables, quoted, read_table
-from shmstore.producer.snapshot.watermarks import begin, prepare, refusal
+from shmstore.producer.snapshot.watermarks import begin, prepare, prepared, refusal
 from shmstore.producer.start.scan import scan_to_offset
 
 PARTS = 16  # of a table, where nothing was said
@@ -186,15 +186,8 @@ class ServerTable:
 
 
 def _await_prepared(session: Session, wait: float) -> None:
-    """Wait until the XA transactions that are prepared now have ended: their rows are in the binlog, and no read shows them. An account that
-    may not see them (MySQL: XA_RECOVER_ADMIN) waits for none. Raises `SourceError`.
-    """
-    try:
-        waiting = set(session.query("XA RECOVER"))
-    except (LinkLost, ServerUnreachable):
-        raise
-    except SourceError:  # 1401, which says nothing of a privilege
-        return
+    """Wait until the XA transactions that are prepared now have ended. Raises `SourceError`."""
+    waiting = prepared(session)
     until = time.monotonic() + wait
     while waiting:
         if time.monotonic() > until:
@@ -203,7 +196,7 @@ def _await_prepared(session: Session, wait: float) -> None:
                 "them; XA COMMIT or XA ROLLBACK them, and open the table again"
             )
         time.sleep(0.05)
-        waiting &= set(session.query("XA RECOVER"))
+        waiting &= prepared(session)
 
 
 # ---------------------------------------------------------------- one part

@@ -16,6 +16,9 @@ MySQL     low must be within @@global.gtid_executed, asked before the read begin
           commits it. For the same reason SHOW BINARY LOG STATUS is no low watermark: its end may be behind transactions
           that no read shows yet, and a reader's copy would go back to rows from before them. So gtid_mode has to be ON.
 
+What is prepared (XA) is in the binlog, and so in the stream, and in no read before it is committed. So a chunk is not read before those
+XA transactions have ended that were prepared when low was noted (`prepared`); of later ones the keys are noted like all others.
+
 A read goes forward by key, WHERE (a, b) > (last a, last b) ORDER BY a, b LIMIT n, compared by the server with its own collations:
 the last key comes back to it as the bytes that it sent.
 
@@ -35,9 +38,10 @@ order of the key so that one key says how far the table is.
 
 from __future__ import annotations
 
-from shmstore import Position
+from shmstore import Position, SourceError
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
+from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from shmstore.producer.snapshot.select import HIDDEN
 from shmstore.producer.start.gtid_position import current_position, gtid_at
@@ -92,6 +96,19 @@ def begin(session: Session, server: Server, reached: Position, executed: Execute
         return None
     session.query("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     return current_position(session, server)
+
+
+def prepared(session: Session) -> set[tuple[object, ...]]:
+    """Return the XA transactions that are prepared: their rows are in the binlog, and no read shows them yet.
+
+    None for an account that may not see them (MySQL: without XA_RECOVER_ADMIN).
+    """
+    try:
+        return set(session.query("XA RECOVER"))
+    except (LinkLost, ServerUnreachable):
+        raise
+    except SourceError:  # 1401, which says nothing of a privilege
+        return set()
 
 
 def _shows(session: Session, high: Position, executed: ExecutedSet) -> bool:
