@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 MAGIC: Final = b"SHMSTORE"
-VERSION: Final = 4
+VERSION: Final = 5
 PAGE: Final = mmap.PAGESIZE
 LINE: Final = 64
 
