@@ -178,8 +178,7 @@ class JdbcTarget:
         elif self._columns is None:
             return  # changed before it was ever filled
         elif isinstance(step, Alter):
-            for change in step.changes:
-                self._alter(change)
+            self._change_columns(step.changes)
         elif isinstance(step, Replace):
             self._replace(step)
         elif isinstance(step, Empty) and self.keeps_history:
@@ -381,6 +380,16 @@ class JdbcTarget:
         self._database.insert(self._table, self._names(step.versions.column_names), versions)
 
     # ---------------------------------------------------------------- columns
+
+    def _change_columns(self, changes: Sequence[Change]) -> None:
+        """Follow column changes, all at once. Raises `CopyDiffers` where a column of the copy has values that the new one cannot have."""
+        try:
+            with self._values_fit():
+                for change in changes:
+                    self._alter(change)
+        except CopyDiffers:
+            self._look()
+            raise
 
     def _alter(self, change: Change) -> None:
         """Follow one column change; one that is done already changes nothing."""

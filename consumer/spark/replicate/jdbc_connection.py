@@ -147,8 +147,11 @@ class Database:
         try:
             yield
         except DatabaseError as error:
-            if self.dialect.postgres or error.of_values:
+            if self.dialect.postgres:
                 self.execute("ROLLBACK TO SAVEPOINT shmstore")
+            elif error.of_values:
+                with suppress(DatabaseError):  # a DDL in the body has ended it
+                    self.execute("ROLLBACK TO SAVEPOINT shmstore")
             raise
 
     # ---------------------------------------------------------------- statements
