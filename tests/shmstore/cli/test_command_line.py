@@ -90,6 +90,7 @@ def test_serve_knows_every_setting() -> None:
             assert getattr(options, field.name) == default, field.name
     known = {"host", "port", "stores", "password", "password_hash", "ready"}
     known |= {"idle_timeout", "zookeeper_login"}  # its default is another one for Flight; a secret comes from the environment
+    known |= {"expose"}  # made of --metrics-port, and of who may ask
     assert {field.name for field in dataclasses.fields(Settings)} == known | set(SERVED)
 
 
