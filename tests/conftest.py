@@ -10,6 +10,7 @@ settings or need its whole binlog start one of their own with `start_server`.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -44,6 +45,9 @@ settings.register_profile(
 )
 settings.load_profile("shmstore")
 
+
+# A child that a test forks leaves the garbage of the process alone: a Flight server's end would wait in it for threads of the parent's.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 _state = tempfile.TemporaryDirectory(prefix="shmstore-tests-")
 os.environ["SHMSTORE_STATE"] = _state.name  # the homes of stores: never those of whoever runs the tests
