@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from shmstore import StoreStat
+from shmstore.clock import calendar_ms
 
 SILENCE_MS = 60_000  # no sign of life, no word of the source or no free space for so long is a problem
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
 def problems(stats: Iterable[StoreStat], missing: Mapping[str, str] = NONE) -> list[str]:
     """Return what keeps these stores, and those `missing` (and why), from making progress, a sentence each."""
-    now = time.time_ns() // 1_000_000
+    now = calendar_ms()
     return [*missing.values(), *(str(each) for stat in stats for each in findings(stat, now))]
 
 

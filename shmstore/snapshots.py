@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmstore.atomic_file import replace
+from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError
 from shmstore.store.checkpoint import checkpoints, state_directory
 from shmstore.store.stats import StreamStat
@@ -188,7 +188,7 @@ class Progress:
     def settle(self, task: Task, state: str, problem: str = "") -> None:
         """A table has come to its end."""
         task.progress = task.progress._replace(state=state)
-        task.problem, task.ended_ms = problem, now_ms()
+        task.problem, task.ended_ms = problem, calendar_ms()
 
     def ahead_of(self, newest: int) -> bool:
         """Whether chunks count as put that a store, whose last event is `newest`, does not have."""
@@ -260,7 +260,9 @@ class ProgressFile:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
                 name = path.stem.removeprefix("snapshot-")
-                request = Request(name, asked_ms=now_ms(), problem=f"its file {path.name} cannot be read ({error}): ask again")
+                request = Request(
+                    name, asked_ms=calendar_ms(), problem=f"its file {path.name} cannot be read ({error}): ask again"
+                )
             found.append((path, request))
         return sorted(found, key=lambda one: one[1].asked_ms)
 
@@ -292,14 +294,14 @@ def request_snapshot(
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
     if not Patterns.parse(patterns):
         raise ValueError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
-    request = Request(id or new_id(), patterns, reason, now_ms(), where=where, columns=tuple(columns))
+    request = Request(id or new_id(), patterns, reason, calendar_ms(), where=where, columns=tuple(columns))
     ProgressFile(store, state).ask(request)
     return request.id
 
 
 def cancel_snapshot(store: str, *, state: str | os.PathLike[str] | None = None) -> None:
     """Ask the producer of `store` to leave out what is not snapshotted yet. Rows that were put stay."""
-    ProgressFile(store, state).ask(Request(new_id(), cancel=True, asked_ms=now_ms()))
+    ProgressFile(store, state).ask(Request(new_id(), cancel=True, asked_ms=calendar_ms()))
 
 
 def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) -> Progress | None:
@@ -341,14 +343,9 @@ def new_id() -> str:
     return uuid.uuid4().hex[:8]
 
 
-def now_ms() -> int:
-    """Return the time, in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 def _line(task: Task) -> tuple[str, ...]:
     """A table's line in `Progress.page`."""
-    progress, now = task.progress, now_ms()
+    progress, now = task.progress, calendar_ms()
     rate, seconds = task.rate(now), task.left(now)
     left = "" if seconds is None else f"{seconds:,.0f} s"
     about = f"{task.estimate:,}" if task.open and task.estimate else ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
+from shmstore.clock import calendar_ms
 from shmstore.column_type import column_type
 from shmstore.consumer.formats.canal_statement import canal_statement
 from shmstore.consumer.formats.canal_values import Values, renderings
@@ -28,7 +28,7 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
         "sql": "",
         "sqlType": None,
         "table": "",
-        "ts": time.time_ns() // 1_000_000,
+        "ts": calendar_ms(),
         "type": "INSERT" if event.type is EventType.READ else event.type.name,
     }
     if event.table is not None:

@@ -15,6 +15,7 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+from shmstore.clock import calendar_ms
 from shmstore.consumer.formats.context import Context, Convert, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
@@ -60,7 +61,7 @@ def _payloads(event: Event, context: Context) -> Iterator[_Document]:
         else:
             for ddl, changes in _statements(event, database, name):
                 change = {"databaseName": database, "schemaName": None, "ddl": ddl, "tableChanges": changes}
-                yield _change_schema, {"source": source, "ts_ms": time.time_ns() // 1_000_000, **change}
+                yield _change_schema, {"source": source, "ts_ms": calendar_ms(), **change}
 
 
 def _statements(event: Event, database: str, name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:

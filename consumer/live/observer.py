@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from shmstore import ShmStoreError, StoreStat, StoreView
+from shmstore.clock import calendar_ms
 from shmstore.consumer.live.model import Host, Model, Reading, TableFigures
 from shmstore.consumer.metrics import look
 from shmstore.consumer.table_counts import Counting, TableCounts
-from shmstore.snapshots import Progress, now_ms, snapshot_status
+from shmstore.snapshots import Progress, snapshot_status
 
 PERIOD: Final = 1.0  # seconds between two readings
 MOST_EVENTS: Final = 4000  # of a store that are counted one by one each half a second; of more these stand for all
@@ -105,7 +106,7 @@ class Observer:
             stats, missing = look(self._names, all_reasons=True)
         tables = {name: tables_of(each) for name, each in list(counts.items())}
         snapshots = {stat.name: found for stat in stats if (found := _snapshot(stat)) is not None}
-        return Reading(time.monotonic(), now_ms(), stats, missing, tables, snapshots)
+        return Reading(time.monotonic(), calendar_ms(), stats, missing, tables, snapshots)
 
 
 def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:

@@ -1,4 +1,4 @@
-"""The password of an account, looked up anew for each connection: the option's, a file's, or what a command prints."""
+"""The password of an account, looked up again for each connection: the option's, a file's, or what a command prints."""
 
 from __future__ import annotations
 

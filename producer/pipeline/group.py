@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StoreError, StreamStat, checkpoints
+from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.attempts import Attempts
@@ -284,7 +285,7 @@ class Group:
 
     def _start_event(self) -> list[Event]:
         """An empty transaction that says where each source is now."""
-        now = time.time_ns() // 1_000_000
+        now = calendar_ms()
         begin = Event(EntryType.BEGIN, EventType.NONE, Position("", 0), now, transaction="group")
         end = begin._replace(entry=EntryType.END, position=Position("", 0, join_positions(self._positions)), order=1)
         return [begin, end._replace(props={"sources": ",".join(sorted(self._positions))})]

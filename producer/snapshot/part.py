@@ -1,7 +1,7 @@
 """What part of its tables a request wants: the rows that a condition is true of, some of the columns; and asking for it.
 
 The condition is in the language of row filters (`conditions`), and becomes part of the SELECT, made of what was understood and never of the
-text. Columns are told by their names, in any case of letters; those of the key come along. What column filters take out of a table, or
+text. Columns are named in any case of letters; those of the key come along. What column filters take out of a table, or
 change, is not to be had by asking, nor by a condition.
 """
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from shmstore import EntryType, Event, EventType, SlotFlag
+from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Header, encode_stored
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.state import TransactionState
@@ -126,7 +126,7 @@ class ReadEvents:
     ) -> bytes:
         state = self._state
         transaction = f"{state.file}:{state.offset}:{self._begun}"
-        self._now = time.time_ns() // 1_000_000
+        self._now = calendar_ms()
         header = Header(
             int(entry),
             int(EventType.READ),

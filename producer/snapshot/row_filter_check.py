@@ -1,4 +1,4 @@
-"""Whether row filters fit the tables that a server has now: told before the first row comes that they do not fit."""
+"""Whether row filters fit the tables that a server has now, which is reported before the first row comes."""
 
 from __future__ import annotations
 

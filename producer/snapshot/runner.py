@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent, checkpoints
+from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
@@ -52,7 +53,7 @@ from shmstore.producer.snapshot.tables import defined_as, list_tables, may_selec
 from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, prepared, refusal
 from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id, now_ms
+from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id
 
 # Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed, which may be dropped since,
 # or not be read (what gh-ost and pt-online-schema-change rename a table to).
@@ -100,7 +101,7 @@ class Snapshot:
 
     def want(self, session: Session, server: Server, reason: str) -> None:
         """Write down, before anything is put, that all tables are wanted. Raises `SourceError` where they cannot be had."""
-        request = Request(new_id(), (), reason, now_ms())
+        request = Request(new_id(), (), reason, calendar_ms())
         if problem := refusal(server) or self._choose(session, request)[1]:
             raise SourceError(f"no snapshot can be taken: {problem}")
         self.progress = Progress(self._store.epoch)
@@ -392,8 +393,10 @@ class Snapshot:
         if not chunk.waits_for:
             return False
         chunk.waits_for &= prepared(session)
+        if not chunk.waits_for:
+            return False
         now = time.monotonic()
-        if chunk.waits_for and now > chunk.waits_until:
+        if now > chunk.waits_until:
             chunk.waits_until = float("inf")
             task = chunk.table.task
             self._log.warning(
@@ -402,7 +405,7 @@ class Snapshot:
                 *(task.database, task.table, len(chunk.waits_for)),
             )
         self._pause = now + 0.05
-        return bool(chunk.waits_for)
+        return True
 
     def _select(self, session: Session, chunk: Chunk) -> Rows:
         selected = chunk.table.shape.selected
@@ -439,7 +442,7 @@ class Snapshot:
         except UnsupportedEvent as error:
             self._settle(task, "failed", str(error))
             return None
-        task.by, task.began_ms = by, task.began_ms or now_ms()
+        task.by, task.began_ms = by, task.began_ms or calendar_ms()
         task.estimate = 0 if request.where else table.rows
         selected = selection(table, *rows, shown=shown)
         hashed = frozenset(i for i, is_hashed in plan.change if is_hashed).intersection(key)

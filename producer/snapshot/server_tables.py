@@ -1,4 +1,4 @@
-"""The tables of a server, to be read in parts by other processes on any hosts, beside a store that has what changes meanwhile.
+"""The tables of a server, to be read in parts by other processes on any hosts, next to a store that has what changes meanwhile.
 
 Plan. A part is a range of a table's key; whoever reads one opens a connection of its own. P is where the store stands when a table is
 opened. Each part is read in chunks, each of them a consistent read that shows all that was committed up to P (`watermarks`); later ones
@@ -9,7 +9,7 @@ each key
     the row that was read, where there is none                       it is the same in every read behind P
 
 and equals the table at every position that no read was ahead of, wherever a key was moved to, deleted, or put again in between. What it
-needs are whole row images, which a stream beside snapshots has anyway. Until then it is a mixture of moments.
+needs are whole row images, which a stream with snapshots has anyway. Until then it is a mixture of moments.
 
 A DDL in between: each chunk looks, inside its read, whether the table still is as it was opened. Where it is not, the read fails and the
 table is to be opened again. A DDL behind the last chunk is in the stream.
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import EntryType, EventType, Position, SourceError, StoreView, TableSchema
+from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Header, Packed, decode_schema, encode_schema, encode_stored
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import Rows
@@ -310,7 +311,7 @@ class _Reading:
             position.file,
             position.offset,
             length=0,
-            time_ms=time.time_ns() // 1_000_000,
+            time_ms=calendar_ms(),
             server_id=0,
             transaction=f"{position.file}:{position.offset}",
             order=0,

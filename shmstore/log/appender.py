@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from shmstore.clock import calendar_ms
 from shmstore.errors import StoreCorrupt
 from shmstore.log import format
 from shmstore.memory.layout import DISARMED, SlotFlag, header_word, subscription_word
@@ -270,7 +271,7 @@ class Appender:
         events, slots, blocks = current.fds
         size = memoryview(payload).nbytes
         staged = records.tobytes()
-        block = format.block_bytes(logged + 1, current.at, payload, staged, time.time_ns() // 1_000_000)
+        block = format.block_bytes(logged + 1, current.at, payload, staged, calendar_ms())
         try:
             _write(events, payload, current.at)  # killed after this: bytes that no block covers
             _write(slots, staged, format.slots_size(current.count))  # killed after this: the same
@@ -303,7 +304,7 @@ class Appender:
             if self._renamed == 0:
                 i = logged & self._mask
                 ends = self._views.ends[i], self._views.rows[i]
-                _write(files[1], format.header_bytes(self._epoch, logged + 1, *ends, time.time_ns() // 1_000_000), 0)
+                _write(files[1], format.header_bytes(self._epoch, logged + 1, *ends, calendar_ms()), 0)
             name = format.set_name(logged + 1)
             for ending in format.ENDINGS[self._renamed :]:  # killed here: a set without all its files, which recovery removes
                 os.rename(format.NEXT + ending, name + ending, src_dir_fd=self._folder, dst_dir_fd=self._folder)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from shmstore.atomic_file import give_to_owner
+from shmstore.clock import calendar_ms
 from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
@@ -143,7 +144,7 @@ class Keeper:
             name = files_format.set_name(first)
             if tail.first is None:
                 self._current = self._made(
-                    name, files_format.header_bytes(self._segment.epoch, first, tail.end, tail.rows, _now_ms())
+                    name, files_format.header_bytes(self._segment.epoch, first, tail.end, tail.rows, calendar_ms())
                 )
             else:
                 self._current = self._opened(name, tail.at)
@@ -474,10 +475,6 @@ def report_cut(store: str, tail: Tail) -> None:
         _log.info("the log of store %r was cut at its end, event %d: %s", store, tail.last, text)
     for text in tail.damaged:
         _log.warning("the log of store %r is damaged: %s. `shmstore log verify %s` names the files", store, text, store)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _written(path: Path) -> float:

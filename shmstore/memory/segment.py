@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import stat as stat_module
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from shmstore.clock import calendar_ms
 from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound, refused
 from shmstore.memory import layout
 from shmstore.memory.available import free_memory
@@ -388,7 +388,7 @@ def _first_header(options: Options, sizes: Sizes, epoch: int) -> bytes:
     header["flags"] = options.flags
     header["evict_after"] = options.evict_after
     header["first"] = options.first
-    header["created_ms"] = time.time_ns() // 1_000_000
+    header["created_ms"] = calendar_ms()
     header["creator_pid"] = pid
     header["creator_start"] = start_time(pid)
     header["state"] = StoreState.LIVE

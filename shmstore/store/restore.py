@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, ProducerInUse, StoreCorrupt, StoreError, StoreExists, StoreNotFound
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles, slots_of
@@ -217,7 +218,7 @@ def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mo
             held.enter_context(homes.AppendLock.take(home, PATIENCE))
             if homes.has_log(home):
                 raise remembered
-            homes.write(home, Identity(name, epoch, options, mode, gid, time.time_ns() // 1_000_000, file))
+            homes.write(home, Identity(name, epoch, options, mode, gid, calendar_ms(), file))
 
         try:
             return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
@@ -331,7 +332,7 @@ def _fill_table(table: NDArray[np.void], home: str, epoch: int, oldest: int, las
         ack = min(max(saved.sequence, oldest - 1), last)
         table["name"][entry] = name.encode()
         table["generation"][entry] = 1
-        table["created_ms"][entry] = time.time_ns() // 1_000_000
+        table["created_ms"][entry] = calendar_ms()
         table["get"][entry] = table["ack"][entry] = saved.sequence if saved.lost else ack
         table["state"][entry] = SubscriptionState.LOST if saved.lost else SubscriptionState.ACTIVE
         if entry == layout.SUBSCRIPTIONS - 1:

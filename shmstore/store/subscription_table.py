@@ -11,13 +11,13 @@ producer does so, too, when it finds no free space, because either could hold it
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.memory.layout import (
     DISARMED,
@@ -115,7 +115,7 @@ class SubscriptionTable:
         ack = first - 1
         self._segment.write_text("name", name, entry)
         words[subscription_word(entry, "generation")] += 1
-        words[subscription_word(entry, "created_ms")] = time.time_ns() // 1_000_000
+        words[subscription_word(entry, "created_ms")] = calendar_ms()
         words[WANTED_OF[entry]] = DISARMED
         words[GET_OF[entry]] = words[ACK_OF[entry]] = ack
         words[ENTRIES] = max(words[ENTRIES], entry + 1)

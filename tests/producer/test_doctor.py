@@ -125,7 +125,7 @@ def test_a_server_without_row_metadata() -> None:
 
 
 def test_row_filters_are_looked_at(any_server: Server, database: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A column or a table that is not there is told by the doctor, and by a producer's log at its start; the right names are fine."""
+    """A column or a table that is not there is reported by the doctor, and by a producer's log at its start; the right names are fine."""
     execute(any_server, database, "CREATE TABLE orders (id int primary key, total int, e enum('x'))", "CREATE TABLE log (id int)")
     good = (f"{database}.orders: total > 3 AND e = 'x'", f"{database}.l*: id < 5")
     assert findings_of(any_server, row_filter=good)["row filters"].state == "ok"

@@ -23,7 +23,7 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
     """Every option but the secrets has a flag; every option has a variable; both give the same settings."""
     values: dict[str, Any] = {}
     line, environ = [], {}
-    options = [option for option in dataclasses.fields(Settings) if option.name != "password_command"]  # not beside a password
+    options = [option for option in dataclasses.fields(Settings) if option.name != "password_command"]  # not with a password
     for option in options:
         default = option.default
         choices = option.metadata["choices"]
@@ -198,7 +198,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", [{"password": "a"}, {"password_file": "/run/secret"}])
 def test_one_source_of_the_password(other: dict[str, str]) -> None:
-    """A command beside another password is refused: nobody could tell which of them counts."""
+    """A command with another password is refused: nobody could tell which of them counts."""
     with pytest.raises(SettingsError, match=f"password_command and {next(iter(other))} are both given: leave one out"):
         from_line(
             "--store", "s", "--password-command", "pass show db", environ={f"SHMSTORE_{k.upper()}": v for k, v in other.items()}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
+from shmstore.clock import calendar_ms
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
@@ -128,7 +128,7 @@ class DeltaTarget:
 
     def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
         """Create the table of files in `folder`, in one commit."""
-        now = time.time_ns() // 1_000_000
+        now = calendar_ms()
         create_table_with_add_actions(
             self._path,
             Schema.from_arrow(pa.schema(target_fields(schema))),

@@ -4,7 +4,7 @@ Plan. It is done before the query starts, table by table, of those that have no 
 
     subscribe   the query's subscription, at the end of the last transaction in the store: from there on nothing is lost, however long the
                 rows take. It is done once; who comes again finds it where it was
-    read        each executor writes its parts of the table into files, beside or in the copy's folder. All of them are read behind the
+    read        each executor writes its parts of the table into files, next to or in the copy's folder. All of them are read behind the
                 place where the store stood then (`shmstore.producer.snapshot.server_tables`), so the query's first event is not newer
     take        one commit makes a copy of the files. Before it there is none, and a driver that was killed reads the table again
     stream      the query brings all changes since the subscription's place. Where a row is newer than they are, it goes back to what they say,

@@ -1,1 +1,1 @@
-"""What the project is measured beside: other transports, logs, and whole pipelines."""
+"""What the project is compared with: other transports, logs, and whole pipelines."""

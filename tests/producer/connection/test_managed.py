@@ -1,4 +1,4 @@
-"""producer/connection/managed.py: which service a server belongs to, and what is told there. What is asked stands in its documents."""
+"""producer/connection/managed.py: which service a server belongs to, and what is reported there. What is asked is in its documents."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -404,22 +406,29 @@ def test_no_read_stays_open_when_the_stream_ends(
         assert not any(session._connection.open for session in sessions)
 
 
+@contextmanager
+def prepared_update(server: Server, database: str, options: dict[str, Any]) -> Iterator[tuple[Running, Any]]:
+    """A producer that has read XA transaction 'x', which sets n of row 3 to 777 and is prepared; and the cursor to end it with."""
+    fill(server, database, 20)
+    with (
+        server.connect(database=database) as other,
+        other.cursor() as cursor,
+        running(server, **{**options, "snapshot": "never"}) as run,
+    ):
+        for statement in ("XA START 'x'", "UPDATE t SET n = 777 WHERE id = 3", "XA END 'x'", "XA PREPARE 'x'"):
+            cursor.execute(statement)
+        with EventStore.attach(run.settings.store) as store:
+            wait_for_position(server, store)
+        yield run, cursor
+
+
 @pytest.mark.long
 def test_a_commit_of_an_xa_transaction_meanwhile_makes_the_chunk_be_read_again(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows came when it was prepared, and the read did not show them: an account that may not see what is prepared waits for none."""
     monkeypatch.setattr(runner, "prepared", lambda session: set())
-    fill(any_server, database, 20)
-    with (
-        any_server.connect(database=database) as other,
-        other.cursor() as cursor,
-        running(any_server, **{**options, "snapshot": "never"}) as run,
-    ):
-        for statement in ("XA START 'x'", "UPDATE t SET n = 777 WHERE id = 3", "XA END 'x'", "XA PREPARE 'x'"):
-            cursor.execute(statement)
-        with EventStore.attach(run.settings.store) as store:
-            wait_for_position(any_server, store)
+    with prepared_update(any_server, database, options) as (run, cursor):
         lately(monkeypatch, any_server, lambda: cursor.execute("XA COMMIT 'x'"))
         producer.request_snapshot(run.settings.store, "*.t", state=run.settings.state)
         events = events_of_snapshot(run, any_server)
@@ -433,16 +442,7 @@ def test_rows_of_an_xa_transaction_that_stays_prepared_do_not_go_back(
     """The stream brought them at XA PREPARE, and a read would show older ones: no chunk is read before that transaction has ended, and the log
     says why."""
     monkeypatch.setattr(runner, "PATIENCE", 0.2)
-    fill(any_server, database, 20)
-    with (
-        any_server.connect(database=database) as other,
-        other.cursor() as cursor,
-        running(any_server, **{**options, "snapshot": "never"}) as run,
-    ):
-        for statement in ("XA START 'x'", "UPDATE t SET n = 777 WHERE id = 3", "XA END 'x'", "XA PREPARE 'x'"):
-            cursor.execute(statement)
-        with EventStore.attach(run.settings.store) as store:
-            wait_for_position(any_server, store)
+    with prepared_update(any_server, database, options) as (run, cursor):
         producer.request_snapshot(run.settings.store, "*.t", state=run.settings.state)
         wait_for(lambda: "1 prepared XA transactions" in caplog.text, "the line that says what it waits for")
         assert not finished(run)

@@ -1,4 +1,4 @@
-"""A server's tables in parts, read beside a store by connections of their own: with the stream from `sequence` on they are the table."""
+"""A server's tables in parts, read next to a store by connections of their own: with the stream from `sequence` on they are the table."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ddl_while_a_table_is_read_stops_no_other(
     any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddl: str, says: str
 ) -> None:
-    """A table that goes is told as not compared, one that changes is read again, and the next one is compared as ever."""
+    """A table that goes is reported as not compared, one that changes is read again, and the next one is compared as ever."""
     hurried(monkeypatch)
     for name in ("t", "u"):
         fill(any_server, database, 300, name)
@@ -392,7 +392,7 @@ def test_a_ddl_while_a_table_is_read_stops_no_other(
 def test_a_copy_that_goes_while_it_is_read(
     any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy on a server that is dropped meanwhile is told as not compared."""
+    """A copy on a server that is dropped meanwhile is reported as not compared."""
     hurried(monkeypatch)
     fill(any_server, database, 300)
     with (
