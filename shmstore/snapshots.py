@@ -31,6 +31,7 @@ from shmstore.store.stats import StreamStat
 from shmstore.table_patterns import Patterns
 
 __all__ = [
+    "REPLACING",
     "Mark",
     "Progress",
     "ProgressFile",
@@ -48,6 +49,7 @@ __all__ = [
 FORMAT = 1
 MARKS = 256  # chunks that may still be lost and are looked for; older ones are read again after a loss of the store
 OPEN = ("waiting", "reading")
+REPLACING = ("purged", "repair")  # reasons for which a copy takes the rows in place of all that it has
 _ASIDE = ".copies-aside"
 
 
@@ -168,10 +170,13 @@ class Progress:
         return stat._replace(snapshot_tables=len(self.tasks), snapshot_open=left, snapshot_rows=rows)
 
     def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
-        """Add a request for `tables`. When nothing else is open, the requests before it are forgotten."""
+        """Add a request for `tables`, but for those that already wait and will give its readers the same. When nothing else is open, the
+        requests before it are forgotten.
+        """
         if not self.open:
             self.requests, self.tasks, self.marks = [], [], []
-        alike = {one.id for one in self.requests if one.part == request.part}
+        replaces = request.reason in REPLACING
+        alike = {one.id for one in self.requests if one.part == request.part and (one.reason in REPLACING or not replaces)}
         waiting = {
             (task.database, task.table) for task in self.tasks if task.progress.state == "waiting" and task.request in alike
         }

@@ -24,6 +24,7 @@ from shmstore.encoding.arrow import PartialImage, ZeroDate, column_array
 from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.encoding.row_order import seq_prefix, seq_suffix
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
+from shmstore.snapshots import REPLACING
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
 _MOMENT = pa.timestamp("us", "UTC")
@@ -177,7 +178,7 @@ class TableChanges:
         if part == "first":
             self._flush()
             self._begin(schema)
-            gap = header.props.get("snapshot_reason") in ("purged", "repair")
+            gap = header.props.get("snapshot_reason") in REPLACING
             self.steps.append(First(int(header.props["snapshot"], 16), schema, self._names(), gap))
         self._take(schema, header, body)
         if part == "last":

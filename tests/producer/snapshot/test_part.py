@@ -192,6 +192,14 @@ def test_a_part_and_the_whole_are_different_wishes() -> None:
     assert [task.request for task in progress.tasks] == ["0", "1", "3"]
 
 
+def test_a_wish_that_replaces_copies_is_not_served_by_one_that_does_not() -> None:
+    """A copy takes the rows of a repair in place of its own, and those of a snapshot that was asked for beside them."""
+    progress = Progress()
+    for number, reason in enumerate(["asked", "repair", "missing", "repair", "purged", "asked"]):
+        progress.take(Request(str(number), ("d.t",), reason), [("d", "t")])
+    assert [task.request for task in progress.tasks] == ["0", "1"]
+
+
 def test_the_request_is_kept_over_a_restart(tmp_path: Path) -> None:
     """Condition and columns are in the files; those of before parts could be asked for are read."""
     file = ProgressFile("s", tmp_path)
