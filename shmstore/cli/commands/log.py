@@ -36,7 +36,8 @@ def add(commands: Commands) -> None:
         "  shmstore log verify orders",
         "It only reads, also of a store that is in its home alone, and does not put that together again. Each finding names the "
         "file, the events that are lost, and what to do. What is damaged is never given to a reader: it gets an error, and "
-        "`shmstore seek` takes it past the place.",
+        "`shmstore seek` takes it past the place. With --state it reads the home in that folder, such as one taken out of a backup, "
+        "whatever is in memory.",
     )
     sub = tools.add(
         trim,
@@ -76,11 +77,14 @@ def verify(options: argparse.Namespace) -> int:
     from shmstore.cli.remembered import describe_home
     from shmstore.log import check, home
     from shmstore.ring.cursors import LOGGED
+    from shmstore.store.checkpoint import home_of as named_home
     from shmstore.units import quantity
 
     where, logged = home_of(options), None
     with suppress(StoreNotFound), StoreView.attach(options.store, path=options.path, restore=False) as store:
         logged = store.segment.words[LOGGED]  # what a producer writes behind that is not there yet
+    if options.state and os.path.realpath(asked := named_home(options.store, options.state)) != os.path.realpath(where):
+        where, logged = asked, None  # a copy of the home, as from a backup, while the store itself is in memory
     findings = check.verify(home.log_folder(where), home.read(where).epoch, logged)
     if findings:
         print(*findings, sep="\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +141,20 @@ def test_verify(logged: EventStore, state: Path, in_memory: bool) -> None:
         assert "quick" in run("stat", name)  # which has no figures of what is damaged, and says the rest
     assert file.stat().st_mtime_ns == before
     assert (left(name) != []) is in_memory
+
+
+def test_verify_a_copy(logged: EventStore, state: Path, tmp_path: Path) -> None:
+    """With `--state` it reads the home in that folder, as out of a backup, while the store itself is in memory and sound."""
+    shutil.copytree(state / logged.name, copy := tmp_path / "copy" / logged.name)
+    sound = run("log", "verify", logged.name, "--state", str(copy.parent))
+    assert sound.startswith(f"{logged.name}: no damage found in the log: {EVENTS:,} events, ")
+    file = copy / "log" / names(copy.parent, logged.name)[0]
+    with file.open("r+b") as out:
+        out.seek(5000)
+        out.write(b"?")
+    assert f"{file} is damaged: events " in run("log", "verify", logged.name, "--state", str(copy.parent), code=1)
+    for words in ((), ("--state", str(state))):
+        assert "no damage found" in run("log", "verify", logged.name, *words)
 
 
 # ---------------------------------------------------------------- trim
