@@ -33,6 +33,17 @@ def blocks(*pages: Path, language: str | None = None) -> list[Block]:
     return [block for block in found if language in (None, block.language)]
 
 
+def command_lines(*pages: Path) -> list[str]:
+    """The command lines of pages' console and shell blocks, in order, without the prompt: in a console block $, or # for root."""
+    found = []
+    for block in blocks(*pages):
+        if block.language == "console":
+            found += re.findall(r"^[$#] (.*)$", block.text, re.MULTILINE)
+        elif block.language == "sh":
+            found += [line for line in block.text.splitlines() if line and not line.startswith("#")]
+    return found
+
+
 def prose(page: Path) -> str:
     """A page without its code blocks."""
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))

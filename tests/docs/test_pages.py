@@ -23,7 +23,7 @@ from shmstore.cli.options import FORMATS
 from shmstore.producer import errors as producer_errors
 from shmstore.producer import load_all
 from shmstore.producer.settings import GROUPS, Settings
-from tests.docs.pages import PAGES, README, ROOT, Block, anchors, blocks, prose
+from tests.docs.pages import PAGES, README, ROOT, Block, anchors, blocks, command_lines, prose
 
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 IDS = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
@@ -38,13 +38,10 @@ def spark_arguments() -> argparse.ArgumentParser:
 def commands(page: Path) -> list[list[str]]:
     """The words of each `shmstore ...` line of a page's console and shell blocks, without variables and what a pipe takes."""
     found = []
-    for block in blocks(page):
-        if block.language in ("console", "sh"):
-            for line in block.text.splitlines():
-                line = line.removeprefix("$ ")
-                words = [word for word in shlex.split(line, comments=True) if not re.fullmatch(r"[A-Z_]+=.*", word)]
-                if words and words[0] == "shmstore":
-                    found.append(words[1 : words.index("|") if "|" in words else None])
+    for line in command_lines(page):
+        words = [word for word in shlex.split(line, comments=True) if not re.fullmatch(r"[A-Z_]+=.*", word)]
+        if words and words[0] == "shmstore" and words[1] != "--version":
+            found.append(words[1 : words.index("|") if "|" in words else None])
     return found
 
 
