@@ -75,6 +75,7 @@ PUBLIC_MODULES = tuple(
         "gtids",
         "memory.layout",
         "native",
+        "remembered",
         "snapshots",
         "sql_tokens",
         "start_position",

@@ -6,7 +6,7 @@ import math
 import string
 from typing import Final
 
-from shmstore.consumer.live.model import Rate, Reader, SnapshotTable, Store, Table
+from shmstore.consumer.live.model import Rate, Reader, Remembered, SnapshotTable, Store, Table, Waiting
 from shmstore.units import moment, quantity, span
 
 LETTERS: Final = string.ascii_lowercase  # of readers in the ring: a is where the first has acked, A where it got
@@ -52,6 +52,16 @@ def ring(store: Store, width: int) -> str:
     return cut(f"[{''.join(cells)}]", width)
 
 
+def at_rest(store: Remembered, width: int) -> list[str]:
+    """Where a store is that is not in memory, and what its log keeps, in two lines."""
+    held = store.newest - store.oldest + 1
+    events = (
+        f"{held:,} events, {store.oldest:,} to {store.newest:,}, since {moment(store.oldest_ms)}" if held > 0 else "no events"
+    )
+    log = f"log {quantity(store.bytes)} ({100 * store.used:.0f} %): {events}"
+    return [cut(printable(f"home {store.home}"), width), cut(log, width)]
+
+
 def letter_of(number: int) -> str:
     """The letter of a reader; those after the last have none of their own."""
     return LETTERS[number] if number < len(LETTERS) else "*"
@@ -74,6 +84,12 @@ def reader_cells(number: int, reader: Reader) -> tuple[str, ...]:
         f"{reader.lag_seconds:,.1f}",
         UNKNOWN if reader.catch_up is None else "never" if reader.catch_up == math.inf else span(reader.catch_up),
     )
+
+
+def waiting_cells(number: int, reader: Waiting) -> tuple[str, ...]:
+    """A reader of a store that is not in memory, as `READERS` names its cells."""
+    behind = f"{reader.lag_events:,}"
+    return letter_of(number), cut(printable(reader.name), 16), reader.state, "log", UNKNOWN, behind, UNKNOWN, UNKNOWN, UNKNOWN
 
 
 TABLES: Final = ("TABLE", "ROWS/S", "INSERT", "UPDATE", "DELETE", "BYTES/S", "NEWEST", "LAST DDL")

@@ -16,12 +16,14 @@ from typing import Any, Final, NamedTuple
 
 from shmstore import Cursor, LogStat, StoreStat, SubscriptionStat
 from shmstore.consumer.health import findings
+from shmstore.remembered import RememberedStore
 from shmstore.snapshots import Progress
 from shmstore.units import moment, quantity, span
 
 WINDOW: Final = 10.0  # seconds that rates are over
 KEEPS_UP: Final = 1.0  # seconds of puts: a reader that is not further behind than this is up to date
 LATE: Final = 60.0  # seconds after which a delay is worth a sentence
+PUTS_TOGETHER: Final = "the producer, or any reader that attaches, puts it together again"
 PURGE_MS: Final = 24 * 3_600_000  # how long before the source removes what is needed that is said
 
 
@@ -40,7 +42,8 @@ class TableFigures(NamedTuple):
 class Reading(NamedTuple):
     """What was seen at one moment: `at` in seconds of a clock that only goes forward, `now_ms` in milliseconds since 1970.
 
-    `missing` are stores that are not there, or cannot be read, with the reason; `tables` and `snapshots` are by store.
+    `missing` are stores that are not there, or cannot be read, with the reason; `tables` and `snapshots` are by store; `remembered` are the
+    stores that are in their homes and not in memory.
     """
 
     at: float
@@ -49,6 +52,7 @@ class Reading(NamedTuple):
     missing: Mapping[str, str] = MappingProxyType({})
     tables: Mapping[str, Mapping[tuple[str, str], TableFigures]] = MappingProxyType({})
     snapshots: Mapping[str, Progress] = MappingProxyType({})
+    remembered: Sequence[RememberedStore] = ()
 
 
 # ---------------------------------------------------------------- what is shown
@@ -164,7 +168,7 @@ class SnapshotTable(NamedTuple):
 
 
 class Health(NamedTuple):
-    """One sentence: `state` is ok, warn or bad."""
+    """One sentence: `state` is ok, idle (nothing is there that could go wrong), warn or bad."""
 
     state: str
     says: str
@@ -195,13 +199,40 @@ class Store(NamedTuple):
     snapshots: tuple[SnapshotTable, ...]
 
 
+class Waiting(NamedTuple):
+    """A reader of a store that is not in memory: what it has durably acked, and how many events it has not. `state` is away or lost."""
+
+    name: str
+    state: str
+    ack: int
+    lag_events: int
+
+
+class Remembered(NamedTuple):
+    """A store that is in its home and not in memory, as after a reboot: its events in the log, `oldest` to `newest` (none where `newest` is
+    before), and its readers. Nothing of it is done, and nothing is wrong with it."""
+
+    name: str
+    health: Health
+    home: str
+    oldest: int
+    newest: int
+    oldest_ms: int
+    bytes: int
+    size: int
+    used: float
+    keep: float
+    readers: tuple[Waiting, ...]
+
+
 class Host(NamedTuple):
-    """All stores that can be seen, and one sentence on all."""
+    """All stores that can be seen, those that are in their homes alone, and one sentence on all."""
 
     now_ms: int
     health: Health
     stores: tuple[Store, ...]
     missing: Mapping[str, str]
+    remembered: tuple[Remembered, ...]
 
 
 # ---------------------------------------------------------------- how it is worked out
@@ -220,7 +251,9 @@ class Model:
         while len(self._readings) > 2 and reading.at - self._readings[1].at >= self._window:
             self._readings.popleft()
         stores = tuple(self._store(stat, reading) for stat in reading.stats)
-        return Host(reading.now_ms, _health_of_all(stores, reading.missing), stores, dict(reading.missing))
+        remembered = tuple(map(_remembered, reading.remembered))
+        health = _health_of_all(stores, reading.missing, remembered)
+        return Host(reading.now_ms, health, stores, dict(reading.missing), remembered)
 
     def _store(self, stat: StoreStat, reading: Reading) -> Store:
         then = self._earlier(stat)
@@ -460,6 +493,24 @@ def _snapshot(progress: Progress, now_ms: int) -> Iterator[SnapshotTable]:
         )
 
 
+def _remembered(store: RememberedStore) -> Remembered:
+    return Remembered(
+        name=store.name,
+        health=_idle(store),
+        home=store.home,
+        oldest=store.oldest,
+        newest=store.newest,
+        oldest_ms=store.oldest_ms,
+        bytes=store.bytes,
+        size=store.size,
+        used=min(1.0, store.bytes / store.size) if store.size else 0.0,
+        keep=store.keep_ms / 1000,
+        readers=tuple(
+            Waiting(name, "lost" if name in store.lost else "away", ack, store.lags[name]) for name, ack in store.acks.items()
+        ),
+    )
+
+
 def _seconds(events: int, rate: float | None) -> float | None:
     """How long so many events take at a rate."""
     return 0.0 if not events else events / rate if rate else None
@@ -529,7 +580,13 @@ def _well(store: Store) -> str:
     return f"all is well; {readers} at most {behind:,} events ({size}) behind" if behind else f"all is well; {readers} up to date"
 
 
-def _health_of_all(stores: Sequence[Store], missing: Mapping[str, str]) -> Health:
+def _idle(store: RememberedStore) -> Health:
+    if store.path:
+        return Health("idle", f"its memory is the file {store.path}", f"name it, and it is shown: `shmstore top {store.name}`")
+    return Health("idle", "not in memory, only in its home", PUTS_TOGETHER)
+
+
+def _health_of_all(stores: Sequence[Store], missing: Mapping[str, str], remembered: Sequence[Remembered]) -> Health:
     """The worst of all stores, with how many more there are."""
     found = [Health("bad", says) for says in missing.values()]
     found += [
@@ -539,11 +596,17 @@ def _health_of_all(stores: Sequence[Store], missing: Mapping[str, str]) -> Healt
         if (health := store.health).state == state
     ]
     if not found:
+        if len(remembered) == 1 and not stores:
+            return remembered[0].health._replace(says=f"store {remembered[0].name!r}: {remembered[0].health.says}")
         if not stores:
-            return Health(
-                "warn", "there are no stores in memory here", "start a producer: `shmstore produce --store NAME --host ...`"
-            )
-        return Health("ok", stores[0].health.says if len(stores) == 1 else f"all {len(stores)} stores are well")
+            if remembered:
+                return Health("idle", f"{len(remembered)} stores are in their homes, and none in memory", PUTS_TOGETHER)
+            return Health("warn", "there are no stores here", "start a producer: `shmstore produce --store NAME --host ...`")
+        well = stores[0].health.says if len(stores) == 1 else f"all {len(stores)} stores are well"
+        return Health(
+            "ok",
+            f"{well}; {len(remembered)} more in {'its home' if len(remembered) == 1 else 'their homes'}" if remembered else well,
+        )
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return found[0]._replace(says=found[0].says + more)
 

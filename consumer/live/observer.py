@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from shmstore.clock import calendar_ms
 from shmstore.consumer.live.model import Host, Model, Reading, TableFigures
 from shmstore.consumer.metrics import look
 from shmstore.consumer.table_counts import Counting, TableCounts
+from shmstore.remembered import Homes
 from shmstore.snapshots import Progress, snapshot_status
 
 PERIOD: Final = 1.0  # seconds between two readings
@@ -25,13 +27,21 @@ _log = logging.getLogger("shmstore.live")
 
 
 class Observer:
-    """Observes the stores `names`, or all of this host. Without a watcher it does nothing: no store is read then, and nothing counted.
+    """Observes the stores `names`, or all of this host; those that are not in memory in their homes, in the folder `state`. Without a
+    watcher it does nothing: no store is read then, and nothing counted.
 
     Any thread may `watch` and `wait`; `close` ends it.
     """
 
-    def __init__(self, names: Sequence[str] = (), *, period: float = PERIOD, linger: float = LINGER) -> None:
-        self._names = tuple(names)
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        *,
+        state: str | os.PathLike[str] | None = None,
+        period: float = PERIOD,
+        linger: float = LINGER,
+    ) -> None:
+        self._names, self._homes = tuple(names), Homes(state)
         self._period, self._linger = period, linger
         self._changed = threading.Condition()
         self._watchers = 0
@@ -63,7 +73,7 @@ class Observer:
             return (self._number, self._host) if self._number > after and self._host is not None else (after, None)
 
     def names(self) -> list[str]:
-        """The stores that are observed."""
+        """The stores that are observed, as far as they are in memory."""
         return list(self._names) or StoreView.names()
 
     def close(self) -> None:
@@ -104,9 +114,12 @@ class Observer:
         stats, missing = look(self._names)
         if not stats:  # where others can be seen, what belongs to another user is no alarm
             stats, missing = look(self._names, all_reasons=True)
+        remembered, unreadable = self._homes.look(self._names, {*StoreView.names(), *(stat.name for stat in stats)})
+        for store in remembered:
+            missing.pop(store.name, None)
         tables = {name: tables_of(each) for name, each in list(counts.items())}
         snapshots = {stat.name: found for stat in stats if (found := _snapshot(stat)) is not None}
-        return Reading(time.monotonic(), calendar_ms(), stats, missing, tables, snapshots)
+        return Reading(time.monotonic(), calendar_ms(), stats, missing | unreadable, tables, snapshots, remembered)
 
 
 def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:

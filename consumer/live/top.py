@@ -21,7 +21,7 @@ from textual.widgets import DataTable, Footer, Input, Label, Log, Static
 from shmstore import PositionNotFound, ShmStoreError, StoreView
 from shmstore.consumer.live import actions, drawing
 from shmstore.consumer.live.events import Feed, Filter
-from shmstore.consumer.live.model import Host, Store, Table
+from shmstore.consumer.live.model import Host, Remembered, Store, Table
 from shmstore.consumer.live.observer import Observer
 
 LOOK: Final = 0.25  # seconds between two looks at what was observed
@@ -152,8 +152,16 @@ class Top(App[None]):
 
     @property
     def store(self) -> Store | None:
-        """The store that is shown."""
-        stores = self._host.stores if self._host is not None else ()
+        """The store that is shown, if it is in memory."""
+        return shown if isinstance(shown := self._chosen_store, Store) else None
+
+    @property
+    def _stores(self) -> tuple[Store | Remembered, ...]:
+        return (*self._host.stores, *self._host.remembered) if self._host is not None else ()
+
+    @property
+    def _chosen_store(self) -> Store | Remembered | None:
+        stores = self._stores
         return next((each for each in stores if each.name == self._shown), stores[0] if stores else None)
 
     # ------------------------------------------------------------ figures
@@ -172,23 +180,25 @@ class Top(App[None]):
             self._draw()
 
     def _draw(self) -> None:
-        store = self.store
+        store = self._chosen_store
         assert self._host is not None
         width = max(20, self.size.width)
         if store is None:
             self._say(self._host.health.state, self._host.health.says, self._host.health.fix)
-            for name in ("#way", "#ring", "#snapshot"):
-                self.query_one(name, Static).update("")
-            self._readers.clear()
-            self._tables.clear()
+            self._draw_at_rest([])
             return
         if store.name != self._shown:
             self._shown = store.name
             self._again.set()
-        stores = [each.name for each in self._host.stores]
+        stores = [each.name for each in self._stores]
         which = f"{store.name} ({stores.index(store.name) + 1} of {len(stores)})" if len(stores) > 1 else store.name
-        health = store.health if store.health.state != "ok" else self._host.health
+        quiet = ("ok", "idle") if self._host.health.state in ("warn", "bad") else ("ok",)
+        health = self._host.health if store.health.state in quiet else store.health
         self._say(health.state, health.says if health is not store.health else f"{which}: {health.says}", health.fix, which)
+        if isinstance(store, Remembered):
+            self._draw_at_rest(drawing.at_rest(store, width))
+            _fill(self._readers, [drawing.waiting_cells(number, each) for number, each in enumerate(store.readers)])
+            return
         self.query_one("#way", Static).update("\n".join(drawing.way(store, width)))
         self.query_one("#ring", Static).update(drawing.ring(store, width))
         self.query_one("#snapshot", Static).update(drawing.snapshot_line(store.snapshots, width))
@@ -196,6 +206,14 @@ class Top(App[None]):
         tables = sorted(self._seen(store), key=ORDERS[self._order], reverse=True)
         _fill(self._tables, [drawing.table_cells(each) for each in tables])
         self._tell()
+
+    def _draw_at_rest(self, way: list[str]) -> None:
+        """Where nothing is in memory: no ring, tables or readers."""
+        self.query_one("#way", Static).update("\n".join(way))
+        for name in ("#ring", "#snapshot"):
+            self.query_one(name, Static).update("")
+        self._readers.clear()
+        self._tables.clear()
 
     def _seen(self, store: Store) -> list[Table]:
         chosen = self._chosen.tables
@@ -245,9 +263,8 @@ class Top(App[None]):
 
     def action_next_store(self) -> None:
         """Show the next store."""
-        if self._host is None or not self._host.stores:
+        if not (names := [each.name for each in self._stores]):
             return
-        names = [each.name for each in self._host.stores]
         self._shown = names[(names.index(self._shown) + 1) % len(names)] if self._shown in names else names[0]
         self._begin_again()
 
@@ -282,6 +299,7 @@ class Top(App[None]):
         """Ask for the rows of tables."""
         store = self.store
         if store is None:
+            self._warn("there is no store in memory to ask for a snapshot")
             return
 
         def asked(answer: str | None) -> None:
@@ -295,7 +313,7 @@ class Top(App[None]):
         store = self.store
         row = self._readers.cursor_row
         if store is None or not 0 <= row < len(store.readers):
-            self._warn("there is no reader to forget")
+            self._warn("there is no reader to forget of a store in memory")
             return
         reader = store.readers[row]
 

@@ -16,6 +16,11 @@ def add_store(sub: Parser) -> None:
     """Add the store that a command is about."""
     sub.add_argument("store", metavar="STORE", help="name of the store, as `shmstore ls` shows it")
     sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    add_state(sub)
+
+
+def add_state(sub: argparse.ArgumentParser) -> None:
+    """Add where the homes are."""
     sub.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
 
 

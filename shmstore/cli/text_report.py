@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shmstore.cli.remembered import RememberedStore
 from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
 from shmstore.native import pure_python
+from shmstore.remembered import RememberedStore
 from shmstore.ring.cursors import Cursor
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
@@ -39,9 +39,9 @@ def line(stat: StoreStat | RememberedStore) -> str:
 
 def _line_of_remembered(store: RememberedStore) -> str:
     held, full = store.newest - store.oldest + 1, f"{100 * store.bytes / store.size:.0f}%"
-    lag = max((store.newest - ack for ack in store.acks.values()), default=0)
+    lag = max(store.lags.values(), default=0)
     row = f"{store.name:<24} {held:>12,} {'none':>10} {'':>5} {quantity(store.bytes):>10} {full:>5} {'none':>14} {f'0/{len(store.acks)}':>8} {lag:>12,}"
-    return f"{row}  remembered in {store.home}"
+    return f"{row}  " + (f"in the file {store.path}" if store.path else f"remembered in {store.home}")
 
 
 def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0) -> str:
@@ -146,6 +146,9 @@ def _stream(stat: StoreStat) -> list[str]:
             f"this run   {stream.transactions:,} transactions, {stream.reconnects:,} reconnects, {stream.skipped:,} events skipped, "
             f"{stream.blocked_ms / 1000:,.1f} s waiting for free space",
         ]
+        if stream.filtered_events or stream.filtered_rows:
+            rows = f"{stream.filtered_rows:,} rows by row filters and operations"
+            lines.append(f"left out   {stream.filtered_events:,} events of the binlog by the filters, {rows}")
     if stream.snapshot_open:
         left = f"{stream.snapshot_open:,} of {stream.snapshot_tables:,} tables left"
         lines.append(f"snapshot   {left}, {stream.snapshot_rows:,} rows so far")

@@ -127,6 +127,17 @@ class Grid {
 // ---- one store
 
 const stores = new Map();
+const remembered = new Map(); // those that are in their homes and not in memory
+
+function part(node, title, first, second, used) {
+  if (!node.firstChild) node.append(make("span", { class: "quiet" }, title), make("b"), make("span", { class: "quiet" }));
+  say(node.children[1], first);
+  say(node.children[2], second);
+  if (used !== undefined) {
+    if (!node.children[3]) node.append(make("div", { class: "bar" }, make("i")));
+    node.children[3].firstChild.style.width = `${100 * Math.min(1, used)}%`;
+  }
+}
 
 class StoreCard {
   constructor(name) {
@@ -219,15 +230,15 @@ class StoreCard {
 
   show(store) {
     health(this.health, store.health);
-    this.part(0, "Source", store.source || "none yet", store.position);
+    part(this.nodes[0], "Source", store.source || "none yet", store.position);
     const alive = store.producer_alive ? `pid ${store.producer}` : store.producer ? `pid ${store.producer} died` : "none";
-    this.part(1, "Producer", alive, store.blocked > 0.01 ? `waits ${count(100 * store.blocked)} % of the time` : "");
-    this.part(2, "Ring", `${count(store.ring.capacity)} events, ${bytes(store.ring.bytes)}`, `${count(100 * store.ring.used)} % used`, store.ring.used);
+    part(this.nodes[1], "Producer", alive, store.blocked > 0.01 ? `waits ${count(100 * store.blocked)} % of the time` : "");
+    part(this.nodes[2], "Ring", `${count(store.ring.capacity)} events, ${bytes(store.ring.bytes)}`, `${count(100 * store.ring.used)} % used`, store.ring.used);
     const log = store.log;
     this.nodes[3].hidden = this.arrows[2].hidden = log === null;
     if (log !== null) {
       const full = log.full_in !== null ? `full in ${span(log.full_in)}` : log.reaches !== null ? `will reach ${span(log.reaches)} back` : `keeps ${span(log.keep)}`;
-      this.part(3, "Log", `${bytes(log.bytes)} of ${bytes(log.size)}`, log.trouble || full, log.used);
+      part(this.nodes[3], "Log", `${bytes(log.bytes)} of ${bytes(log.size)}`, log.trouble || full, log.used);
       this.arrow(2, store.keep, `${count(log.unsynced)} not on disk yet`);
     }
     this.arrow(0, store.arrive, store.arrive.note);
@@ -241,17 +252,6 @@ class StoreCard {
     this.tablePart.hidden = store.tables.length === 0;
     this.snapshotPart.hidden = store.snapshots.length === 0;
     this.snapshots.show(store.snapshots);
-  }
-
-  part(i, title, first, second, used) {
-    const node = this.nodes[i];
-    if (!node.firstChild) node.append(make("span", { class: "quiet" }, title), make("b"), make("span", { class: "quiet" }));
-    say(node.children[1], first);
-    say(node.children[2], second);
-    if (used !== undefined) {
-      if (!node.children[3]) node.append(make("div", { class: "bar" }, make("i")));
-      node.children[3].firstChild.style.width = `${100 * Math.min(1, used)}%`;
-    }
   }
 
   arrow(i, flow, note) {
@@ -290,29 +290,62 @@ class StoreCard {
   }
 }
 
+class RememberedCard {
+  constructor(name) {
+    this.health = make("p", { class: "health", role: "status" });
+    this.nodes = ["home", "log"].map((of) => make("div", { class: "node", "data-part": of }));
+    this.nobody = make("p", { class: "quiet" }, "nobody is subscribed");
+    this.readers = new Grid([
+      ["Reader", (r) => r.name, { text: true }],
+      ["State", (r) => r.state, { text: true }],
+      ["Behind", (r) => `${count(r.lag_events)} events`],
+      ["Ack, on disk", (r) => count(r.ack)],
+    ]);
+    const flow = make("div", { class: "flow" }, ...this.nodes);
+    this.node = make("article", { class: "card", "data-store": name }, make("h2", {}, name), this.health, flow, this.nobody, this.readers.node);
+  }
+
+  show(store) {
+    health(this.health, store.health);
+    const held = store.newest - store.oldest + 1;
+    const events = held > 0 ? `${count(held)} events, ${count(store.oldest)} to ${count(store.newest)}` : "no events";
+    part(this.nodes[0], "Home", store.home, events);
+    const oldest = held > 0 ? `, oldest event ${clock(store.oldest_ms)}` : "";
+    part(this.nodes[1], "Log", `${bytes(store.bytes)} of ${bytes(store.size)}`, `keeps ${span(store.keep)}${oldest}`, store.used);
+    this.nobody.hidden = store.readers.length > 0;
+    this.readers.node.hidden = store.readers.length === 0;
+    this.readers.show(store.readers);
+  }
+}
+
 function health(node, found) {
   node.className = `health ${found.state}`;
   const text = found.fix ? `${found.says}: ${found.fix}` : found.says;
   say(node, text);
 }
 
+function cards(place, shown, Card, wanted) {
+  for (const [name, card] of shown) {
+    if (!wanted.some((store) => store.name === name)) {
+      card.node.remove();
+      shown.delete(name);
+    }
+  }
+  for (const store of wanted) {
+    if (!shown.has(store.name)) {
+      shown.set(store.name, new Card(store.name));
+      place.append(shown.get(store.name).node);
+    }
+    shown.get(store.name).show(store);
+  }
+}
+
 function show(host) {
   health(byId("health"), host.health);
   const seen = new Set();
-  for (const store of host.stores) {
-    seen.add(store.name);
-    if (!stores.has(store.name)) {
-      stores.set(store.name, new StoreCard(store.name));
-      byId("stores").append(stores.get(store.name).node);
-    }
-    stores.get(store.name).show(store);
-  }
-  for (const [name, card] of stores) {
-    if (!seen.has(name)) {
-      card.node.remove();
-      stores.delete(name);
-    }
-  }
+  for (const store of host.stores) seen.add(store.name);
+  cards(byId("stores"), stores, StoreCard, host.stores);
+  cards(byId("remembered"), remembered, RememberedCard, host.remembered);
   for (const select of document.querySelectorAll("select[name=store]")) {
     const names = [...select.options].map((option) => option.value);
     for (const name of seen) if (!names.includes(name)) select.append(make("option", { value: name }, name));

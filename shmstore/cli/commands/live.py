@@ -11,7 +11,7 @@ from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
 from shmstore.cli.listening import access, add_access, cannot_listen
 from shmstore.cli.log_lines import say
-from shmstore.cli.options import add_log_lines, add_show_values, add_stores
+from shmstore.cli.options import add_log_lines, add_show_values, add_state, add_stores
 from shmstore.cli.signals import ended, on_signal
 from shmstore.cli.values import address
 
@@ -31,6 +31,7 @@ def add(commands: Commands) -> None:
         store=False,
     )
     add_stores(sub)
+    add_state(sub)
     add_show_values(sub)
     sub = commands.add(
         web,
@@ -48,6 +49,7 @@ def add(commands: Commands) -> None:
         store=False,
     )
     add_stores(sub)
+    add_state(sub)
     sub.add_argument(
         "--listen",
         type=address,
@@ -76,7 +78,7 @@ def top(options: argparse.Namespace) -> int:
             "top needs a terminal: `shmstore stat STORE --watch 1` does without one, `shmstore web` shows the same to a browser"
         )
     logging.getLogger("shmstore").addHandler(logging.NullHandler())  # lines on stderr would go through the picture
-    observer = Observer(options.stores)
+    observer = Observer(options.stores, state=options.state)
     os.nice(NICE)
     try:
         Top(observer, show_values=options.show_values).run()
@@ -97,7 +99,7 @@ def web(options: argparse.Namespace) -> int:
     try:
         server = Web(
             options.listen,
-            Observer(options.stores),
+            Observer(options.stores, state=options.state),
             show_values=options.show_values,
             token=token,
             login=login,

@@ -74,8 +74,8 @@ def add(commands: Commands) -> None:
 def verify(options: argparse.Namespace) -> int:
     """`shmstore log verify`. Reads the files alone: nothing is put together again, cut or changed."""
     from shmstore import StoreNotFound, StoreView
-    from shmstore.cli.remembered import describe_home
     from shmstore.log import check, home
+    from shmstore.remembered import describe_home
     from shmstore.ring.cursors import LOGGED
     from shmstore.store.checkpoint import home_of as named_home
     from shmstore.units import quantity

@@ -12,13 +12,13 @@ from shmstore.arguments import duration, size
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.named_store import home_of, look
-from shmstore.cli.options import STATE
+from shmstore.cli.options import add_state
 from shmstore.cli.values import mode, seconds, valued
 from shmstore.errors import StoreError, StoreNotFound
 
 if TYPE_CHECKING:
     from shmstore import StoreStat
-    from shmstore.cli.remembered import RememberedStore
+    from shmstore.remembered import RememberedStore
 
 
 def add(commands: Commands) -> None:
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         store=False,
     )
     sub.add_argument("--json", action="store_true", help="print one JSON document per store")
-    sub.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
+    add_state(sub)
     sub = commands.add(
         stat,
         "stat",
@@ -135,7 +135,7 @@ def ls(options: argparse.Namespace) -> int:
     """`shmstore ls`. A store that cannot be read is listed with the reason; one that is in its home alone is left there."""
     from shmstore import StoreView
     from shmstore.cli import text_report
-    from shmstore.cli.remembered import describe_home, remembered
+    from shmstore.remembered import describe_home, remembered
 
     lines = [] if options.json else [text_report.HEAD]
     in_memory = StoreView.names()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from shmstore import Cursor, LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.consumer.live.model import KEEPS_UP, WINDOW, Host, Model, Reading, Store, TableFigures, catch_up, document
+from shmstore.remembered import RememberedStore
 from shmstore.snapshots import Progress, TableProgress, Task
 
 NOW = 1_700_000_000_000
@@ -266,6 +268,22 @@ def test_a_log_that_will_soon_be_full_is_told() -> None:
     assert "it is evicted" in seen(*(each._replace(lag="evict") for each in stats)).health.says
 
 
+def at_home(name: str, **other: Any) -> RememberedStore:
+    fields = {"acks": {"audit": 9, "old": 4}, "lost": ("old",), "path": None, **other}
+    log = {"bytes": 1 << 20, "files": 3, "size": 1 << 22, "keep_ms": 86_400_000, "oldest_ms": NOW}
+    return RememberedStore(name, f"/s/{name}", 1, NOW, oldest=2, newest=11, **log, **fields)
+
+
+def test_a_store_in_its_home() -> None:
+    """What its log has and what each reader has acked, who brings it back, and no alarm; one whose memory is a file is not said to be away."""
+    (found,) = Model().take(Reading(0.0, NOW, remembered=[at_home("a")])).remembered
+    assert (found.oldest, found.newest, found.used, found.keep) == (2, 11, 0.25, 86_400)
+    assert found.readers == (("audit", "away", 9, 2), ("old", "lost", 4, 7))
+    assert (found.health.state, "puts it together again" in found.health.fix) == ("idle", True)
+    (filed,) = Model().take(Reading(0.0, NOW, remembered=[at_home("a", path="/m/a")])).remembered
+    assert (filed.health.state, filed.health.says) == ("idle", "its memory is the file /m/a")
+
+
 def test_the_host_has_the_worst_of_its_stores() -> None:
     """What is missing first, then what is bad, then what is not well yet, with how much more there is; else all is well."""
     ill, poor = (
@@ -273,11 +291,19 @@ def test_the_host_has_the_worst_of_its_stores() -> None:
         stat()._replace(name="poor", stream=StreamStat(True, NOW, skipped=1)),
     )
 
-    def said(*stats: StoreStat, **missing: str) -> tuple[str, str]:
-        health = Model().take(Reading(0.0, NOW, stats, missing)).health
+    def said(*stats: StoreStat, homes: Sequence[RememberedStore] = (), **missing: str) -> tuple[str, str]:
+        health = Model().take(Reading(0.0, NOW, stats, missing, remembered=homes)).health
         return health.state, health.says
 
-    assert said() == ("warn", "there are no stores in memory here")
+    assert said() == ("warn", "there are no stores here")
+    assert said(homes=[at_home("a")]) == ("idle", "store 'a': not in memory, only in its home")
+    assert said(homes=[at_home("a"), at_home("b")]) == ("idle", "2 stores are in their homes, and none in memory")
+    assert said(stat(), homes=[at_home("b")]) == ("ok", "all is well; nobody is subscribed; 1 more in its home")
+    assert said(stat(), stat()._replace(name="b"), homes=[at_home("c"), at_home("d")]) == (
+        "ok",
+        "all 2 stores are well; 2 more in their homes",
+    )
+    assert said(ill, homes=[at_home("b")]) == ("bad", "store 'ill': no producer runs")
     assert said(stat(), stat()._replace(name="b")) == ("ok", "all 2 stores are well")
     assert said(poor, ill) == ("bad", "store 'ill': no producer runs (1 more)")
     assert said(poor, ill, x="no store 'x'") == ("bad", "no store 'x' (2 more)")

@@ -184,6 +184,29 @@ def test_actions(chromium: Browser, busy: EventStore, state: Path) -> None:
         expect(page.get_by_role("button", name="forget away")).to_have_count(0)
 
 
+def test_a_store_that_is_not_in_memory(chromium: Browser, store_name: str, state: Path) -> None:
+    """One in its home alone has a card with its log and its readers' acks, and no alarm; when somebody attaches, it is as any other."""
+    with EventStore.create(store_name, log_size=64 << 20) as store:
+        store.put([change(1), end(1)])
+        store.subscribe("away", start="earliest").close()
+        store.sync()
+    EventStore.unlink(store_name)
+    with serving(store_name) as server, opened(chromium, server.server_port, viewport={"width": 360, "height": 800}) as page:
+        card = page.locator("#remembered article")
+        expect(card.locator("h2")).to_have_text(store_name)
+        expect(card.locator(".health")).to_have_class("health idle")
+        expect(card.locator(".health")).to_contain_text("the producer, or any reader that attaches, puts it together again")
+        expect(page.locator("#health")).to_have_class("health idle")
+        expect(card.locator("[data-part=home]")).to_contain_text("2 events, 0 to 1")
+        expect(card.locator("[data-part=log]")).to_contain_text("of 64.0 MiB")
+        expect(card.locator("tbody tr")).to_have_text(["awayaway2 events-1"])
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert store_name not in EventStore.names()
+        with EventStore.attach(store_name):
+            expect(page.locator("#stores article h2")).to_have_text(store_name)
+            expect(card).to_have_count(0)
+
+
 WIDTHS = [
     (320, "dark"),
     (1920, "light"),

@@ -193,6 +193,41 @@ def test_several_stores(store: EventStore) -> None:
     drive(["none-of-this-name"], lambda pilot, app: until(pilot, lambda: "no store 'none-of-this-name'" in text(app, "#health")))
 
 
+def test_a_store_that_is_not_in_memory(store_name: str, state: Path) -> None:
+    """One in its home alone is shown as that, calmly, with its log and its readers' acks, and put together by nobody; when it is, it is as any."""
+    with EventStore.create(store_name, log_size=64 << 20) as store:
+        store.put([change(1), end(1), change(2), end(2)])
+        store.subscribe("audit", start="earliest").close()
+        store.sync()
+    EventStore.unlink(store_name)
+
+    async def steps(pilot: Pilot[Any], app: Top) -> None:
+        await until(pilot, lambda: len(cells(app, "#readers")) == 1)
+        assert "not in memory, only in its home: the producer, or any reader that attaches" in text(app, "#health")
+        assert app.query_one("#health").has_class("idle")
+        assert text(app, "#way").startswith(f"home {state}"[:60])
+        assert "4 events, 0 to 3, since" in text(app, "#way")
+        assert cells(app, "#readers") == [["a", "audit", "away", "log", "-", "4", "-", "-", "-"]]
+        await pilot.press("u")
+        await until(pilot, lambda: any("no reader to forget" in each.message for each in app._notifications))
+        assert store_name not in EventStore.names()
+        with EventStore.attach(store_name):
+            await until(pilot, lambda: app.store is not None and "►" in text(app, "#ring"))
+        await until(pilot, lambda: len(lines(app)) == 2)
+
+    drive([store_name], steps)
+    EventStore.unlink(store_name)
+    with EventStore.create(f"{store_name}-b", log=False) as other:
+
+        async def next_one(pilot: Pilot[Any], app: Top) -> None:
+            await until(pilot, lambda: f"{other.name} (1 of 2)" in text(app, "#health"))
+            await pilot.press("n")
+            await until(pilot, lambda: "►" not in text(app, "#ring") and len(cells(app, "#readers")) == 1)
+
+        drive([other.name, store_name], next_one)
+        EventStore.unlink(other.name, force=True)
+
+
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 200), st.text(max_size=20))
 def test_every_width(put: int, back: int, width: int, name: str) -> None:
     """Whatever the figures, the names and the width: no line is longer than that, or holds what a terminal would obey."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from shmstore.errors import refused
+from shmstore.errors import StoreError, StoreNotFound, refused
 from shmstore.log import format as log_format
 from shmstore.log import home as homes
 from shmstore.log.files import LogFiles, set_firsts
@@ -18,7 +19,9 @@ from shmstore.store.checkpoint import checkpoints, home_of, state_directory
 
 class RememberedStore(NamedTuple):
     """A store in its home. Sequences are of the oldest and the newest event in the log (none where ``newest < oldest``), `bytes` and
-    `files` those on disk, times in milliseconds since 1970 UTC; `acks` has what each subscription has durably acked."""
+    `files` those on disk, times in milliseconds since 1970 UTC; `acks` has what each subscription has durably acked, `lost` those that were
+    evicted. `path` is the file
+    of its memory, where it has one and that is there: then the store is not in its home alone."""
 
     name: str
     home: str
@@ -32,6 +35,13 @@ class RememberedStore(NamedTuple):
     keep_ms: int
     oldest_ms: int
     acks: dict[str, int]
+    lost: tuple[str, ...]
+    path: str | None
+
+    @property
+    def lags(self) -> dict[str, int]:
+        """How many events each subscription has not acked."""
+        return {name: self.newest - ack for name, ack in self.acks.items()}
 
 
 def remembered(state: str | os.PathLike[str] | None = None) -> list[str]:
@@ -64,7 +74,7 @@ def describe_home(name: str, state: str | os.PathLike[str] | None = None) -> Rem
         sets = LogFiles(folder, identity.epoch, lambda: newest).sets()
     except OSError as error:
         raise refused(f"the log in {folder} cannot be read", error, "let this user read there") from error
-    saved = checkpoints(name, home.parent, placed=False)
+    saved = {each: file for each, file in checkpoints(name, home.parent, placed=False).items() if file.epoch == identity.epoch}
     return RememberedStore(
         name=name,
         home=os.fspath(home),
@@ -77,7 +87,9 @@ def describe_home(name: str, state: str | os.PathLike[str] | None = None) -> Rem
         size=identity.options.log_size,
         keep_ms=round(identity.options.log_keep * 1000),
         oldest_ms=sets[0].first_ms if sets else 0,
-        acks={each: file.sequence for each, file in saved.items() if file.epoch == identity.epoch},
+        acks={each: file.sequence for each, file in saved.items()},
+        lost=tuple(each for each, file in saved.items() if file.lost),
+        path=identity.path if identity.path and os.path.exists(identity.path) else None,
     )
 
 
@@ -98,3 +110,46 @@ def newest_written(folder: Path) -> int:
                 block = np.frombuffer(raw, log_format.BLOCK)[0]
                 return int(block["first"]) + int(block["count"]) - 1
     return firsts[-1] - 1
+
+
+class Homes:
+    """What the homes in the folder `state` say, for whoever looks every second: one is read again only where a file in it changed."""
+
+    def __init__(self, state: str | os.PathLike[str] | None = None) -> None:
+        self._state = state
+        self._known: dict[str, tuple[object, RememberedStore]] = {}
+
+    def look(self, names: Sequence[str], in_memory: Collection[str]) -> tuple[list[RememberedStore], dict[str, str]]:
+        """Return the stores that are in their homes and not `in_memory`, of `names` or of all, and for each that cannot be read, why."""
+        found, unreadable = {}, dict[str, str]()
+        try:
+            names = names or remembered(self._state)
+        except StoreError as error:
+            unreadable[os.fspath(self._state or state_directory())] = str(error)
+        for name in names:
+            if name in in_memory:
+                continue
+            try:
+                found[name] = self._look(name)
+            except StoreNotFound:
+                pass  # it has no home, or was removed since
+            except StoreError as error:
+                unreadable[name] = str(error)
+        self._known = found
+        return [store for _, store in found.values()], unreadable
+
+    def _look(self, name: str) -> tuple[object, RememberedStore]:
+        now, known = _files(home_of(name, self._state)), self._known.get(name)
+        return known if now and known is not None and known[0] == now else (now, describe_home(name, self._state))
+
+
+def _files(home: Path) -> list[tuple[int, int, int]]:
+    """What tells whether anything in a home changed: folders, in which files come, go and are replaced, and the files that may change in place."""
+    folder = homes.log_folder(home)
+    newest = [(folder / log_format.set_name(first)).with_suffix(log_format.BLOCKS) for first in set_firsts(folder)[-1:]]
+    try:
+        return [
+            (stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, (home, folder, folder / "store.json", *newest))
+        ]
+    except OSError:
+        return []  # there is none, or it is just being removed: `describe_home` says what is the matter
