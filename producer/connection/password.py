@@ -16,17 +16,19 @@ _SHOWN = 300  # characters of what the command complains of
 
 def password(settings: Settings, endpoint: Endpoint) -> str:
     """Return the password for `endpoint`. Raises `LoginRefused` where a command gives none, `SettingsError` of a file."""
-    return _printed(settings, endpoint) if settings.password_command else settings.secret()
+    command = settings.password_command
+    return printed(command, endpoint, settings.user) if command else settings.secret()
 
 
-def _printed(settings: Settings, endpoint: Endpoint) -> str:
-    """What the command prints: one line. It knows the server by the variables of the options, since a token may be for one server only."""
+def printed(command: str, endpoint: Endpoint, user: str) -> str:
+    """Return what the command prints: one line. It knows the server by the variables of the options, since a token may be for one server
+    only. Raises `LoginRefused`."""
     process = subprocess.Popen(
-        ["/bin/sh", "-c", settings.password_command],
+        ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"SHMSTORE_HOST": endpoint.host, "SHMSTORE_PORT": str(endpoint.port), "SHMSTORE_USER": settings.user},
+        env=os.environ | {"SHMSTORE_HOST": endpoint.host, "SHMSTORE_PORT": str(endpoint.port), "SHMSTORE_USER": user},
         start_new_session=True,  # with what it starts it ends as one
     )
     try:
@@ -42,15 +44,15 @@ def _printed(settings: Settings, endpoint: Endpoint) -> str:
         for pipe in (process.stdout, process.stderr):
             pipe and pipe.close()
         process.wait()
-    printed = out.decode(errors="replace").rstrip("\r\n")
+    line = out.decode(errors="replace").rstrip("\r\n")
     if process.returncode:
         by = f"exit code {process.returncode}" if process.returncode > 0 else signal.Signals(-process.returncode).name
-        raise _refused(endpoint, f"ended with {by}", _last_line(complaint, printed) or "it wrote nothing to stderr")
-    if not printed:
-        raise _refused(endpoint, "printed nothing", _last_line(complaint, printed) or "it must print the password to stdout")
-    if "\n" in printed or "\0" in printed:
-        raise _refused(endpoint, f"printed {printed.count(chr(10)) + 1} lines", "it must print the password alone, in one line")
-    return printed
+        raise _refused(endpoint, f"ended with {by}", _last_line(complaint, line) or "it wrote nothing to stderr")
+    if not line:
+        raise _refused(endpoint, "printed nothing", _last_line(complaint, line) or "it must print the password to stdout")
+    if "\n" in line or "\0" in line:
+        raise _refused(endpoint, f"printed {line.count(chr(10)) + 1} lines", "it must print the password alone, in one line")
+    return line
 
 
 def _refused(endpoint: Endpoint, what: str, more: str) -> LoginRefused:

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from shmstore.arguments import duration
 from shmstore.cli.command import Commands
@@ -55,7 +56,13 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("Copies")
     group.add_argument("--copy", required=True, metavar="WHERE", help=f"where the copies are: {FORMS}")
-    group.add_argument("--copy-password-file", metavar="FILE", help="the database's password (else SHMSTORE_COPY_PASSWORD)")
+    secret = group.add_mutually_exclusive_group()
+    secret.add_argument("--copy-password-file", metavar="FILE", help="the database's password (else SHMSTORE_COPY_PASSWORD)")
+    secret.add_argument(
+        "--copy-password-command",
+        metavar="CMD",
+        help="shell command that prints it, such as a token; run for each connection, as --password-command is",
+    )
     group.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
     fed = group.add_mutually_exclusive_group()
     fed.add_argument(
@@ -105,15 +112,14 @@ def verify(options: argparse.Namespace) -> int:
     settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
     patterns = Patterns.parse(options.tables or ())
     feeds = None if options.at_rest else options.subscription or _only_subscription(settings)
-    secret = options.copy_password_file
-    password = Path(secret).read_text().rstrip("\r\n") if secret else os.environ.get("SHMSTORE_COPY_PASSWORD", "")
+    secret = _secret(options)
     found: list[Found] = []
     stop, shown = threading.Event(), _Shown()
     with on_signal(stop.set) as came:
         try:
             with Verification(
                 settings,
-                lambda database, table: _open(address.of(database, table), settings, password),
+                lambda database, table: _open(address.of(database, table), settings, secret),
                 subscription=feeds,
                 patience=options.patience,
                 zero_dates=options.zero_dates,
@@ -148,6 +154,20 @@ def verify(options: argparse.Namespace) -> int:
     return 1 if odd else 0
 
 
+class _Secret(NamedTuple):
+    """How the copies' database is logged in to: a password, or the command that prints it."""
+
+    password: str = ""
+    command: str = ""
+
+
+def _secret(options: argparse.Namespace) -> _Secret:
+    if options.copy_password_command:
+        return _Secret(command=options.copy_password_command)
+    file = options.copy_password_file
+    return _Secret(Path(file).read_text().rstrip("\r\n") if file else os.environ.get("SHMSTORE_COPY_PASSWORD", ""))
+
+
 def _only_subscription(settings: Settings) -> str:
     from shmstore import StoreView
 
@@ -159,7 +179,7 @@ def _only_subscription(settings: Settings) -> str:
     raise ValueError(f"say which subscription feeds the copies (--subscription; {there}), or that none does any more (--at-rest)")
 
 
-def _open(address: Address, settings: Settings, password: str) -> Copy:
+def _open(address: Address, settings: Settings, secret: _Secret) -> Copy:
     if address.kind in ("delta", "parquet", "iceberg"):
         from shmstore.consumer.copies import arrow_copies
 
@@ -171,15 +191,35 @@ def _open(address: Address, settings: Settings, password: str) -> Copy:
 
         if address.kind == "sqlite":
             return databases.sqlite(address.place, address.name)
-        return databases.postgresql(address.place, address.name, password)
+        return databases.postgresql(address.place, address.name, _of_postgresql(address.place, secret))
     from shmstore.producer.verify.server_copy import ServerCopy
 
     user, _, host = address.place.rpartition("@")
     there = dataclasses.replace(
-        settings, host=host, user=user or settings.user, password=password, password_file="", password_command=""
+        settings,
+        host=host,
+        user=user or settings.user,
+        password=secret.password,
+        password_file="",
+        password_command=secret.command,
     )
     database, _, table = address.name.partition(".")
     return ServerCopy(there, database, table)
+
+
+def _of_postgresql(url: str, secret: _Secret) -> str:
+    """The password for a PostgreSQL server: its command, too, knows which server it is for."""
+    if not secret.command:
+        return secret.password
+    from shmstore.producer.connection.password import printed
+    from shmstore.producer.settings import Endpoint
+
+    server = urlsplit(url)
+    try:
+        port = server.port or 5432
+    except ValueError as error:
+        raise ValueError(f"--copy-password-command is for one server, and {url!r} does not name one: {error}") from error
+    return printed(secret.command, Endpoint(server.hostname or "localhost", port), unquote(server.username or ""))
 
 
 # ---------------------------------------------------------------- what is printed

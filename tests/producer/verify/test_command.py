@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from shmstore import Consumer, producer
+from shmstore.cli.commands.verify import _of_postgresql, _Secret
 from shmstore.cli.main import main
 from shmstore.consumer.copies.address import parse
-from tests.producer.running import Running, running, wait_for
+from tests.producer.running import Running, execute, running, wait_for
 from tests.producer.snapping import fill
 from tests.servers.server import Server
 
@@ -117,6 +118,36 @@ def test_what_cannot_be_done_says_what_to_do(
     """One line on stderr and exit code 2."""
     assert main(words(run, tmp_path, *more)) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_command_prints_the_copys_password(
+    run: Running, mariadb: Server, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is run for the copy's server and its account, not with the source's; one that fails is one line; with a file it is refused."""
+    execute(mariadb, database, "CREATE USER verifier IDENTIFIED BY 'of-the-copy'", "GRANT ALL ON *.* TO verifier")
+    where = f"{run.settings.host}:{run.settings.port}"
+    command = f"echo $SHMSTORE_USER@$SHMSTORE_HOST:$SHMSTORE_PORT >> {tmp_path}/asked; echo of-the-copy"
+    try:
+        copy = ("--at-rest", "--copy", f"mysql://verifier@{where}", "--copy-password-command")
+        assert main(words(run, tmp_path, *copy, command)) == 0
+        assert set((tmp_path / "asked").read_text().splitlines()) == {f"verifier@{where}"}
+        capsys.readouterr()
+        assert main(words(run, tmp_path, *copy, "exit 3")) == 2
+        assert f"no password for {where}: password_command ended with exit code 3" in capsys.readouterr().err
+    finally:
+        execute(mariadb, database, "DROP USER verifier")
+    with pytest.raises(SystemExit, match="2"):
+        main(words(run, tmp_path, *copy, command, "--copy-password-file", "x"))
+
+
+def test_a_command_for_postgresql() -> None:
+    """It knows the server by the URL."""
+    command = "echo $SHMSTORE_USER@$SHMSTORE_HOST:$SHMSTORE_PORT"
+    for url, wanted in (("postgresql://a%40b@db2:5433/x", "a@b@db2:5433"), ("postgresql:///x", "@localhost:5432")):
+        assert _of_postgresql(url, _Secret(command=command)) == wanted
+    assert _of_postgresql("postgresql://db2", _Secret("geheim")) == "geheim"
+    with pytest.raises(ValueError, match="is for one server"):
+        _of_postgresql("postgresql://a:1,b:2/x", _Secret(command=command))
 
 
 def test_addresses() -> None:
