@@ -172,7 +172,7 @@ def flags(sub: Parser) -> None:
         type=port,
         default=0,
         metavar="PORT",
-        help="serve counters of clients as Prometheus text on this port, with TLS where clients have it (default: none)",
+        help="serve counters of clients at /metrics on this port, as Prometheus text, and /healthz, with TLS where clients have it (default: none)",
     )
     operation.add_argument(
         "--metrics-password-file",
@@ -210,6 +210,14 @@ def exposing(options: argparse.Namespace) -> Iterator[Expose]:
     from shmstore.consumer.metrics import Endpoint
 
     counters: list[Callable[[], str]] = []
+
+    def answer(path: str) -> tuple[int, str] | None:
+        if path == "/metrics":
+            return 200, "".join(text() for text in counters)
+        if path == "/healthz":  # of the stores served `shmstore metrics` says how they are
+            return (200, "ok\n") if counters else (503, "no client is answered yet\n")
+        return None
+
     if not options.metrics_port:
         yield counters.append
         return
@@ -218,7 +226,7 @@ def exposing(options: argparse.Namespace) -> Iterator[Expose]:
     try:
         endpoint = Endpoint(
             where,
-            lambda _: (200, "".join(text() for text in counters)),
+            answer,
             login=Login("", password) if password else None,
             tls=tls,
         )

@@ -21,6 +21,8 @@ import pytest
 from pyarrow import flight
 
 from shmstore import EventStore
+from shmstore.cli.command_line import commands
+from shmstore.cli.commands.serve import exposing
 from shmstore.cli.main import main
 from tests.certificates import self_signed
 from tests.consumer.test_access import basic
@@ -157,6 +159,32 @@ def test_the_counters_of_serve(store: EventStore, tmp_path: Path) -> None:
             text = answer.read().decode()
     assert "# TYPE shmstore_serve_connections gauge" in text
     assert f'shmstore_flight_rows_total{{store="{store.name}",subscription=""}} 1\n' in text
+
+
+def test_the_counters_of_arrow_flight_alone(store: EventStore) -> None:
+    """Without canal's listener they are at the host of --flight, in clear where its clients are; /healthz says that clients are answered."""
+    store.put(transaction(0))
+    port = free_port()
+    with listening("serve", store.name, "--flight", "127.0.0.1:0", "--metrics-port", str(port)) as (served,):
+        with flight.FlightClient(f"grpc://127.0.0.1:{served}") as client:
+            client.do_get(flight.Ticket(json.dumps({"store": store.name}))).read_all()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+            assert (answer.status, answer.read()) == (200, b"ok\n")
+        assert status(f"http://127.0.0.1:{port}/other", None) == 404
+    assert f'shmstore_flight_rows_total{{store="{store.name}",subscription=""}} 1\n' in text
+    assert "shmstore_serve_" not in text
+
+
+def test_health_before_clients_are_answered() -> None:
+    """Until a server listens, it is 503."""
+    port = free_port()
+    options = commands().parser.parse_args(["serve", "--flight", "127.0.0.1:0", "--metrics-port", str(port)])
+    with exposing(options) as expose:
+        assert status(f"http://127.0.0.1:{port}/healthz", None) == 503
+        expose(lambda: "a 1\n")
+        assert status(f"http://127.0.0.1:{port}/healthz", None) == 200
 
 
 def test_a_metrics_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
