@@ -154,6 +154,18 @@ def _producer(families: Families, stat: StoreStat) -> None:
     )
     add("producer_reconnects_total", "counter", "Links that this producer lost.", stream.reconnects)
     add("producer_skipped_events_total", "counter", "Events left out because they could not be decoded.", stream.skipped)
+    add(
+        "producer_filtered_events_total",
+        "counter",
+        "Binlog events (rows of a table, or a statement) of which the filters left out all.",
+        stream.filtered_events,
+    )
+    add(
+        "producer_filtered_rows_total",
+        "counter",
+        "Rows that row filters and operations left out; not those of tables that are left out, which are not decoded.",
+        stream.filtered_rows,
+    )
     add("snapshot_tables", "gauge", "Tables of the snapshots asked for.", stream.snapshot_tables)
     add("snapshot_remaining_tables", "gauge", "Those that are not done.", stream.snapshot_open)
     add("snapshot_rows", "gauge", "Rows of them that were put.", stream.snapshot_rows)

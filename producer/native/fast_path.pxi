@@ -212,6 +212,7 @@ cdef class FastPath:
         table = <Table>found
         if not table.passes:
             self.state.order += 1
+            self.state.filtered_events += 1
             return True
         if not table.plain:
             return False

@@ -7,7 +7,7 @@ cdef class TransactionState:
 
     cdef Buffer file_text, name_text, gtids_text   # `file`, `transaction` and `gtids`
     cdef readonly uint32_t file_number
-    cdef public int64_t offset, order
+    cdef public int64_t offset, order, filtered_events, filtered_rows
     cdef readonly int64_t begun, events, rows
     cdef readonly bint in_transaction, open, has_gtid
     cdef public bint unfinished

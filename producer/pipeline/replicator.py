@@ -123,7 +123,10 @@ class Replicator:
     @property
     def stream(self) -> StreamStat:
         """How the stream goes."""
-        stat = self._statistics.stat(self._decoder.skipped)._replace(purge_ms=self._retention.purge_ms)
+        state = self._decoder.state
+        stat = self._statistics.stat(self._decoder.skipped)._replace(
+            purge_ms=self._retention.purge_ms, filtered_events=state.filtered_events, filtered_rows=state.filtered_rows
+        )
         return stat if self._snapshot is None else self._snapshot.progress.added_to(stat)
 
     @property

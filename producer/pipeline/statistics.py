@@ -102,5 +102,7 @@ def combined(streams: Iterable[StreamStat], own: StreamStat) -> StreamStat:
         reconnects=sum(one.reconnects for one in all_),
         transactions=sum(one.transactions for one in all_),
         skipped=sum(one.skipped for one in all_),
+        filtered_events=sum(one.filtered_events for one in all_),
+        filtered_rows=sum(one.filtered_rows for one in all_),
         purge_ms=min((one.purge_ms for one in all_ if one.purge_ms), default=0),
     )

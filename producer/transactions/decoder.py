@@ -388,6 +388,11 @@ class EventDecoder:
                 self._log.info("statements about accounts (CREATE USER, GRANT, ...) are left out: they carry secrets")
             self.account_statements += 1
             return False
+        passes = self._chosen(statement, query)
+        self.state.filtered_events += not passes
+        return passes
+
+    def _chosen(self, statement: Statement, query: events.Query) -> bool:
         if ("ddl" if statement.kind is Kind.DDL else "query") not in self.filter.operations:
             return False
         names = statement.tables + statement.targets
@@ -453,6 +458,7 @@ class EventDecoder:
         self.state.order += 1
         table = self.rows_decoder.table_of(raw.body)
         if not self.filter.passes(table.database, table.table):
+            self.state.filtered_events += 1
             return
         decoded = self.rows_decoder.rows(raw.code, raw.body)
         if not decoded.count:
@@ -460,14 +466,17 @@ class EventDecoder:
         blob = table.schema_blob
         condition = self.filter.condition(table.schema, blob)
         if condition is None:
-            self._write_rows(raw, table, RowsRun(decoded.type, 0, decoded.count, decoded.body))
+            kept = self._write_rows(raw, table, RowsRun(decoded.type, 0, decoded.count, decoded.body))
         else:
-            for run in runs(condition, decoded.type, decoded.body, f"{table.database}.{table.table}"):
-                self._write_rows(raw, table, run)
+            found = runs(condition, decoded.type, decoded.body, f"{table.database}.{table.table}")
+            kept = sum([self._write_rows(raw, table, run) for run in found])
+        self.state.filtered_rows += decoded.count - kept
+        self.state.filtered_events += not kept
 
-    def _write_rows(self, raw: RawEvent, table: TableMap, run: RowsRun) -> None:
+    def _write_rows(self, raw: RawEvent, table: TableMap, run: RowsRun) -> int:
+        """Write rows, unless they are of an operation that is left out; return how many."""
         if run.type not in self.filter.row_types:
-            return
+            return 0
         body, blob = run.body, table.schema_blob
         plan = self.filter.plan(table.schema, blob)
         if plan.blob is not None:
@@ -486,6 +495,7 @@ class EventDecoder:
         )
         if "rows_query_at" in self.state.props:  # its place comes with the first rows alone
             self.state.props = {"rows_query": self.state.props["rows_query"]}
+        return run.count
 
 
 def _inner(piece: bytes, outer: RawEvent) -> Iterator[RawEvent]:

@@ -49,6 +49,7 @@ class TransactionState:
         *("file", "file_number", "offset", "executed", "gtids", "tail"),
         *("in_transaction", "open", "begun", "transaction", "has_gtid", "unfinished"),
         *("order", "events", "rows", "replayed", "marks", "props", "xa", "xa_end"),
+        *("filtered_events", "filtered_rows"),
     )
 
     def __init__(self) -> None:
@@ -57,6 +58,9 @@ class TransactionState:
         self.gtids = ""  # the executed set as text
         self.tail: Tail | None = None  # where the store ends inside the transaction that is read again
         self.marks: dict[str, tuple[int, int, int]] = {}  # savepoint -> events, rows, replayed
+        self.filtered_events = self.filtered_rows = (
+            0  # as `StreamStat` has them; counted for good, whatever becomes of the transaction
+        )
         self.over()
 
     # ------------------------------------------------------------ the stream

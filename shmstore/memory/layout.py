@@ -110,7 +110,7 @@ SLOT: Final = np.dtype(
 
 STREAM_FIELDS: Final = (  # those of `stat.StreamStat`
     *("connected", "heard_ms", "put_ms", "behind_ms", "blocked_ms", "reconnects", "transactions", "skipped"),
-    *("snapshot_tables", "snapshot_open", "snapshot_rows", "purge_ms"),
+    *("snapshot_tables", "snapshot_open", "snapshot_rows", "purge_ms", "filtered_events", "filtered_rows"),
 )
 
 

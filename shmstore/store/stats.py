@@ -93,6 +93,8 @@ class StreamStat(NamedTuple):
     snapshot_open: int = 0  # of these, not done
     snapshot_rows: int = 0
     purge_ms: int = 0
+    filtered_events: int = 0  # of the binlog, of which the filters let nothing pass
+    filtered_rows: int = 0  # that row filters and operations left out
 
 
 def forgetting(store: str, subscription: str) -> str:

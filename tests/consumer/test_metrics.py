@@ -112,7 +112,7 @@ def test_nothing_to_tell() -> None:
 
 def test_the_figures_of_a_stream() -> None:
     """What a producer tells of its stream: link, lag, space, reconnects, snapshot; the purge only where it is known."""
-    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000)
+    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000, filtered_events=40, filtered_rows=7)
     busy = stat("a")._replace(stream=stream, evictions=4, space_wanted=3)
     found = {name: value for (name, _), value in samples(prometheus([busy])).items()}
     wanted = {
@@ -125,6 +125,8 @@ def test_the_figures_of_a_stream() -> None:
         "producer_reconnects_total": 2,
         "producer_transactions_total": 12,
         "producer_skipped_events_total": 1,
+        "producer_filtered_events_total": 40,
+        "producer_filtered_rows_total": 7,
         "snapshot_tables": 5,
         "snapshot_remaining_tables": 3,
         "snapshot_rows": 1000,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmstore import EntryType, Event, EventType, Position, UnsupportedEvent
+from shmstore import EntryType, Event, EventType, Position, StoreView, UnsupportedEvent
 from shmstore.encoding.codec import decode, decode_stored
 from shmstore.producer.binlog.packets import PacketSplitter, new_splitter
 from shmstore.producer.errors import SettingsError
@@ -58,6 +58,11 @@ def test_each_row_is_what_it_is_to_the_filter(any_server: Server, database: str)
             "INSERT INTO u VALUES (7)",
         )
         events = events_of(run, any_server)
+        with StoreView.attach(run.settings.store) as view:
+            wait_for(lambda: view.stat().stream.filtered_rows >= 8, "the producer's next sign of life")
+            left_out = view.stat().stream
+    # 3 of 6 inserted, 1 of 5 updated, the one of an event of which nothing was left, and 3 of 6 deleted
+    assert (left_out.filtered_rows, left_out.filtered_events) == (3 + 1 + 1 + 3, 1)
     assert _rows(events) == [
         ("INSERT", 1, [(15,), (20,), (30,)]),
         ("INSERT", 0, [(30,)]),

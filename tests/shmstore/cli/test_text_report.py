@@ -81,12 +81,12 @@ def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -
     """The page shows link, lag, reconnects, what is left of a snapshot and when the source purges; none of it where nothing was reported."""
     store = make(capacity=8)
     store.claim()
-    assert {"link", "this run", "snapshot", "purge", "complete"}.isdisjoint(
+    assert {"link", "this run", "left out", "snapshot", "purge", "complete"}.isdisjoint(
         line[:11].strip() for line in text_report.page(store.stat()).splitlines()
     )
     end = Event(EntryType.END, EventType.NONE, Position("binlog.000001", 99, "0-1-7"), 0)
     store.put(end)
-    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000, 8000)
+    stream = StreamStat(True, 7000, 6000, 250, 1500, 2, 12, 1, 5, 3, 1000, 8000, 4000, 70)
     store.heartbeat("db", end.position, stream)
     seen = store.stat()
     told = seen.stream  # times go by the clock of the host, and back
@@ -96,6 +96,7 @@ def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -
     assert lines["link"].startswith("connected, last data from the source ")
     assert lines["link"].endswith("; 0.250 s behind")
     assert lines["this run"] == "12 transactions, 2 reconnects, 1 events skipped, 1.5 s waiting for free space"
+    assert lines["left out"] == "4,000 events of the binlog by the filters, 70 rows by row filters and operations"
     assert lines["snapshot"] == "3 of 5 tables left, 1,000 rows so far"
     assert lines["purge"] == "the source may delete the binlog that comes next, from 1970-01-01 00:00:08 UTC on"
     assert lines["complete"] == "all transactions up to binlog.000001:99 (0-1-7)"
