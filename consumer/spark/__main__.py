@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
         )
     try:
         check()
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException, StreamingQueryException
         from pyspark.sql import SparkSession
 
@@ -149,6 +151,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     builder: Any = SparkSession.builder.config(map=settings).appName(f"shmstore replicate {given.store}")
     spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
     spark.sparkContext.setLogLevel("ERROR")
+    jvm = _end_with_jvm(spark)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("shmstore").setLevel(logging.INFO)
     query = None
@@ -182,9 +185,38 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
             raise
         print(f"shmstore: {_cause(error)}", file=sys.stderr)
         return 1 if isinstance(error, StreamingQueryException) else 2
+    except (Py4JError, ConnectionError):
+        if jvm is not None:
+            jvm.join(2)  # which ends this process where the JVM has ended
+        raise
     finally:
         spark.stop()
     return 0
+
+
+def _end_with_jvm(spark: SparkSession) -> threading.Thread | None:
+    """End this process when its JVM does, which the sockets alone may not show: a process that the JVM just started can hold them open.
+
+    Each batch that lands is whole, so there is nothing to close. None where the JVM is not this process's child, as under spark-submit.
+    """
+    context: Any = spark.sparkContext
+    jvm = context._gateway.proc
+    if jvm is None:
+        return None
+
+    def end() -> None:
+        code = jvm.wait()
+        if code == 128 + signal.SIGTERM:  # as this process was asked to, where all of a service are
+            os._exit(0)
+        why = f"signal {-code}" if code < 0 else f"exit code {code}"
+        print(
+            f"shmstore: Spark's JVM has ended ({why}): the same command goes on where this one was", file=sys.stderr, flush=True
+        )
+        os._exit(1)
+
+    watching = threading.Thread(target=end, name="JVM", daemon=True)
+    watching.start()
+    return watching
 
 
 def _say_what_stays(given: argparse.Namespace) -> None:

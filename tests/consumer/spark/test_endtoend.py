@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pymysql
 import pymysql.cursors
 import pytest
@@ -248,9 +249,13 @@ def driver(store: str, database: str, target: str) -> list[str]:
     return [sys.executable, "-m", "shmstore.consumer.spark", *words.split()]
 
 
-def copy(folder: Path, database: str, table: str) -> list[dict[str, Any]]:
+def copy(folder: Path, database: str, table: str, format: str = "delta") -> list[dict[str, Any]]:
+    """A copy's rows; none while it is not there."""
     path = folder / "lake" / database / table
-    return DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(str(path)) else []
+    if format == "delta":
+        return DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(str(path)) else []
+    file = path / "part-00000.parquet"
+    return pq.read_table(file).to_pylist() if file.exists() else []
 
 
 def selected(server: Server, database: str, table: str, more: str) -> list[dict[str, Any]]:
@@ -305,6 +310,12 @@ def run_with_kills(
         load.stopping.set()
         load.join(30)
     assert load.error is None
+    compare(chain, server, database, read, load)
+    assert load.done >= 100
+
+
+def compare(chain: Chain, server: Server, database: str, read: Callable[[str, str], list[dict[str, Any]]], load: Load) -> None:
+    """Now that nothing changes any more, what `read` gives of each table becomes its SELECT."""
     wanted = {table: normal(selected(server, database, table, load.more if table == "orders" else "")) for table in TABLES}
     until = time.monotonic() + 150
     found: dict[str, Any] = {}
@@ -322,13 +333,67 @@ def run_with_kills(
         assert not missing, f"{table}: {len(missing)} rows missing or wrong, as {missing[:1]}; extra {extra[:1]}\n{chain.log()}"
         assert not extra, f"{table}: {len(extra)} rows too many, as {extra[:1]}\n{chain.log()}"
     assert found == wanted, "rows are there twice"
-    assert load.done >= 100
     assert wanted["orders"]
 
 
 def test_delta_copies_equal_select_after_kills(chain: Chain, mariadb: Server, database: str, seed: int) -> None:
     """Producer, driver and workers are killed at random under load: in the end every copy in Delta equals SELECT."""
     run_with_kills(chain, mariadb, database, lambda table, _: copy(chain.folder, database, table), 5, seed)
+
+
+def fill(server: Server, database: str) -> None:
+    """Rows for each table, enough for several parts."""
+    with server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO orders (customer, amount, placed, seen, note, kind, flags, body, raw, day, took, rate, ratio, big, bits) "
+            "SELECT seq, seq / 7, '2026-01-11 12:13:14.5', '2026-01-11 12:13:14.25', CONCAT('ü', seq), 'shop', 'b,c', '[1]', CHAR(seq % 256), "
+            "'2026-02-03', '-10:11:12.5', seq / 3, 0.5, seq, seq % 512 FROM seq_1_to_45000"
+        )
+        cursor.execute("INSERT INTO items SELECT seq + 100, seq % 9, seq FROM seq_1_to_25000")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_copies_that_executors_begin_equal_select_after_kills(
+    mariadb: Server, database: str, store_name: str, tmp_path: Path, seed: int, format: str
+) -> None:
+    """The driver or its JVM is killed while executors read a table's rows, between two tables, and when the query has begun."""
+    choose, settings = random.Random(seed), tmp_path / "orders.toml"
+    settings.write_text(f'[producer]\nport = {mariadb.port}\ninclude = ["{database}.*"]\n')
+    with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+        for sql in TABLES.values():
+            cursor.execute(sql)
+    fill(mariadb, database)
+    words = f"spark replicate {store_name} --tables {database}.* --master local[2,4] --format {format} --snapshot-from {settings}"
+    target = f"--target {tmp_path}/lake/{{database}}/{{table}}"
+    chain = Chain(mariadb, database, store_name, tmp_path, [])
+    chain.commands["driver"] = [*chain.commands["producer"][:3], *words.split(), *target.split()]
+    log = tmp_path / "driver.log"
+
+    def reads_tables() -> int:
+        return log.read_text(errors="replace").count("executors read") if log.exists() else 0
+
+    load = Load(mariadb, database, seed, pause=0.2)
+    load.start()
+    with closing(chain):
+        try:
+            for number in range(6):
+                begun = reads_tables()
+                while not chain.reads() and (number > 3 or reads_tables() == begun):  # the last two while the query runs
+                    chain.supervise()
+                    time.sleep(0.02)
+                time.sleep(choose.uniform(0, 2))
+                print("killed", chain.kill(("driver", "jvm")[number % 2], choose), "queries read:", chain.reads(), flush=True)
+            while load.done < 100 and load.error is None:
+                chain.supervise()
+                time.sleep(0.1)
+        finally:
+            load.stopping.set()
+            load.join(60)
+        assert load.error is None
+        compare(chain, mariadb, database, lambda table, _: copy(tmp_path, database, table, format), load)
+        assert reads_tables() > len(TABLES), "no kill came while rows were read"
 
 
 @pytest.mark.long
