@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from shmstore.native import MODULES
 from tests.servers.packages import ServerUnavailable, unpacked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,15 +77,14 @@ def build(out: Path, pythons: Sequence[str] = PYTHONS, processors: Sequence[str]
         tree = work / source.name.removesuffix(".tar.gz")
         for python, folder in headers.items():
             headers[python] = _one_folder(folder, work / f"headers-{python}")
-        modules = sorted(path.relative_to(tree) for path in tree.glob("*/native/*.pyx"))
-        for module in modules:
-            _run("-m", "cython", "-3", tree / module)
+        for module in MODULES:
+            _run("-m", "cython", "-3", _source(tree, module))
         plain = _wheel_of_pure_python(tree, work / "plain")
         out.mkdir(parents=True, exist_ok=True)
         yield Path(shutil.copy2(source, out))
         for python in pythons:
             for processor in processors:
-                yield _wheel(work, tree, plain, modules, (python, processor), headers[python], out)
+                yield _wheel(work, tree, plain, (python, processor), headers[python], out)
 
 
 def headers_of(python: str) -> Path:
@@ -132,18 +132,20 @@ def _wheel_of_pure_python(tree: Path, out: Path) -> Path:
     return next((out / "unpacked").iterdir())
 
 
-def _wheel(
-    work: Path, tree: Path, plain: Path, modules: Sequence[Path], which: tuple[str, str], headers: Path, out: Path
-) -> Path:
+def _source(tree: Path, module: str) -> Path:
+    """The source of a compiled module: `producer` and `consumer` are folders of their own in the tree."""
+    return (tree if module.startswith(("producer/", "consumer/")) else tree / "shmstore") / f"{module}.pyx"
+
+
+def _wheel(work: Path, tree: Path, plain: Path, which: tuple[str, str], headers: Path, out: Path) -> Path:
     python, processor = which
     tag = "cp" + python.replace(".", "")
     folder = work / f"{tag}-{processor}" / plain.name
     shutil.copytree(plain, folder)
-    for module in modules:
-        place = folder / ("shmstore" if module.parts[0] == "shmstore" else f"shmstore/{module.parts[0]}") / "native"
-        library = place / f"{module.stem}.cpython-{tag[2:]}-{processor}-linux-gnu.so"
+    for module in MODULES:
+        library = folder / "shmstore" / f"{module}.cpython-{tag[2:]}-{processor}-linux-gnu.so"
         target = f"{processor}-linux-gnu.{GLIBC}"
-        source = tree / module.with_suffix(".c")
+        source = _source(tree, module).with_suffix(".c")
         # -isystem: what a Python's headers warn about is not ours.
         _run("-m", "ziglang", "cc", "-target", target, *FLAGS, "-w", "-isystem", headers, source, "-o", library)
     record = next(folder.glob("*.dist-info")) / "WHEEL"

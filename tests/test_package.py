@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from setuptools import find_packages
 
+from shmstore.native import MODULES
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -146,3 +148,18 @@ def test_what_is_installed() -> None:
         for path in (ROOT / name).rglob("__init__.py")
     }
     assert {f"shmstore.{name}" if name.startswith(("producer", "consumer")) else name for name in there} == set(found)
+
+
+def test_what_is_compiled() -> None:
+    """Every Cython module is named where wheels and `pure Python runs` look, is compiled by an installation, and is in the source distribution."""
+    built = {
+        path.with_suffix("").relative_to(ROOT).as_posix()
+        for path in ROOT.glob("[!.]*/**/*.pyx")
+        if "build" not in path.parts[:-1]
+    }
+    there = {name.removeprefix("shmstore/") for name in built}
+    assert there == set(MODULES)
+    sources = set(re.findall(r'"([\w/]+)\.pyx"', (ROOT / "setup.py").read_text()))
+    assert {name.removeprefix("shmstore/") for name in sources} == there
+    included = re.findall(r"recursive-include (\S+) \*\.pyx", (ROOT / "MANIFEST.in").read_text())
+    assert {name.rpartition("/")[0] for name in sources} == set(included)

@@ -7,7 +7,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
-_MODULES = ("native/hot", "native/columns", "producer/native/compiled", "consumer/wire/native/entries")
+MODULES = ("native/hot", "native/columns", "producer/native/compiled", "consumer/wire/native/entries")
 _COSTS = "6 to 23 times the CPU for each row decoded"
 
 
@@ -15,9 +15,10 @@ def pure_python() -> str:
     """Say that pure Python runs in place of compiled code, why, what it costs and what to do; empty where compiled code runs."""
     if os.environ.get("SHMSTORE_PURE", "") not in ("", "0"):
         return f"pure Python runs, {_COSTS}: SHMSTORE_PURE is set; unset it"
-    built = {name for name in _MODULES for suffix in EXTENSION_SUFFIXES if Path(_PACKAGE, name + suffix).exists()}
-    missing = [name for name in _MODULES if name not in built]
+    built = {name for name in MODULES for suffix in EXTENSION_SUFFIXES if Path(_PACKAGE, name + suffix).exists()}
+    missing = [name for name in MODULES if name not in built]
     if not missing:
         return ""
     was = f"{', '.join(missing)} {'was' if len(missing) == 1 else 'were'} not compiled"
-    return f"pure Python runs, up to {_COSTS}: {was}; install a wheel, or where there are a C compiler and Python's headers"
+    cost = _COSTS if "producer/native/compiled" in missing else "more CPU"
+    return f"pure Python runs, {cost}: {was}; install a wheel, or where there are a C compiler and Python's headers"

@@ -23,7 +23,7 @@ def test_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("SHMSTORE_PURE", "1")
     assert native.pure_python().endswith("SHMSTORE_PURE is set; unset it")
     monkeypatch.delenv("SHMSTORE_PURE")
-    for name in native._MODULES[1:]:
+    for name in native.MODULES[1:]:
         built = tmp_path / f"{name}.cpython-39-x86_64-linux-gnu.so"  # of another Python
         built.parent.mkdir(parents=True, exist_ok=True)
         built.touch()
