@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
-from shmstore import EventStore, Position, SourceError, StoreNotFound, checkpoints
+from shmstore import EventStore, Position, SourceError, StoreError, StoreNotFound, StoreView, checkpoints
 from shmstore.native import pure_python
 from shmstore.producer.connection.dump import replica_id
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
@@ -119,12 +120,24 @@ def _identity(session: Session, server: Server, settings: Settings) -> list[Find
     try:
         rows = session.query("SHOW SLAVE HOSTS" if server.mariadb else "SHOW REPLICAS")
     except SourceError:
-        rows = []
+        return [Finding("server_id", "ok", f"server {theirs}, ours {own}; other replicas are not shown to this account")]
     ids = [str(row[0]) for row in rows]
     if str(own) in ids:
+        if pid := _producer_of(settings):
+            return [
+                Finding("server_id", "ok", f"server {theirs}, ours {own}: the producer of store {settings.store!r}, pid {pid}")
+            ]
         fix = "stop the other producer of this store, or set the option server_id to a free number"
         return [Finding("server_id", "warn", f"a replica with our server id {own} is connected", "none", fix)]
     return [Finding("server_id", "ok", f"server {theirs}, ours {own}, {len(ids)} other replicas")]
+
+
+def _producer_of(settings: Settings) -> int:
+    """The process on this host that is the store's producer now; 0 where there is none."""
+    with suppress(StoreError), StoreView.attach(settings.store, path=settings.store_path or None, restore=False) as store:
+        stat = store.stat()
+        return stat.producer_pid if stat.producer_alive else 0
+    return 0
 
 
 def _account(session: Session, settings: Settings) -> list[Finding]:

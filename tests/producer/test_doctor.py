@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 
 import pytest
@@ -109,6 +110,11 @@ def test_server_ids(flavor: str) -> None:
                 "the server to know our replica",
             )
             assert "connected" in findings_of(server, server_id=ours)["server_id"].found
+            own = findings_of(server, server_id=ours, store=run.settings.store)["server_id"]  # the producer of this very store
+            assert own.state == "ok"
+            assert own.found.endswith(f"the producer of store {run.settings.store!r}, pid {os.getpid()}")
+        execute(server, "mysql", "CREATE USER watcher@'%'")
+        assert findings_of(server, user="watcher")["server_id"].found.endswith("other replicas are not shown to this account")
         assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))
 
 
