@@ -67,8 +67,13 @@ def start(unit: str) -> None:
             start_new_session=True,
         )
         pid_file(unit).write_text(str(process.pid))
-        while "READY=1" not in heard.recv(4096).decode().splitlines():
-            pass
+        try:
+            while "READY=1" not in heard.recv(4096).decode().splitlines():
+                pass
+        except TimeoutError:
+            raise SystemExit(
+                f"{unit} is not ready after {SECONDS} s, and says nothing; its log:\n{Path(log.name).read_text()}"
+            ) from None
     os.unlink(path)
 
 
