@@ -36,6 +36,14 @@ class Statistics:
         self._blocked = 0.0
         self._pending = 0  # event time of what waits to be put
         self._began = 0.0
+        self._source_booted: int | None = None  # when this host was started, by the source's calendar
+
+    def set_clock(self, source_ms: int) -> None:
+        """The source's calendar shows that now. How far behind it is goes by that one, whatever this host's is set to."""
+        self._source_booted = source_ms - boot_ms()
+
+    def _now(self) -> int:
+        return calendar_ms() if self._source_booted is None else boot_ms() + self._source_booted
 
     def hear(self) -> None:
         """The source said something."""
@@ -64,7 +72,7 @@ class Statistics:
         self.rows += rows
         self.bytes += size
         self._put_at = boot_ms()
-        self._behind_ms = max(0, calendar_ms() - newest_ms)
+        self._behind_ms = max(0, self._now() - newest_ms)
 
     def summary(self, skipped: int, position: Position | None, account_statements: int) -> Summary:
         """Return the counts so far."""
@@ -75,7 +83,7 @@ class Statistics:
         """Return how it goes."""
         behind, blocked = self._behind_ms, self._blocked
         if self._pending:
-            behind = max(behind, calendar_ms() - self._pending)
+            behind = max(behind, self._now() - self._pending)
             blocked += time.monotonic() - self._began
         return StreamStat(
             connected=self.connected,

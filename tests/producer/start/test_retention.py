@@ -88,6 +88,23 @@ def test_a_full_ring_tells_its_lag(mariadb: Server, database: str) -> None:
         assert problems([store.stat()]) == []
 
 
+@pytest.mark.parametrize("hours", [10, -10])
+def test_the_lag_is_by_the_sources_calendar(
+    any_server: Server, database: str, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """A host whose calendar is hours ahead of the server's, or behind, is as far behind the server as it is."""
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + hours * 3600 * 10**9)
+    with (
+        running(any_server, capacity=4, include=(f"{database}.*",), log="off") as run,
+        EventStore.attach(run.settings.store) as store,
+    ):
+        execute(any_server, database, "CREATE TABLE t (a INT)", *["INSERT INTO t VALUES (1)"] * 3)
+        wait_for(lambda: store.stat().space_wanted is not None, "the ring to be full")
+        wait_for(lambda: store.stat().stream.behind_ms > 2000, "the lag to grow")
+        assert store.stat().stream.behind_ms < 120_000
+
+
 def test_a_store_that_is_removed_ends_its_producer(mariadb: Server, database: str) -> None:
     """A producer that has nothing to put notices, too, that its store is gone: it ends, and says so, instead of reading on for nobody."""
     with running(mariadb, include=(f"{database}.*",)) as run:
