@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     parser = arguments()
     given = parser.parse_args(argv)
     keys = {name: columns.split(",") for name, columns in _pairs(given.key, parser).items()}
-    options = _pairs(given.option, parser)
+    options, storage = _pairs(given.option, parser), _pairs(given.storage, parser)
     if (given.format == "jdbc") != (given.url is not None):
         parser.error("--format jdbc and --url go together, as --format jdbc --url jdbc:postgresql://HOST/DATABASE")
     if given.url is not None and given.checkpoint is None:
@@ -128,10 +128,9 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     try:
         check()
         from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException, StreamingQueryException
         from pyspark.sql import SparkSession
 
-        from shmstore.consumer.spark.replicate.replicate import replicate, session_settings
+        from shmstore.consumer.spark.replicate.replicate import session_settings
     except ModuleNotFoundError as error:
         print(f"shmstore: {error.name} is not installed: {install('spark')}", file=sys.stderr)
         return 2
@@ -151,12 +150,27 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     builder: Any = SparkSession.builder.config(map=settings).appName(f"shmstore replicate {given.store}")
     spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
     spark.sparkContext.setLogLevel("ERROR")
-    jvm = _end_with_jvm(spark)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("shmstore").setLevel(logging.INFO)
+    stopping = threading.Event()
+    jvm = _end_with_jvm(spark, stopping)
+    try:
+        return _run(spark, given, stopping, keys=keys, options=options, properties=properties, snapshot=tables, storage=storage)
+    except (Py4JError, ConnectionError):
+        if jvm is not None:
+            jvm.join(5)  # which ends this process where the JVM has ended
+        raise
+
+
+def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Event, **settings: Any) -> int:
+    """Keep copies until the query ends, or is `stopping`; return the exit code."""
+    from pyspark.errors import PySparkException, StreamingQueryException
+
+    from shmstore.consumer.spark.replicate.replicate import replicate
+
     query = None
     try:
-        signal.signal(signal.SIGTERM, lambda *_: _interrupt())
+        signal.signal(signal.SIGTERM, lambda *_: _interrupt(stopping))
         query = replicate(
             spark,
             store=given.store,
@@ -165,18 +179,15 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
             format=given.format,
             checkpoint=given.checkpoint,
             subscription=given.subscription,
-            keys=keys,
             history=given.history,
             trigger={"availableNow": True} if given.once else {"processingTime": given.interval},
-            options=options,
             url=given.url,
-            properties=properties,
-            snapshot=tables,
-            storage=_pairs(given.storage, parser),
             optimize=given.optimize,
+            **settings,
         )
         query.awaitTermination()
     except KeyboardInterrupt:
+        stopping.set()
         if query is not None:
             query.stop()
             _say_what_stays(given)
@@ -185,19 +196,16 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
             raise
         print(f"shmstore: {_cause(error)}", file=sys.stderr)
         return 1 if isinstance(error, StreamingQueryException) else 2
-    except (Py4JError, ConnectionError):
-        if jvm is not None:
-            jvm.join(2)  # which ends this process where the JVM has ended
-        raise
     finally:
         spark.stop()
     return 0
 
 
-def _end_with_jvm(spark: SparkSession) -> threading.Thread | None:
+def _end_with_jvm(spark: SparkSession, stopping: threading.Event) -> threading.Thread | None:
     """End this process when its JVM does, which the sockets alone may not show: a process that the JVM just started can hold them open.
 
-    Each batch that lands is whole, so there is nothing to close. None where the JVM is not this process's child, as under spark-submit.
+    That is a failure, unless this process is `stopping`. Each batch that lands is whole, so there is nothing to close. None where the JVM
+    is not this process's child, as under spark-submit.
     """
     context: Any = spark.sparkContext
     jvm = context._gateway.proc
@@ -206,9 +214,11 @@ def _end_with_jvm(spark: SparkSession) -> threading.Thread | None:
 
     def end() -> None:
         code = jvm.wait()
-        if code == 128 + signal.SIGTERM:  # as this process was asked to, where all of a service are
+        asked = code == 128 + signal.SIGTERM
+        # Where all processes of a service are asked to end, this one's own signal may be on its way.
+        if stopping.wait(1.0 if asked else 0.0):
             os._exit(0)
-        why = f"signal {-code}" if code < 0 else f"exit code {code}"
+        why = "signal 15" if asked else f"signal {-code}" if code < 0 else f"exit code {code}"
         print(
             f"shmstore: Spark's JVM has ended ({why}): the same command goes on where this one was", file=sys.stderr, flush=True
         )
@@ -239,7 +249,8 @@ def _local(builder: Any) -> SparkSession:
     return session
 
 
-def _interrupt() -> None:
+def _interrupt(stopping: threading.Event) -> None:
+    stopping.set()
     raise KeyboardInterrupt
 
 

@@ -385,6 +385,8 @@ def test_copies_that_executors_begin_equal_select_after_kills(
                     time.sleep(0.02)
                 time.sleep(choose.uniform(0, 2))
                 print("killed", chain.kill(("driver", "jvm")[number % 2], choose), "queries read:", chain.reads(), flush=True)
+                while chain.reads():  # its subscription is free a moment after it
+                    time.sleep(0.02)
             while load.done < 100 and load.error is None:
                 chain.supervise()
                 time.sleep(0.1)

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,29 +38,50 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["closed", "held"])
-def test_a_driver_ends_with_its_jvm(store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, held: bool) -> None:
+@pytest.mark.parametrize(
+    ("sent", "held"),
+    [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False)],
+    ids=["killed", "killed and its sockets held", "ended"],
+)
+def test_a_driver_ends_with_its_jvm(
+    store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, sent: signal.Signals, held: bool
+) -> None:
     """With exit code 1 and one line at its end that says why, whether its sockets are closed or another process holds them."""
+    with driving(store, store_name, tmp_path, binlog) as (driver, jvm):
+        kept = sockets(jvm) if held else []
+        try:
+            os.kill(jvm, sent)
+            assert driver.wait(30) == 1
+        finally:
+            for each in kept:
+                os.close(each)
+    last = (tmp_path / "log").read_text().splitlines()[-1]
+    assert f"shmstore: Spark's JVM has ended (signal {sent:d}): the same command goes on" in last
+
+
+@pytest.mark.parametrize("first", ["driver", "jvm"])
+def test_a_service_that_is_ended_ends_well(
+    store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, first: str
+) -> None:
+    """A service manager sends SIGTERM to all processes, the one before the other: no error."""
+    with driving(store, store_name, tmp_path, binlog) as (driver, jvm):
+        for pid in (driver.pid, jvm) if first == "driver" else (jvm, driver.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert driver.wait(30) == 0
+    assert "has ended" not in (tmp_path / "log").read_text()
+
+
+@contextmanager
+def driving(store: EventStore, name: str, folder: Path, binlog: Binlog) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A driver whose query runs, and its JVM."""
     store.put(binlog.insert(order_row(1)))
-    command = ["replicate", store_name, "--target", f"{tmp_path}/lake/{{table}}", "--master", "local[1]"]
-    kept: list[int] = []
-    with (tmp_path / "log").open("wb") as log:
+    command = ["replicate", name, "--target", f"{folder}/lake/{{table}}", "--master", "local[1]"]
+    with (folder / "log").open("wb") as log:
         driver = subprocess.Popen([sys.executable, "-m", "shmstore.consumer.spark", *command], stdout=log, stderr=log)
     try:
         wait_for(lambda: driver.poll() is not None or any(each.alive for each in store.subscriptions()), "the query", seconds=120)
         (jvm,) = children(driver.pid)
-        kept = sockets(jvm) if held else []
-        os.kill(jvm, signal.SIGKILL)
-        until = time.monotonic() + 30
-        while driver.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
-        assert driver.poll() == 1, (tmp_path / "log").read_text()
-        assert (
-            "shmstore: Spark's JVM has ended (signal 9): the same command goes on"
-            in (tmp_path / "log").read_text().splitlines()[-1]
-        )
+        yield driver, jvm
     finally:
         driver.kill()
         driver.wait()
-        for each in kept:
-            os.close(each)
