@@ -43,7 +43,7 @@ ORDERS = TableSchema(
     (0,),
 )
 _FRAMES_AT_MOST = 100_000  # beyond it a task of theirs is larger than Spark sends
-_WARM = 3  # batches that are not counted: the JVM compiles while they run
+_WARM = 10  # batches that are not counted: the JVM compiles while they run, and long after 3 of a million rows
 _numbers = itertools.count(1)
 
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from shmstore.consumer.spark.ddl import actions
 from shmstore.consumer.spark.decode import json_text
-from shmstore.consumer.spark.decode.gc_pause import no_collector
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
 from shmstore.consumer.spark.decode.variant import variant_array
+from shmstore.consumer.spark.decode.worker_memory import no_collector
 from shmstore.consumer.spark.options import Options
 from shmstore.encoding.arrow import Events, RowPositions, fit
 from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions

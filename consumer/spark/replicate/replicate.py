@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shmstore import state_directory
-from shmstore.consumer.spark.decode.gc_pause import no_collector
+from shmstore.consumer.spark.decode.worker_memory import no_collector
 from shmstore.consumer.spark.options import FORMATS, Options
 from shmstore.consumer.spark.replicate import executor_rows
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, collect

@@ -16,8 +16,8 @@ from shmstore import EventStore, PositionNotFound, StoreNotFound
 from shmstore.consumer.remote.address import Address
 from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.decode.gc_pause import settle
 from shmstore.consumer.spark.decode.schema import RAW_SCHEMA, arrow_schema
+from shmstore.consumer.spark.decode.worker_memory import settle
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.event import EntryType, EventType
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from shmstore.consumer.spark.decode.gc_pause import settle
 from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
+from shmstore.consumer.spark.decode.worker_memory import settle
 from shmstore.consumer.spark.options import ZERO_DATES, OptionError
 from shmstore.encoding.arrow_rows import index_events, read_rows
 from shmstore.event import TableSchema
