@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,9 @@ from shmstore.snapshots import Progress
 from shmstore.units import moment, quantity, span
 
 WINDOW: Final = 10.0  # seconds that rates are over
+JUDGED: Final = 300.0  # seconds over which a reader is judged to fall behind
+JUDGED_FROM: Final = 120.0  # seconds of readings without which it is not: a burst is no trend
+SAMPLE: Final = 10.0  # seconds between two readings that are kept for it
 KEEPS_UP: Final = 1.0  # seconds of puts: a reader that is not further behind than this is up to date
 LATE: Final = 60.0  # seconds after which a delay is worth a sentence
 PUTS_TOGETHER: Final = "the producer, or any reader that attaches, puts it together again"
@@ -99,8 +103,9 @@ class Ring(NamedTuple):
 class Log(NamedTuple):
     """The log: bytes of at most `size`, events that are in no file yet, and that are not known to be on disk.
 
-    `growth` is how many bytes a second `slowest` falls behind; `full_in` is in how many seconds what it has not acked fills the log, and
-    `reaches` how many seconds back the log goes once it is full, where that is less than it is to keep. None: not at the present rates.
+    `growth` is how many bytes a second the slowest reader falls behind, over the last `JUDGED` seconds and in each half of them: a burst does
+    not count. `full_in` is in how many seconds what it has not acked then fills the log. `reaches` is how many seconds back the log goes once
+    it is full, where that is less than it is to keep. None: not at these rates, or not known yet.
     """
 
     bytes: int
@@ -244,22 +249,29 @@ class Model:
     def __init__(self, window: float = WINDOW) -> None:
         self._window = window
         self._readings: deque[Reading] = deque()
+        self._samples: deque[Reading] = deque()  # what a trend is judged by, up to the newest reading
 
     def take(self, reading: Reading) -> Host:
         """Return the host as `reading` and those before it show it."""
         self._readings.append(reading)
         while len(self._readings) > 2 and reading.at - self._readings[1].at >= self._window:
             self._readings.popleft()
+        # The newest reading is always there; the one before it stays only where it is a sample's distance from its own predecessor.
+        if len(self._samples) > 1 and self._samples[-1].at - self._samples[-2].at < SAMPLE:
+            self._samples.pop()
+        self._samples.append(reading._replace(tables={}, snapshots={}, remembered=()))
+        while reading.at - self._samples[0].at > JUDGED:
+            self._samples.popleft()
         stores = tuple(self._store(stat, reading) for stat in reading.stats)
         remembered = tuple(map(_remembered, reading.remembered))
         health = _health_of_all(stores, reading.missing, remembered)
         return Host(reading.now_ms, health, stores, dict(reading.missing), remembered)
 
     def _store(self, stat: StoreStat, reading: Reading) -> Store:
-        then = self._earlier(stat)
+        then = _earlier(stat, self._readings)
         put = self._rate(then, lambda each: each.put)
         readers = tuple(self._reader(each, stat, then, put, reading.now_ms) for each in stat.subscriptions)
-        log = None if stat.log is None else _log(stat, stat.log, then, put)
+        log = None if stat.log is None else _log(stat, stat.log, _earlier(stat, self._samples))
         pending = 0 if log is None else log.unwritten
         stream = stat.stream
         wait = _blocked(then)
@@ -287,16 +299,6 @@ class Model:
             snapshots=() if snapshot is None else tuple(_snapshot(snapshot, reading.now_ms)),
         )
         return made._replace(health=_health(stat, made, reading.now_ms))
-
-    def _earlier(self, stat: StoreStat) -> list[tuple[float, StoreStat]]:
-        """This store in the readings without a gap up to now, newest first, each with its time."""
-        found: list[tuple[float, StoreStat]] = []
-        for reading in reversed(self._readings):
-            same = next((each for each in reading.stats if each.name == stat.name and each.epoch == stat.epoch), None)
-            if same is None:
-                break
-            found.append((reading.at, same))
-        return found
 
     def _rate(self, stats: Sequence[tuple[float, StoreStat]], of: Callable[[StoreStat], Cursor | None]) -> Rate | None:
         """How fast a cursor moved, over the readings since it last went back or was not there."""
@@ -373,6 +375,17 @@ class Model:
         yield from sorted(found, key=lambda each: (-each.rate, -max(each.last_ms, each.ddl_ms), each.database, each.table))
 
 
+def _earlier(stat: StoreStat, readings: Sequence[Reading]) -> list[tuple[float, StoreStat]]:
+    """This store in the readings without a gap up to now, newest first, each with its time."""
+    found: list[tuple[float, StoreStat]] = []
+    for reading in reversed(readings):
+        same = next((each for each in reading.stats if each.name == stat.name and each.epoch == stat.epoch), None)
+        if same is None:
+            break
+        found.append((reading.at, same))
+    return found
+
+
 def catch_up(lag: int, rate: float | None, put: float | None) -> float | None:
     """Return in how many seconds a reader that acks `rate` events a second has none of `lag` left, while `put` come a second.
 
@@ -387,18 +400,16 @@ def catch_up(lag: int, rate: float | None, put: float | None) -> float | None:
     return lag / (rate - put) if rate > put else math.inf
 
 
-def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]], put: Rate | None) -> Log:
-    growth, full_in, reaches = 0.0, None, None
-    slowest, (at, first) = stat.slowest, then[-1]
-    seconds = then[0][0] - at
-    if seconds > 0:
-        if slowest is not None and slowest.lag_events and first.slowest is not None:
-            late = LogStat.taken(slowest.lag_events, slowest.lag_bytes)
-            growth = (late - LogStat.taken(first.slowest.lag_events, first.slowest.lag_bytes)) / seconds
-            full_in = max(0, log.size - late) / growth if growth > 0 else None
-        if full_in is None and put is not None and (rate := LogStat.taken(put.events, put.bytes)) > 0:
-            back = log.size / rate
-            reaches = back if back < log.keep_ms / 1000 else None
+def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]]) -> Log:
+    """The log and what becomes of it, judged by the readings `then`, newest first, which cover minutes."""
+    full_in, reaches = None, None
+    slowest = stat.slowest
+    growth = 0.0 if slowest is None else _trend([(at, _backlog(earlier, slowest.name)) for at, earlier in then])
+    if slowest is not None and growth > 0:
+        full_in = max(0, log.size - LogStat.taken(slowest.lag_events, slowest.lag_bytes)) / growth
+    elif (rate := _trend([(at, LogStat.taken(earlier.put.sequence + 1, earlier.put.bytes)) for at, earlier in then])) > 0:
+        back = log.size / rate
+        reaches = back if back < log.keep_ms / 1000 else None
     return Log(
         bytes=log.bytes,
         size=log.size,
@@ -412,6 +423,24 @@ def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]],
         reaches=reaches,
         trouble=log.trouble,
     )
+
+
+def _backlog(stat: StoreStat, reader: str) -> float | None:
+    """The bytes of the log that wait for a subscription; None where there is none of that name."""
+    return next((LogStat.taken(each.lag_events, each.lag_bytes) for each in stat.subscriptions if each.name == reader), None)
+
+
+def _trend(points: Sequence[tuple[float, float | None]]) -> float:
+    """How much a value grows a second, from (time, value), newest first, up to the first that is None: the slower of the first and the second
+    half, so that one burst is no trend. 0 where it does not grow in both, or where the points cover less than `JUDGED_FROM`."""
+    known = list(takewhile(lambda point: point[1] is not None, points))
+    if not known or known[0][0] - known[-1][0] < JUDGED_FROM:
+        return 0.0
+    new, old = known[0], known[-1]
+    middle = min(known, key=lambda point: abs(2 * point[0] - new[0] - old[0]))
+    halves = ((new, middle), (middle, old))
+    slopes = [((now or 0) - (before or 0)) / (at - then) if at > then else 0.0 for (at, now), (then, before) in halves]
+    return max(0.0, min(slopes))
 
 
 def _ring(stat: StoreStat) -> Ring:
@@ -538,11 +567,9 @@ def _worries(stat: StoreStat, store: Store, now_ms: int) -> Iterator[Health]:
     name = stat.name
     if stat.space_wanted is not None:
         yield Health("warn", "the producer waits for free space", stat.holdup)
-    if store.log is not None and store.log.full_in is not None and stat.slowest is not None:
-        slowest, then = stat.slowest, "the producer stops" if stat.lag == "block" else "it is evicted"
-        if store.log.full_in < max(3600.0, store.log.keep / 24):
-            says = f"{slowest.name!r} falls behind: in {span(store.log.full_in)} it fills the log, and {then}"
-            yield Health("warn", says, f"make it faster, or enlarge the log: `shmstore produce --store {name} --log-size ...`")
+    log, slowest = store.log, stat.slowest
+    if log is not None and slowest is not None and log.full_in is not None and log.full_in < max(3600.0, log.keep / 24):
+        yield _fills(stat, slowest, log.full_in)
     if stat.stream.purge_ms and stat.stream.purge_ms - now_ms < PURGE_MS:
         says = f"the source may delete the binlog that comes next, from {moment(stat.stream.purge_ms)} on"
         yield Health("warn", says, "let the producer, and readers' checkpoints, come on, or keep binlogs for longer there")
@@ -569,6 +596,16 @@ def _worries(stat: StoreStat, store: Store, now_ms: int) -> Iterator[Health]:
         yield Health(
             "warn", f"{stat.stream.skipped:,} events were left out: they could not be decoded", "the producer's log names them"
         )
+
+
+def _fills(stat: StoreStat, slowest: SubscriptionStat, full_in: float) -> Health:
+    """That the events which wait for a reader will fill the log."""
+    then = "the producer stops" if stat.lag == "block" else "it is evicted"
+    if slowest.alive:
+        says = f"{slowest.name!r} falls behind: at the rate of the last minutes it fills the log in {span(full_in)}, and {then}"
+        return Health("warn", says, "make it faster, or restart the producer with a larger `--log-size`")
+    says = f"no process reads {slowest.name!r}: what waits for it fills the log in {span(full_in)}, and {then}"
+    return Health("warn", says, stat.remedy(slowest))
 
 
 def _well(store: Store) -> str:

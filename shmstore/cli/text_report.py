@@ -44,9 +44,8 @@ def _line_of_remembered(store: RememberedStore) -> str:
     return f"{row}  " + (f"in the file {store.path}" if store.path else f"remembered in {store.home}")
 
 
-def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0) -> str:
-    """Return a store's figures as text, with the rates since an earlier `stat` of `seconds` ago."""
-    live = _live(stat, before, seconds)
+def page(stat: StoreStat, live: Store | None = None) -> str:
+    """Return a store's figures as text, with the rates and trends that `live` has of it."""
     passes = live.store.rate if live is not None else None
     rate = f"; {passes.events:,.0f} events/s, {passes.rows:,.0f} rows/s" if passes is not None else ""
     options = [stat.batch_mode, f"lag={stat.lag}" + (f" ({stat.evictions:,} evicted so far)" if stat.evictions else "")]
@@ -87,7 +86,7 @@ def page(stat: StoreStat, before: StoreStat | None = None, seconds: float = 0.0)
 
 
 def _log(stat: StoreStat, live: Store | None) -> list[str]:
-    """What the log holds, what keeps it from shrinking, and what comes of the present rates; of a store without one, that."""
+    """What the log holds, what keeps it from shrinking, and what becomes of it; of a store without one, that."""
     log = stat.log
     if log is None:
         return ["log        off: after a reboot nothing of the store is there"]
@@ -114,26 +113,15 @@ def _up_to(sequence: int) -> str:
 
 
 def _forecast(stat: StoreStat, live: Store) -> list[str]:
-    """When the log will be full of what a reader has not acked, or else how far it reaches back, at the present rates."""
+    """When the log will be full of what a reader has not acked, or else how far it reaches back."""
     slowest, log = stat.slowest, live.log
     if log is not None and log.full_in is not None and slowest is not None:
         slower = f"{slowest.name!r} is {quantity(round(log.growth))} a second slower than the producer"
-        return [f"full       in {span(log.full_in)} at the present rate: {slower}"]
+        return [f"full       in {span(log.full_in)} at the rate of the last minutes: {slower}"]
     if log is not None and log.reaches is not None:
         back = span(log.reaches)
-        return [f"reaches    {back} back when it is full, at the present rate: it is too small for {span(log.keep)}"]
+        return [f"reaches    {back} back when it is full, at the rate of the last minutes: it is too small for {span(log.keep)}"]
     return []
-
-
-def _live(stat: StoreStat, before: StoreStat | None, seconds: float) -> Store | None:
-    """The store with its rates since `before`, `seconds` ago; None without."""
-    if before is None or before.epoch != stat.epoch or seconds <= 0:
-        return None
-    from shmstore.consumer.live.model import Model, Reading
-
-    model = Model()
-    model.take(Reading(0.0, 0, (before,)))
-    return model.take(Reading(seconds, 0, (stat,))).stores[0]
 
 
 def _stream(stat: StoreStat) -> list[str]:

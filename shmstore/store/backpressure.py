@@ -17,7 +17,7 @@ from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, armed_readers
 from shmstore.ring.overflow import remove_orphans
 from shmstore.ring.writer import Writer
-from shmstore.store.stats import forgetting, log_trouble, subscriptions_of
+from shmstore.store.stats import log_trouble, remedy, subscriptions_of
 from shmstore.store.subscription_table import SubscriptionTable
 
 _log = logging.getLogger("shmstore")
@@ -106,6 +106,4 @@ class Backpressure:
         late = [each for each in subscriptions_of(self._segment) if each.state == "active" and each.ack.sequence < wanted]
         if not late:
             return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"
-        who = "; ".join(each.standing for each in late)
-        forget = ", ".join(f"`{forgetting(self._segment.name, each.name)}`" for each in late)
-        return f"{who}: wait for it longer, let it read on, or forget it with {forget}"
+        return "wait for it longer: " + "; ".join(f"{each.standing}: {remedy(self._segment.name, each)}" for each in late)

@@ -102,6 +102,12 @@ def forgetting(store: str, subscription: str) -> str:
     return f"shmstore unsubscribe {store} {subscription}"
 
 
+def remedy(store: str, reader: SubscriptionStat) -> str:
+    """What to do about a subscription that holds the producer up: while it is read, its place cannot be changed."""
+    move = f"move it with `shmstore seek {store} {reader.name} latest`, or forget it with `{forgetting(store, reader.name)}`"
+    return f"let it read on; or stop it, and {move}" if reader.alive else f"start its reader, {move}"
+
+
 def after_eviction(store: str, subscription: str, *, has_log: bool) -> str:
     """What to do about a subscription that was evicted."""
     forget = f"forget it with `{forgetting(store, subscription)}`, and subscribe again or take a snapshot"
@@ -178,6 +184,10 @@ class StoreStat(NamedTuple):
         """What to do about a subscription that was evicted."""
         return after_eviction(self.name, subscription, has_log=self.log is not None)
 
+    def remedy(self, reader: SubscriptionStat) -> str:
+        """What to do about a subscription that holds the producer up."""
+        return remedy(self.name, reader)
+
     @property
     def holdup(self) -> str:
         """Who holds the producer up and what to do, as a sentence."""
@@ -185,7 +195,7 @@ class StoreStat(NamedTuple):
             return self.log.trouble or "the disk takes its time to write the log"
         if (slowest := self.slowest) is None:
             return "nobody is subscribed: let a reader come"
-        return f"{slowest.standing} of {self.newest:,}: let it read on, or forget it with `{forgetting(self.name, slowest.name)}`"
+        return f"{slowest.standing} of {self.newest:,}: {self.remedy(slowest)}"
 
 
 def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_position: Position | None) -> StoreStat:
@@ -271,8 +281,7 @@ def log_trouble(segment: Segment) -> str:
     slowest = min(active, key=lambda each: each.ack.sequence)
     return (
         f"the log in {segment.home}/log is as large as it may be, {words[header_word('log_size')]:,} bytes, and {slowest.standing} of "
-        f"{words[PUT]:,}: let it read on, move it with `shmstore seek {segment.name} {slowest.name} latest`, or forget it with "
-        f"`{forgetting(segment.name, slowest.name)}`"
+        f"{words[PUT]:,}: {remedy(segment.name, slowest)}"
     )
 
 

@@ -14,10 +14,14 @@ from shmstore.cli.log_lines import say
 from shmstore.cli.named_store import home_of, look
 from shmstore.cli.options import add_state
 from shmstore.cli.values import mode, seconds, valued
+from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError, StoreNotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shmstore import StoreStat
+    from shmstore.consumer.live.model import Store
     from shmstore.remembered import RememberedStore
 
 
@@ -40,7 +44,7 @@ def add(commands: Commands) -> None:
         "show a store's cursors, free space, log, producer and readers",
         "  shmstore stat orders --watch 1",
         "Of the log it shows how large it is and may be, what is written and what is on disk, and for which reader it keeps the "
-        "most. With --watch also when it will be full at the present rate: then --lag decides.",
+        "most. With --watch also, after two minutes, when it will be full at their rate: then --lag decides.",
     )
     sub.add_argument("--json", action="store_true", help="print JSON instead of text")
     sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat this often, with rates and a forecast")
@@ -162,19 +166,26 @@ def stat(options: argparse.Namespace) -> int:
     """`shmstore stat`."""
     from shmstore.cli import text_report
 
-    before, then = None, 0.0
+    live = _watching() if options.watch else None
     with look(options) as store:
         while True:
-            now, at = store.stat(), time.monotonic()
+            now = store.stat()
             if options.json:
                 print(json.dumps(text_report.document(now)), flush=True)
             else:
                 clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
-                print(clear + text_report.page(now, before, at - then), flush=True)
+                print(clear + text_report.page(now, live and live(now)), flush=True)
             if not options.watch:
                 return 0
             time.sleep(options.watch)
-            before, then = now, at
+
+
+def _watching() -> Callable[[StoreStat], Store]:
+    """A function that adds rates and trends to the figures it is given one after the other."""
+    from shmstore.consumer.live.model import Model, Reading
+
+    model = Model()
+    return lambda stat: model.take(Reading(time.monotonic(), calendar_ms(), (stat,))).stores[0]
 
 
 def check(options: argparse.Namespace) -> int:

@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import Cursor, LogStat, StoreStat, StreamStat, SubscriptionStat
-from shmstore.consumer.live.model import KEEPS_UP, WINDOW, Host, Model, Reading, Store, TableFigures, catch_up, document
+from shmstore.consumer.live.model import (
+    JUDGED_FROM,
+    KEEPS_UP,
+    WINDOW,
+    Host,
+    Model,
+    Reading,
+    Store,
+    TableFigures,
+    catch_up,
+    document,
+)
 from shmstore.remembered import RememberedStore
 from shmstore.snapshots import Progress, TableProgress, Task
 
@@ -176,17 +187,64 @@ def test_who_holds_up_whom() -> None:
     ]
 
 
+def backlogs(*each: int, every: float = 30.0, **other: Any) -> Store:
+    """A store with a reader that has acked nothing, after so many puts."""
+    return seen(*(stat(put, reader(acked=0, put=put, **other)) for put in each), every=every)
+
+
 def test_when_the_log_is_full() -> None:
     """What the slowest reader has not acked grows by so much a second; what is left of the log lasts so long. Who catches up fills nothing."""
-    before, now = stat(1000, reader(acked=0, put=1000)), stat(1100, reader(acked=0, put=1100))
-    found = seen(before, now).log
+    found = backlogs(1000, 1030, 1060, 1090, 1120).log
     assert found is not None
-    assert found.growth == 100 * (100 + 64)
-    assert found.full_in == pytest.approx(((1 << 20) - 1100 * 164) / found.growth)
+    assert found.growth == 100 + 64
+    assert found.full_in == pytest.approx(((1 << 20) - 1120 * 164) / found.growth)
     assert found.reaches is None
-    steady = seen(before, stat(1100, reader(acked=500, put=1100))).log
+    steady = seen(*(stat(put, reader(acked=put, put=put)) for put in range(1000, 1150, 30)), every=30.0).log
     assert steady is not None
-    assert (steady.full_in, steady.reaches) == (None, pytest.approx((1 << 20) / (100 * 164)))
+    assert (steady.full_in, steady.reaches) == (None, pytest.approx((1 << 20) / 164))
+
+
+@pytest.mark.parametrize(
+    ("puts", "every"),
+    [
+        ([0, 5000, 5000, 5000, 5000, 5000], 30.0),  # a burst, then nothing
+        ([0, 0, 0, 0, 0, 5000], 30.0),  # a burst just now
+        ([0, 1000, 2000, 3000, 4000, 5000], 1.0),  # seconds of it
+        ([5000], 1.0),
+    ],
+)
+def test_a_burst_is_no_trend(puts: list[int], every: float) -> None:
+    """A reader falls behind when its backlog grows over minutes, in the first and in the second half of them."""
+    store = backlogs(*puts, every=every)
+    assert store.log is not None
+    assert (store.log.growth, store.log.full_in, store.log.reaches) == (0.0, None, None)
+    assert "fills the log" not in store.health.says
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0.5, 40.0)), min_size=2, max_size=60))
+def test_the_trend_is_over_the_last_minutes(steps: list[tuple[int, float]]) -> None:
+    """Growth is never more than the mean over all readings of the last minutes, and there is none before two minutes of them."""
+    model, at, put, points = Model(), 0.0, 0, []
+    for more, seconds in steps:
+        at, put = at + seconds, put + more
+        points.append((at, put))
+        log = model.take(Reading(at, NOW, (stat(put, reader(acked=0, put=put)),))).stores[0].log
+    assert log is not None
+    if at - points[0][0] < JUDGED_FROM:
+        assert log.growth == 0
+    worst = max((put - then_put) / (at - then) for then, then_put in points[:-1])
+    assert log.growth <= 164 * worst + 1e-6
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_log_that_will_soon_be_full(alive: bool) -> None:
+    """The health says it in time, with what happens then. A reader that runs is to be made faster; one that does not run is to be
+    started, moved or forgotten, which is refused while it runs."""
+    health = backlogs(*range(1000, 6000, 500), alive=alive, owner_pid=7 if alive else 0).health
+    assert health.state == "warn"
+    assert "fills the log in" in health.says
+    assert health.says.endswith("and the producer stops")
+    assert ("make it faster" in health.fix, "shmstore unsubscribe a audit" in health.fix) == (alive, not alive)
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 1024))
@@ -259,13 +317,6 @@ def test_one_sentence_with_what_to_do(changed: dict[str, Any], state: str, says:
     """The worst that is to be said, and what to do about it."""
     health = seen(stat(9)._replace(**changed)).health
     assert (health.state, says in health.says, fix in health.fix) == (state, True, True), health
-
-
-def test_a_log_that_will_soon_be_full_is_told() -> None:
-    """In time to do something, and with what happens then."""
-    stats = [stat(put, reader(acked=0, put=put)) for put in (1000, 1100)]
-    assert "'audit' falls behind: in 52.9 s it fills the log, and the producer stops" in seen(*stats).health.says
-    assert "it is evicted" in seen(*(each._replace(lag="evict") for each in stats)).health.says
 
 
 def at_home(name: str, **other: Any) -> RememberedStore:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shmstore import EntryType, Event, EventStore, EventType, Position
+from shmstore import EntryType, Event, EventStore, EventType, Position, StoreStat
 from shmstore.cli import text_report
+from shmstore.consumer.live.model import Model, Reading
 from tests.shmstore.commands import free_name, left, own_state, ran, run  # noqa: F401  fixtures
 
 EVENTS, EACH = 3000, 1000
@@ -75,23 +76,37 @@ def test_stat_shows_the_log(logged: EventStore, state: Path) -> None:
 
 
 def test_when_the_log_will_be_full(logged: EventStore) -> None:
-    """From two looks: full when the slowest reader's backlog reaches the log's size; where all keep up, how far the log reaches back."""
-    before = logged.stat()
-    logged.put(events(EVENTS, 100))
-    now = logged.stat()
-    (line,) = [line for line in text_report.page(now, before, 2.0).splitlines() if line.startswith("full")]
-    # 16 MiB less some 3,000 events of 1,100 bytes, at 50 of them a second
+    """After minutes of it: full when the slowest reader's backlog reaches the log's size; where all keep up, how far the log reaches back.
+    Seconds are no trend."""
+
+    def page(*stats: StoreStat, every: float) -> str:
+        model = Model()
+        for i, stat in enumerate(stats):
+            live = model.take(Reading(i * every, 0, (stat,))).stores[0]
+        return text_report.page(stats[-1], live)
+
+    stats = [logged.stat()]
+    for _ in range(2):
+        logged.put(events(EVENTS, 100))
+        stats.append(logged.stat())
+    (line,) = [line for line in page(*stats, every=120.0).splitlines() if line.startswith("full")]
+    # 16 MiB less some 3,100 events of 1,100 bytes, at 100 of them in 120 s
     seconds = re.fullmatch(
-        r"full       in (\d\.\d+) min at the present rate: 'slow' is 5\d\.\d KiB a second slower than the producer", line
+        r"full       in (\d\.\d+) h at the rate of the last minutes: 'slow' is \d+ B a second slower than the producer", line
     )
     assert seconds is not None, line
-    assert 3.5 < float(seconds[1]) < 4.5
-    assert "full  " not in text_report.page(now, None, 1.0)
+    assert 3.8 < float(seconds[1]) < 4.8
+    assert "full  " not in page(*stats, every=1.0)
 
-    acked = now.subscriptions[0]._replace(lag_events=0, lag_bytes=0)
-    page = text_report.page(now._replace(subscriptions=(acked,)), before, 1.0)
-    assert "back when it is full, at the present rate: it is too small for 24 h" in page
-    assert "reaches" not in text_report.page(now._replace(subscriptions=(acked,)), before, 3600.0)
+    acked = [
+        stat._replace(
+            subscriptions=(stat.subscriptions[0]._replace(lag_events=0, lag_bytes=0),),
+            log=stat.log and stat.log._replace(size=1 << 20),
+        )
+        for stat in stats
+    ]
+    assert "back when it is full, at the rate of the last minutes: it is too small for 24 h" in page(*acked, every=70.0)
+    assert "reaches" not in page(*acked, every=1.0)
 
 
 @pytest.mark.parametrize(

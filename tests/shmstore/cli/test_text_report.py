@@ -57,8 +57,8 @@ def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventS
     assert store.stat().space_wanted == 1
     free = next(line for line in text_report.page(store.stat()).splitlines() if line.startswith("free"))
     assert free.endswith(
-        "; the producer waits for free space: subscription 'slow' (nobody reads it) has acked up to 0 of 7: let it read on, or forget it with "
-        f"`shmstore unsubscribe {store.name} slow`"
+        "; the producer waits for free space: subscription 'slow' (nobody reads it) has acked up to 0 of 7: start its reader, "
+        f"move it with `shmstore seek {store.name} slow latest`, or forget it with `shmstore unsubscribe {store.name} slow`"
     )
     slow = store.subscribe("slow")
     slow.ack(slow.get(timeout=0))
