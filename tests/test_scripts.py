@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -99,6 +100,25 @@ def test_ci_finds_what_is_left(tmp_path: Path) -> None:
 
 def taken(*rates: tuple[str, str, float], metric: str = "throughput") -> list[measure.Measurement]:
     return [measure.of("decode", case, subject, metric, "rows/s", [rate]) for case, subject, rate in rates]
+
+
+IMPORTED = re.compile(r"^[ ]*from ((?:shmstore|scripts|tests)[\w.]*) import (\([^)]*\)|[^\n(]+)", re.MULTILINE)
+PROGRAMS = sorted(
+    path
+    for folder in ("scripts", "examples")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix == ".py" or path.name in SCRIPTS
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_script_imports_is_there(program: Path) -> None:
+    """Every name of ours that a script, a benchmark or an example imports exists: also inside a function, and in the text of a child's program."""
+    for module, names in IMPORTED.findall(program.read_text()):
+        for name in re.findall(r"(\w+)(?: as \w+)?(?:,|$|\s)", re.sub(r"#.*|[()]", "", names)):
+            found = importlib.import_module(module)
+            if not hasattr(found, name):
+                importlib.import_module(f"{module}.{name}")
 
 
 def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

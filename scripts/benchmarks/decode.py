@@ -14,17 +14,21 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from scripts.benchmarks import loads, measure
 from tests.servers.server import start_server
 
 SLOW_SECONDS = 15.0
+Reader = Callable[
+    [int, loads.Load], "tuple[int, float, float] | None"
+]  # port, load -> rows, seconds, seconds of CPU; or it prints them
 _CHILD = """
 import importlib, json, sys
 from scripts.benchmarks import loads
-module, function = sys.argv[1].split(":")
-print(*getattr(importlib.import_module("scripts.benchmarks." + module), function)(int(sys.argv[2]), loads.Load(*json.loads(sys.argv[3]))))
+module, reader = sys.argv[1:3]
+print(*getattr(importlib.import_module(module), reader)(int(sys.argv[3]), loads.Load(*json.loads(sys.argv[4]))))
 """
 
 
@@ -39,13 +43,13 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
             for case in cases:
                 load = loads.write(server, case, 0.2 if quick else 1.0)
                 name = case if kind == "mariadb" else f"{case}/mysql"
-                for subject, function, pure in (
-                    ("raw dump", "decode:read_raw", "0"),
-                    ("shmstore", "decode:read_shmstore", "0"),
-                    ("shmstore-pure", "decode:read_shmstore", "1"),
-                    ("mysql-replication", "decode:read_library", "0"),
+                for subject, reader, pure in (
+                    ("raw dump", read_raw, "0"),
+                    ("shmstore", read_shmstore, "0"),
+                    ("shmstore-pure", read_shmstore, "1"),
+                    ("mysql-replication", read_library, "0"),
                 ):
-                    rates = several(runs, function, server.port, load, pure)
+                    rates = several(runs, reader, server.port, load, pure)
                     for metric, unit, values in zip(
                         ("throughput", "throughput/cpu"), ("rows/s", "rows/CPU s"), zip(*rates, strict=True), strict=True
                     ):
@@ -54,19 +58,19 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     return taken
 
 
-def several(runs: int, function: str, port: int, load: loads.Load, pure: str = "0") -> list[tuple[float, float]]:
+def several(runs: int, reader: Reader, port: int, load: loads.Load, pure: str = "0") -> list[tuple[float, float]]:
     """`read` so many times; a subject that takes long, three times."""
     taken: list[tuple[float, float]] = []
     began = time.monotonic()
     while len(taken) < runs and (len(taken) < 3 or time.monotonic() - began < SLOW_SECONDS):
-        taken.append(read(function, port, load, pure))
+        taken.append(read(reader, port, load, pure))
     return taken
 
 
-def read(function: str, port: int, load: loads.Load, pure: str = "0") -> tuple[float, float]:
-    """Run one reader (``module:function``) in a process of its own; return rows/s and rows for each second of its CPU."""
+def read(reader: Reader, port: int, load: loads.Load, pure: str = "0") -> tuple[float, float]:
+    """Run one reader, a function of a module, in a process of its own; return rows/s and rows for each second of its CPU."""
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD, function, str(port), json.dumps(load)],
+        [sys.executable, "-c", _CHILD, reader.__module__, reader.__name__, str(port), json.dumps(load)],
         env=os.environ | {"SHMSTORE_PURE": pure},
         capture_output=True,
         text=True,
@@ -76,7 +80,7 @@ def read(function: str, port: int, load: loads.Load, pure: str = "0") -> tuple[f
         raise RuntimeError(done.stderr[-2000:])
     rows, seconds, cpu = done.stdout.split()[-3:]
     if int(rows) != load.rows:
-        raise RuntimeError(f"{function} read {rows} rows of {load.rows}")
+        raise RuntimeError(f"{reader.__name__} read {rows} rows of {load.rows}")
     return load.rows / float(seconds), load.rows / float(cpu)
 
 

@@ -44,11 +44,14 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                 for subject in READERS:
                     rates = [_chain(server.port, load, subject) for _ in range(runs)]
                     _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
-                peers = [("raw dump", "decode:read_raw"), ("mysql-replication", "decode:read_library")]
+                peers: list[tuple[str, decode.Reader]] = [
+                    ("raw dump", decode.read_raw),
+                    ("mysql-replication", decode.read_library),
+                ]
                 if kind == "mysql" and not left_out:
-                    peers.append((debezium.PACKAGE, "debezium:read"))
-                for subject, function in peers:
-                    rates = [rate for rate, _ in decode.several(runs, function, server.port, load)]
+                    peers.append((debezium.PACKAGE, debezium.read))
+                for subject, reader in peers:
+                    rates = [rate for rate, _ in decode.several(runs, reader, server.port, load)]
                     _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
             if "latency" in others:
                 for line in _latency(server, kind, 200 if quick else 2000):
