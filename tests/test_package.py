@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -163,3 +164,14 @@ def test_what_is_compiled() -> None:
     assert {name.removeprefix("shmstore/") for name in sources} == there
     included = re.findall(r"recursive-include (\S+) \*\.pyx", (ROOT / "MANIFEST.in").read_text())
     assert {name.rpartition("/")[0] for name in sources} == set(included)
+
+
+def test_the_clone_hides_nothing_from_a_program_next_to_it(tmp_path: Path) -> None:
+    """A user's program that runs in the folder into which shmstore was cloned imports the package, and not the clone's own folder."""
+    (tmp_path / "shmstore").symlink_to(ROOT)
+    program = tmp_path / "program.py"
+    program.write_text("from shmstore import Consumer, EventStore\nfrom shmstore.producer import Settings\n")
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
