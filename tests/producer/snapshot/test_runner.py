@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -189,17 +190,24 @@ MEANWHILE = {
 def test_rows_change_while_several_chunks_are_under_way(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
-    """Four chunks are read, then rows change within and between them, and only then the first is put: the copy is as SELECT shows it."""
+    """Four chunks are read, then rows change within and between them, and only then the first is put: the copy is as SELECT shows it.
+
+    The changes come over a connection of their own while the snapshot runs: an ALTER waits for the reads under way, and these end.
+    """
     fill(any_server, database, 80)
     execute(any_server, database, "DELETE FROM t WHERE id % 2")
     place, reached = Snapshot._place, list[tuple[str, int]]()
+    changing = threading.Thread(target=execute, args=(any_server, database, *MEANWHILE[meanwhile]), daemon=True)
 
     def late(self: Snapshot, chunk: Chunk) -> None:
-        if not reached:
+        if changing.ident is None:
             chunks = chunk.table.chunks
             if len(chunks) < 4 or not all(one.whole for one in list(chunks)[:4]):
                 return
-            execute(any_server, database, *MEANWHILE[meanwhile])
+            changing.start()
+        if changing.is_alive():
+            return
+        if not reached:
             reached.append(end_of_log(any_server))
         if (self._decoder.position.file, self._decoder.position.offset) >= reached[0]:
             place(self, chunk)
