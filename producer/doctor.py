@@ -22,6 +22,7 @@ from shmstore.producer.start.positions import split_positions
 from shmstore.producer.start.resume import lowest
 from shmstore.producer.start.retention import SHORT_HOURS, file_after, kept_seconds
 from shmstore.producer.start.scan import file_begins
+from shmstore.remembered import describe_home
 
 
 class Finding(NamedTuple):
@@ -104,9 +105,12 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
 
 
 def _identity(session: Session, server: Server, settings: Settings) -> list[Finding]:
-    own, theirs = replica_id(settings), server.variables.get("server_id", "0")
+    epoch, pid = _store_of(settings)
+    theirs = server.variables.get("server_id", "0")
     if theirs == "0":
         return [Finding("server_id", "fail", "0", "not 0", "SET GLOBAL server_id = 1; and server_id = 1 under [mysqld]")]
+    own = replica_id(settings, epoch) if settings.server_id or epoch is not None else 0
+    ours = f"ours {own}" if own else "ours is chosen when the store is made"
     if str(own) == theirs:
         return [
             Finding(
@@ -120,24 +124,27 @@ def _identity(session: Session, server: Server, settings: Settings) -> list[Find
     try:
         rows = session.query("SHOW SLAVE HOSTS" if server.mariadb else "SHOW REPLICAS")
     except SourceError:
-        return [Finding("server_id", "ok", f"server {theirs}, ours {own}; other replicas are not shown to this account")]
+        return [Finding("server_id", "ok", f"server {theirs}, {ours}; other replicas are not shown to this account")]
     ids = [str(row[0]) for row in rows]
     if str(own) in ids:
-        if pid := _producer_of(settings):
-            return [
-                Finding("server_id", "ok", f"server {theirs}, ours {own}: the producer of store {settings.store!r}, pid {pid}")
-            ]
+        if pid:
+            return [Finding("server_id", "ok", f"server {theirs}, {ours}: the producer of store {settings.store!r}, pid {pid}")]
         fix = "stop the other producer of this store, or set the option server_id to a free number"
         return [Finding("server_id", "warn", f"a replica with our server id {own} is connected", "none", fix)]
-    return [Finding("server_id", "ok", f"server {theirs}, ours {own}, {len(ids)} other replicas")]
+    return [Finding("server_id", "ok", f"server {theirs}, {ours}, {len(ids)} other replicas")]
 
 
-def _producer_of(settings: Settings) -> int:
-    """The process on this host that is the store's producer now; 0 where there is none."""
-    with suppress(StoreError), StoreView.attach(settings.store, path=settings.store_path or None, restore=False) as store:
+def _store_of(settings: Settings) -> tuple[int | None, int]:
+    """The epoch of the store, None where there is none, and the process on this host that is its producer now, 0 where there is none."""
+    with (
+        suppress(StoreError, ValueError),
+        StoreView.attach(settings.store, path=settings.store_path or None, restore=False) as store,
+    ):
         stat = store.stat()
-        return stat.producer_pid if stat.producer_alive else 0
-    return 0
+        return stat.epoch, stat.producer_pid if stat.producer_alive else 0
+    with suppress(StoreError, ValueError):
+        return describe_home(settings.store, settings.state or None).epoch, 0
+    return None, 0
 
 
 def _account(session: Session, settings: Settings) -> list[Finding]:

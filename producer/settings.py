@@ -96,7 +96,7 @@ class Settings:
     tls_ca: str = _option("", "certificate authorities to trust (PEM file)")
     tls_cert: str = _option("", "the client's certificate (PEM file)")
     tls_key: str = _option("", "key of the client's certificate (PEM file)")
-    server_id: int = _option(0, "replica id, different from every other replica's; 0: derived from host and store", low=0)
+    server_id: int = _option(0, "replica id, different from every other replica's; 0: derived from the store", low=0)
     connect_timeout: float = _option(10.0, "seconds to wait for a connection", low=0.1)
     read_timeout: float = _option(30.0, "seconds without data or heartbeat after which a connection counts as broken", low=1)
     heartbeat: float = _option(1.0, "seconds between the heartbeats that an idle server sends", low=0.1)

@@ -181,9 +181,12 @@ class BinlogReader:
             connection._force_close()
 
 
-def replica_id(settings: Settings, source: str = "") -> int:
-    """Return the server id to present: as set, else derived from this host, the store and, of several, the source, so that it
-    stays the same."""
+def replica_id(settings: Settings, epoch: int | None, source: str = "") -> int:
+    """Return the server id to present: as set, else derived from this host, the store, its epoch and, of several, the source.
+
+    So it stays the same for the store's life. The epoch is random: hosts and stores of one name exist more than once, as in two
+    namespaces of Kubernetes, and the server ends the older of two replicas with one id.
+    """
     if settings.server_id:
         return settings.server_id
-    return 1 << 30 | zlib.crc32("/".join(filter(None, (socket.gethostname(), settings.store, source))).encode()) >> 2
+    return 1 << 30 | zlib.crc32(f"{socket.gethostname()}/{settings.store}/{epoch}/{source}".encode()) >> 2

@@ -260,7 +260,7 @@ class Replicator:
             file=start.position.file,
             offset=start.position.offset,
             gtids=start.executed if start.by_gtid else None,
-            server_id=replica_id(settings, self._sink.source or ""),
+            server_id=replica_id(settings, self._store.epoch, self._sink.source or ""),
         )
         self._linked = True
         self._source = settings.name or server.source

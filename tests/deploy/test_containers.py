@@ -69,6 +69,76 @@ def test_the_image_installs_what_there_is() -> None:
     assert "VOLUME /var/lib/shmstore" in text
 
 
+def test_containers_may_do_little() -> None:
+    """No container writes to its own file system, has a capability, or gains one."""
+    for service in compose()["services"].values():
+        assert (service["read_only"], service["cap_drop"], service["security_opt"]) == (True, ["ALL"], ["no-new-privileges:true"])
+    pod = stateful_set()["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+
+
+def test_probes_ask_what_a_restart_or_a_service_can_act_on() -> None:
+    """No probe asks /healthz: the pod would leave its Service, or restart, for what is wrong elsewhere. A hung producer is ended."""
+    containers = {each["name"]: each for each in stateful_set()["spec"]["template"]["spec"]["containers"]}
+    probes = [probe for each in containers.values() for name, probe in each.items() if name.endswith("Probe")]
+    assert len(probes) == 5
+    assert not any("httpGet" in probe for probe in probes)
+    command = containers["produce"]["livenessProbe"]["exec"]["command"]
+    assert every_command().parser.parse_args(command[1:]).hung_after == 300
+
+
+def test_the_service_of_the_stateful_set() -> None:
+    """It exists, is headless, selects the pod, and names ports that containers have."""
+    documents = list(yaml.safe_load_all((CONTAINERS / "kubernetes.yaml").read_text()))
+    (service,) = [each for each in documents if each["kind"] == "Service"]
+    spec = stateful_set()["spec"]
+    assert service["metadata"]["name"] == spec["serviceName"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == spec["template"]["metadata"]["labels"]
+    ports = {port["containerPort"] for each in spec["template"]["spec"]["containers"] for port in each.get("ports", ())}
+    assert {port["port"] for port in service["spec"]["ports"]} == ports
+
+
+LOCKED = """
+set -e
+mount --make-rprivate /
+mount --bind "$SHMSTORE_STATE" "$SHMSTORE_STATE"
+mount -o remount,bind,ro /
+! touch "$HERE/written" 2>/dev/null
+run() { setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$PYTHON" -m shmstore "$@"; }
+run create "$STORE"
+run stat "$STORE" --hung-after 60
+run tail "$STORE" --subscription export --no-follow
+run stat "$STORE" --json
+run rm "$STORE" --log
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="namespaces need root and unshare")
+def test_commands_run_without_a_writable_root_and_capabilities(store_name: str, state: Path) -> None:
+    """As in those containers: only /dev/shm and the home can be written."""
+    state.mkdir(exist_ok=True)
+    own = {"HERE": str(ROOT), "STORE": store_name, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", LOCKED],
+        env=os.environ | own,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"newest": -1' in done.stdout
+
+
 READER = """
 import os, sys
 from shmstore import Consumer

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from shmstore import BinlogDisabled, EntryType, Event, EventStore, EventType, Position, producer
+from shmstore import BinlogDisabled, EntryType, Event, EventStore, EventType, Position, StoreView, producer
 from shmstore.producer.connection.dump import replica_id
 from shmstore.producer.connection.server import Server as ServerAsked
 from shmstore.producer.connection.server import read_server, require_binlog
@@ -104,7 +104,8 @@ def test_server_ids(flavor: str) -> None:
     with start_server(flavor) as server:
         assert findings_of(server, server_id=1)["server_id"].state == "fail"
         with running(server) as run:
-            ours = replica_id(run.settings)
+            with StoreView.attach(run.settings.store) as store:
+                ours = replica_id(run.settings, store.epoch)
             wait_for(
                 lambda: not run.alive or findings_of(server, server_id=ours)["server_id"].state == "warn",
                 "the server to know our replica",
@@ -115,7 +116,14 @@ def test_server_ids(flavor: str) -> None:
             assert own.found.endswith(f"the producer of store {run.settings.store!r}, pid {os.getpid()}")
         execute(server, "mysql", "CREATE USER watcher@'%'")
         assert findings_of(server, user="watcher")["server_id"].found.endswith("other replicas are not shown to this account")
-        assert replica_id(run.settings) == replica_id(run.settings) != replica_id(producer.Settings(store="another"))
+
+
+def test_the_server_id_is_the_stores() -> None:
+    """It stays the same for a store's life; two stores of one name on hosts of one name have different ones, and so have several sources."""
+    settings = producer.Settings(store="orders")
+    assert len({replica_id(settings, epoch, source) for epoch in (1, 2) for source in ("", "a", "b")}) == 6
+    assert replica_id(settings, 1) == replica_id(settings, 1) != replica_id(producer.Settings(store="another"), 1)
+    assert replica_id(producer.Settings(store="orders", server_id=7), 1) == 7
 
 
 def test_a_server_without_row_metadata() -> None:

@@ -48,6 +48,13 @@ def add(commands: Commands) -> None:
     )
     sub.add_argument("--json", action="store_true", help="print JSON instead of text")
     sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat this often, with rates and a forecast")
+    sub.add_argument(
+        "--hung-after",
+        type=seconds,
+        metavar="SECONDS",
+        help="print nothing, for a liveness probe: exit code 1 if a producer runs and has given no sign of life for this long; "
+        "0 if it has, if none runs, and if the store is not in memory",
+    )
     commands.add(check, "check", "look for damage in a store; exit code 1 if there is any", "  shmstore check orders")
     sub = commands.add(
         create, "create", "create an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"
@@ -166,6 +173,8 @@ def stat(options: argparse.Namespace) -> int:
     """`shmstore stat`."""
     from shmstore.cli import text_report
 
+    if options.hung_after is not None:
+        return 1 if _hung(options) else 0
     live = _watching() if options.watch else None
     with look(options) as store:
         while True:
@@ -178,6 +187,18 @@ def stat(options: argparse.Namespace) -> int:
             if not options.watch:
                 return 0
             time.sleep(options.watch)
+
+
+def _hung(options: argparse.Namespace) -> bool:
+    """Whether the store's producer runs and gives no sign of life."""
+    from shmstore import StoreView
+
+    try:
+        with StoreView.attach(options.store, path=options.path, restore=False) as store:
+            found = store.stat()
+    except StoreNotFound:
+        return False  # a producer that has not made its store yet is starting
+    return found.producer_alive and calendar_ms() - (found.heartbeat_ms or found.created_ms) > 1000 * options.hung_after
 
 
 def _watching() -> Callable[[StoreStat], Store]:

@@ -154,12 +154,14 @@ def test_a_json_line_holds_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_units_run_commands_that_there_are(unit: Path) -> None:
+def test_units_run_commands_that_there_are(unit: Path, tmp_path: Path) -> None:
     """Each unit's command line is one that this shmstore takes, and a Type=notify service is one that notifies."""
     file = RawConfigParser(strict=False, delimiters=("=",))
     file.optionxform = str  # type: ignore[method-assign,assignment]
     file.read_string(unit.read_text())
-    program, *words = shlex.split(file["Service"]["ExecStart"].replace("%i", "shop"))
+    (tmp_path / "shop.toml").write_text('[serve]\nstores = ["orders"]\nlisten = "127.0.0.1:0"\n')
+    command = file["Service"]["ExecStart"].replace("/etc/shmstore", str(tmp_path))
+    program, *words = shlex.split(command.replace("%i", "shop"))
     assert os.path.basename(program) == "shmstore"
     options = commands().parser.parse_args(words)
     assert options.run in (producing.run, serve.serve, metrics.metrics)

@@ -9,6 +9,7 @@ import pytest
 
 from shmstore import EntryType, Event, EventStore, EventType, Position, StoreFull, StreamStat
 from shmstore.cli import text_report
+from tests.shmstore.commands import ran
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,20 @@ def test_owner() -> None:
 def test_moment() -> None:
     """Times are shown in UTC, and say so."""
     assert text_report.moment(0) == "1970-01-01 00:00:00 UTC"
+
+
+def test_a_hung_producer_fails_the_liveness_probe(make: Callable[..., EventStore]) -> None:
+    """`stat --hung-after` prints nothing, and fails only where a producer's process runs and has given no sign of life for so long."""
+    store = make()
+    assert ran("stat", store.name, "--hung-after", "0.2") == (0, "", "")  # no producer
+    store.put([b"x"])
+    store.heartbeat()
+    assert ran("stat", store.name, "--hung-after", "60") == (0, "", "")
+    time.sleep(0.3)
+    assert ran("stat", store.name, "--hung-after", "0.2") == (1, "", "")
+    store.close()
+    assert ran("stat", store.name, "--hung-after", "0.2") == (0, "", "")
+    assert ran("stat", "no-such-store", "--hung-after", "0.2") == (0, "", "")
 
 
 def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventStore]) -> None:
