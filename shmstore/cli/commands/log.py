@@ -156,5 +156,6 @@ def export(options: argparse.Namespace) -> int:
                 copy(out)
         else:
             replace(Path(os.path.realpath(path)), copy_to, "export", "choose another file")
-    say(f"{options.store}: events {first:,} to {last:,} are in {options.file}")
+    what = f"events {first:,} to {last:,} are" if first <= last else "no events are"
+    say(f"{options.store}: {what} in {options.file}")
     return 0

@@ -241,6 +241,9 @@ def test_export(logged: EventStore, tmp_path: Path, in_memory: bool) -> None:
     assert run("tail", name, "--no-follow", "--from", "5", "--count", "2396") == lines
     assert run("log", "export", name, "-", "--from", "2023-11-14T22:13:21Z", "--to", "1", "--format", "debezium").count("\n") == 1
     assert ran("log", "export", name, "/dev/stdout", "--to", "9")[1].count("\n") == 10
+    nothing = ran("log", "export", name, str(file), "--from", "latest")
+    assert nothing[0] == 0
+    assert nothing[2] == f"shmstore: {name}: no events are in {file}\n"
     assert "give a sequence from 10 to 2999" in run("log", "export", name, "-", "--from", "10", "--to", "3000", code=2)
     assert list(tmp_path.glob("*.jsonl*")) == [file]
 
