@@ -61,7 +61,8 @@ BLOCK: Final = np.dtype(
         ("appended_ms", "<i8"),
         ("events_check", "<u4"),  # of those bytes
         ("slots_check", "<u4"),  # of those RECORDs
-        ("reserved", "V12"),
+        ("newest_ms", "<i8"),  # the latest event time among them; 0 where that is not known
+        ("reserved", "V4"),
         ("check", "<u4"),  # of the bytes before it
     ]
 )
@@ -156,6 +157,7 @@ def block_bytes(first: int, at: int, events: bytes | memoryview, records: bytes 
     block["first"], block["count"] = first, memoryview(records).nbytes // RECORD.itemsize
     block["at"], block["size"], block["appended_ms"] = at, memoryview(events).nbytes, appended_ms
     block["events_check"], block["slots_check"] = zlib.crc32(events), zlib.crc32(records)
+    block["newest_ms"] = np.frombuffer(records, RECORD)["slot"]["time"].max()
     block["check"] = zlib.crc32(block.tobytes()[:BLOCK_CHECKED])
     return block.tobytes()
 
@@ -177,7 +179,7 @@ def verify_blocks(
     if start is None:
         start = int(found["first"][0])
     for i in range(first_block, last_block + 1):
-        first, count, at, size, _, events_check, slots_check, _, _ = found[i].item()
+        first, count, at, size, _, events_check, slots_check, *_ = found[i].item()
         low, high = (first - start) * RECORD.itemsize, (first - start + count) * RECORD.itemsize
         if not (0 <= low <= high <= len(records) and 0 <= at <= at + size <= len(events)):
             return i

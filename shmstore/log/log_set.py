@@ -207,6 +207,17 @@ class LogSet:
                 return max(first, int(firsts[i])) - 1
         return last
 
+    def block_since(self, first: int, last: int, moment_ms: int) -> int:
+        """Return the first event, from `first` to `last`, of the first block that may have one at `moment_ms` or later; `last` + 1 where none
+        has. Where blocks are damaged, all may. What a block says is taken unchecked: it only says where to look.
+        """
+        if self._spans is not None:
+            return first
+        low = bisect_right(self._blocks["first"], first) - 1
+        newest = self._blocks["newest_ms"][low:]
+        found = np.flatnonzero((newest >= moment_ms) | (newest == 0))
+        return min(last + 1, max(first, int(self._blocks["first"][low + int(found[0])]))) if len(found) else last + 1
+
     def damage(self, first: int, last: int) -> Damage | None:
         """Return the first damage of what holds events `first` to `last`, which must be covered; None where all of it is sound."""
         if self._spans is not None:

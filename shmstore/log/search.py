@@ -1,28 +1,28 @@
-"""Find events in the log: by time, by position, by GTID set, and the ack point before one.
+"""Find events of a store: by time, by position, by GTID set, and the ack point before one.
 
-Positions and GTID sets only grow along the log, so they are found by bisection; a look at one event maps its set and checks its block.
-Damage does not hide from a reader: where what is looked for may be in a damaged block, the sequence given is the first one of that
-block, so that reading from there says what is lost.
+One search, over the slots of events (`Slots`): these come out of the ring while it has them, else out of the log. Positions and GTID
+sets only grow along a store, so they are found by bisection; event times may go back, so they are looked through, in the log only
+those of blocks that may have the time. Damage does not hide from a reader: where what is looked for may be in a damaged block, the
+sequence given is the first one of that block, so that reading from there says what is lost.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import gtids as gtid_sets
-from shmstore.encoding import codec
-from shmstore.errors import PositionNotFound, StoreCorrupt
+from shmstore.errors import PositionNotFound
 from shmstore.event import EventType
-from shmstore.log import format as log_format
-from shmstore.log.files import LogFiles
-from shmstore.log.format import RECORD, SLOTS
-from shmstore.memory.layout import SlotFlag
+from shmstore.log.files import LogFiles, slots_of
+from shmstore.memory.layout import SLOT, SlotFlag
+from shmstore.memory.mapping import Views
+from shmstore.ring.cursors import first_slot
 
 _ACK_POINT: Final = int(SlotFlag.ACK_POINT)
 _READ: Final = int(EventType.READ)
@@ -30,16 +30,104 @@ _CHUNK: Final = 1 << 16  # events looked at in one go
 _WITHOUT_GTIDS: Final = 64  # ack points in a row that have none, before they count as older than any GTID set
 Test = Callable[[NDArray[np.void]], NDArray[np.bool_]]  # of slots
 
+
+class Run(NamedTuple):
+    """Events `first` to `last` and a copy of their slots; None where these are lost, to damage."""
+
+    first: int
+    last: int
+    slots: NDArray[np.void] | None
+
+
+class Slots:
+    """The slots of events `oldest` to `newest` of the store `name`, in runs: out of the ring `views` while that has them, else out of the
+    log's `files`. A store without a log has no files, the log alone has no views.
+
+    Retention may have removed the run that is asked for: `PositionNotFound`.
+    """
+
+    def __init__(self, name: str, views: Views | None, files: LogFiles | None, oldest: int, newest: int) -> None:
+        self.name, self.oldest, self.newest = name, oldest, newest
+        self._views, self._files = views, files
+
+    def run(self, first: int, last: int) -> Run:
+        """Events from `first` on, up to `last` at most: at least one."""
+        if first < self._in_ring():
+            return self._logged(first, last)
+        copy = self._copied(first, last)
+        if copy is None:
+            return self.run(first, last)  # it has left the ring
+        if self._files is not None and not copy["size"].all():  # the ring that was put together again lacks what is damaged
+            known = int(np.argmin(copy["size"]))
+            return Run(first, first + known - 1, copy[:known]) if known else self._logged(first, last)
+        return Run(first, last, copy)
+
+    def run_until(self, first: int, last: int) -> Run:
+        """Events up to `last`, from `first` on at most: at least one. Those that are lost may begin before `first`."""
+        begin = max(first, self._in_ring())
+        if last < begin:
+            return self._logged_until(first, last)
+        copy = self._copied(begin, last)
+        if copy is None:
+            return self.run_until(first, last)
+        if self._files is not None and not copy["size"].all():
+            known = int(np.argmin(copy["size"][::-1]))
+            return Run(last - known + 1, last, copy[-known:]) if known else self._logged_until(first, last)
+        return Run(begin, last, copy)
+
+    def not_before(self, first: int, moment_ms: int) -> int:
+        """The first event, from `first` on, that may have happened at `moment_ms` or later, as the blocks of the log tell; `newest` + 1
+        where none can have."""
+        while first <= self.newest and first < (known := self._in_ring()):
+            assert self._files is not None
+            found, last = self._files.set_of(first, known - 1)
+            at = found.block_since(first, last, moment_ms)
+            if at <= last:
+                return at
+            first = last + 1
+        return first
+
+    def _in_ring(self) -> int:
+        """The first event whose slot is in the ring now; what is before it, the log has. It only grows."""
+        if self._files is None:
+            return 0
+        return self.newest + 1 if self._views is None else first_slot(self._views)
+
+    def _copied(self, first: int, last: int) -> NDArray[np.void] | None:
+        """A copy of slots out of the ring; None where the producer may have written over them meanwhile."""
+        assert self._views is not None
+        i = first & (self._views.slot_count - 1)
+        copy = self._views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
+        return copy if first >= self._in_ring() else None  # looked at after the copy: `first_slot` fences
+
+    def _logged(self, first: int, last: int) -> Run:
+        assert self._files is not None
+        found, last = self._files.set_of(first, min(last, first + _CHUNK - 1))
+        damage = found.damage(first, last)
+        if damage is None or damage.first > first:
+            last = last if damage is None else damage.first - 1
+            return Run(first, last, slots_of(found.records(first, last)))
+        return Run(first, damage.last, None)
+
+    def _logged_until(self, first: int, last: int) -> Run:
+        assert self._files is not None
+        found, _ = self._files.set_of(last, last)
+        first = max(first, found.first)
+        start, lost = first, None
+        while start <= last and (damage := found.damage(start, last)) is not None:
+            start, lost = damage.last + 1, damage
+        if lost is not None and start > last:
+            return Run(lost.first, last, None)
+        return Run(start, last, slots_of(found.records(start, last)))
+
+
 # ---------------------------------------------------------------- ack points
 
 
-def ack_point_until(files: LogFiles, sequence: int) -> int | None:
+def ack_point_until(slots: Slots, sequence: int) -> int | None:
     """Return the last ack point at or before `sequence`; None where there is none, or damage or raw bytes hide it."""
-    try:
-        found, _ = _last_where(files, sequence, ends_unit, over_damage=False)
-        return found if found is not None and _is_ack_point(files.record_at(found)["slot"]) else None
-    except PositionNotFound:
-        return None  # what there was is not kept any more
+    found, _ = _last_where(slots, sequence, ends_unit, over_damage=False)
+    return None if found is None else next((point for point, _ in ack_points(slots, found, found)), None)
 
 
 def ends_unit(slots: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -53,231 +141,149 @@ def _is_ack_point(slots: NDArray[np.void]) -> NDArray[np.bool_]:
     return found
 
 
-def _last_where(files: LogFiles, sequence: int, test: Test, *, over_damage: bool) -> tuple[int | None, int]:
+def _last_where(slots: Slots, sequence: int, test: Test, *, over_damage: bool) -> tuple[int | None, int]:
     """Return the last event at or before `sequence` that passes `test`, and the first event of what was looked at.
 
     None where there is none. Damage is passed over, or ends the search: then the second number is the first event that is lost.
     """
-    oldest, at, most = files.oldest, sequence, 64
-    while at >= oldest:
-        found, _ = files.set_of(at, at)
-        first = max(found.first, oldest, at - most + 1)
-        start, lost = first, None
-        while start <= at and (damage := found.damage(start, at)) is not None:
-            start, lost = damage.last + 1, damage
-        passing = np.flatnonzero(test(found.records(start, at)["slot"])) if start <= at else np.empty(0, np.intp)
-        if len(passing):
-            return start + int(passing[-1]), start
-        if lost is not None and not over_damage:
-            return None, lost.first
-        at, most = (first if lost is None else lost.first) - 1, min(most * 4, _CHUNK)
-    return None, oldest
+    at, most = sequence, 64
+    while at >= slots.oldest:
+        run = slots.run_until(max(slots.oldest, at - most + 1), at)
+        if run.slots is not None:
+            passing = np.flatnonzero(test(run.slots))
+            if len(passing):
+                return run.first + int(passing[-1]), run.first
+        elif not over_damage:
+            return None, run.first
+        at, most = run.first - 1, min(most * 4, _CHUNK)
+    return None, slots.oldest
+
+
+def _first_of_unit(slots: Slots, sequence: int) -> int:
+    """The first event of the transaction that `sequence` is in, or of what is left of it."""
+    point, start = _last_where(slots, sequence - 1, ends_unit, over_damage=False)
+    return start if point is None else point + 1
 
 
 # ---------------------------------------------------------------- time
 
 
-def first_at_time(files: LogFiles, moment_ms: int) -> int:
-    """Return the first event of the first transaction that ends at `moment_ms` (since 1970 UTC) or later; the next sequence where none does.
+def first_at_time(slots: Slots, moment_ms: int) -> int:
+    """Return the first event of the first transaction that has an event at `moment_ms` (since 1970 UTC) or later; the next sequence where
+    none has.
 
-    Event times may jump back: a statement is older than the end of the transaction before it, and clocks are set. The sets of files are
-    bisected by the time of their last event, then the one found and the one before it are read event by event. So what is given is the
-    first such transaction, unless clocks jumped back over more than a whole set: then it is one that is at `moment_ms` or later, or the next
-    sequence, and there may be others before it.
+    Event times may jump back: a statement is older than the end of the transaction before it, and clocks are set. So no bisection finds
+    it; but a block of the log says what the latest time in it is.
     """
-    logged = files.logged()
-    firsts = [first for first in files.refresh() if first <= logged]
-    if not firsts:
-        return logged + 1
-    lasts = [*(first - 1 for first in firsts[1:]), logged]
-    i = bisect_left(range(len(firsts)), moment_ms, key=lambda k: _time_of(files, firsts[k], lasts[k]))
-    begin, end = firsts[max(0, i - 1)], lasts[min(i, len(firsts) - 1)]
-    lost: int | None = None  # the damage just before
-    for first, records in _runs(files, begin, end):
-        if records is None:
-            lost = first if lost is None else lost
-            continue
-        later = np.flatnonzero(records["slot"]["time"] >= moment_ms)
-        if len(later):
-            if not later[0] and lost is not None:
-                return lost
-            point, start = _last_where(files, first + int(later[0]) - 1, ends_unit, over_damage=False)
-            return start if point is None else point + 1
-        lost = None
-    return logged + 1 if lost is None else lost
-
-
-def _time_of(files: LogFiles, first: int, last: int) -> int:
-    """Time of event `last` of the set `first`, unchecked: it only says where to look."""
-    path = files.folder / f"{log_format.set_name(first)}{SLOTS}"
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return 0  # removed since, so it was old
-    try:
-        raw = os.pread(fd, RECORD.itemsize, log_format.slots_size(last - first))
-    finally:
-        os.close(fd)
-    return int(np.frombuffer(raw, RECORD)[0]["slot"]["time"]) if len(raw) == RECORD.itemsize else 0
-
-
-def _runs(files: LogFiles, first: int, last: int) -> Iterator[tuple[int, NDArray[np.void] | None]]:
-    """Yield the records of events `first` to `last` in pieces, each with its first sequence; None for a piece that is lost."""
-    while first <= last:
-        found, end = files.set_of(first, min(last, first + _CHUNK - 1))
-        damage = found.damage(first, end)
-        if damage is None:
-            yield first, found.records(first, end)
-            first = end + 1
-        elif damage.first > first:
-            yield first, found.records(first, damage.first - 1)
-            first = damage.first
+    at = slots.oldest
+    lost: Run | None = None  # the damage just before
+    while (at := slots.not_before(at, moment_ms)) <= slots.newest:
+        run = slots.run(at, min(slots.newest, at + _CHUNK - 1))
+        before = lost.first if lost is not None and lost.last + 1 == run.first else None
+        if run.slots is None:
+            lost = Run(run.first if before is None else before, run.last, None)
         else:
-            yield first, None
-            first = damage.last + 1
+            later = np.flatnonzero(run.slots["time"] >= moment_ms)
+            if len(later):
+                return before if not later[0] and before is not None else _first_of_unit(slots, run.first + int(later[0]))
+        at = run.last + 1
+    return slots.newest + 1 if lost is None or lost.last < slots.newest else lost.first
 
 
 # ---------------------------------------------------------------- position
 
 
-def after_position(files: LogFiles, file_number: int, offset: int) -> int:
-    """Return the first event after a place in the binlog; the next sequence where that is the last event.
+def after_position(slots: Slots, file_number: int, offset: int) -> int | None:
+    """Return the first event after a place in the binlog; the next sequence where that is the last event, None where all events are after
+    it, so that there may have been more, and where there are none.
 
-    Rows of a snapshot that stand at that very place come after it. Raises `PositionNotFound` where all that is kept comes after it, so
-    that more may have been there, and where nothing is kept.
+    Rows of a snapshot that stand at that very place come after it.
     """
 
     def later(sequence: int) -> bool:
-        slot = _slot_until(files, sequence, oldest)
-        if slot is None:
-            return False
-        here = (int(slot["file"]), int(slot["offset"]))
-        return here > (file_number, offset) or (here == (file_number, offset) and int(slot["type"]) == _READ)
+        while sequence >= slots.oldest:
+            run = slots.run_until(sequence, sequence)
+            if run.slots is not None:
+                slot = run.slots[0]
+                here = (int(slot["file"]), int(slot["offset"]))
+                return here > (file_number, offset) or (here == (file_number, offset) and int(slot["type"]) == _READ)
+            sequence = run.first - 1
+        return False
 
-    oldest, logged = files.oldest, files.logged()
-    if oldest > logged:
-        raise PositionNotFound(f"the log of store {_store(files)!r} is empty, so no position can be found in it")
-    first = oldest + bisect_left(range(oldest, logged + 1), True, key=later)
-    if first == oldest:
-        raise PositionNotFound(
-            f"offset {offset} of binlog file {file_number} is older than what the log of store {_store(files)!r} keeps: events after it are "
-            "gone; give a later position"
-        )
-    return _lost_before(files, first)
-
-
-def _slot_until(files: LogFiles, sequence: int, oldest: int) -> np.void | None:
-    """The slot of an event, or of the last one before it that is not damaged; None where there is none."""
-    while sequence >= oldest:
-        found, _ = files.set_of(sequence, sequence)
-        damage = found.damage(sequence, sequence)
-        if damage is None:
-            slot: np.void = found.records(sequence, sequence)["slot"][0]
-            return slot
-        sequence = damage.first - 1
-    return None
-
-
-def _lost_before(files: LogFiles, sequence: int) -> int:
-    """The first event of the damage that ends just before `sequence`; `sequence` where there is none."""
-    found, _ = files.set_of(sequence - 1, sequence - 1)
-    damage = found.damage(sequence - 1, sequence - 1)
-    return sequence if damage is None else damage.first
-
-
-def _store(files: LogFiles) -> str:
-    return files.folder.parent.name
+    first = slots.oldest + bisect_left(range(slots.oldest, slots.newest + 1), True, key=later)
+    if first == slots.oldest:
+        return None
+    before = slots.run_until(first - 1, first - 1)
+    return first if before.slots is not None else before.first
 
 
 # ---------------------------------------------------------------- GTID sets
 
 
-def after_gtids(files: LogFiles, gtids: str) -> int:
-    """Return what follows the transaction that ends at the GTID set `gtids`; the next sequence where that is the last event.
+def after_gtids(slots: Slots, gtids: str, gtids_at: Callable[[int], str]) -> int:
+    """Return what follows the transaction that ends at the GTID set `gtids`; the next sequence where that is the last event. `gtids_at`
+    reads the set of an event, "" where it has none.
 
     Rows of a snapshot that stand there come after it. Raises `PositionNotFound` where no transaction that is kept ends there.
     """
-    wanted, oldest, logged = gtid_sets.parse(gtids) if _readable(gtids) else {}, files.oldest, files.logged()
+    of_group = "=" in gtids  # the places of several sources, found by their text; of two in a row the sets may be the same
+    try:
+        wanted = gtid_sets.parse(gtids)
+    except ValueError:
+        wanted = {}
+    if not wanted and not of_group:
+        raise _no_transaction(slots, gtids)
     known: dict[int, str] = {}
 
-    def at(sequence: int) -> tuple[int | None, str]:
-        """The last ack point at or before an event that has GTIDs, and these."""
-        point: int | None = sequence
-        for _ in range(_WITHOUT_GTIDS):
-            point = (
-                _last_where(files, point, _is_ack_point, over_damage=True)[0] if point is not None and point >= oldest else None
-            )
-            if point is None:
-                break
-            if point not in known:
-                known[point] = _gtids_of(files, point)
-            if known[point]:
-                return point, known[point]
-            point -= 1
-        return None, ""
+    def set_of(point: int) -> str:
+        if point not in known:
+            known[point] = gtids_at(point)
+        return known[point]
 
-    def reached(sequence: int) -> bool:
-        here = at(sequence)[1]
-        return bool(here) and gtid_sets.covers(gtid_sets.parse(here), wanted)
+    def at(sequence: int) -> gtid_sets.Gtids:
+        """The set of the last ack point at or before an event that has one."""
+        for point, _ in islice(ack_points(slots, slots.oldest, sequence), _WITHOUT_GTIDS):
+            if set_of(point):
+                return gtid_sets.parse(set_of(point))
+        return {}
 
-    def exceeded(sequence: int) -> bool:
-        here = at(sequence)[1]
-        return bool(here) and not gtid_sets.covers(wanted, gtid_sets.parse(here))
-
-    if "=" in gtids and not wanted:
-        return _after_text(files, gtids, oldest, logged)
-    everything = range(oldest, logged + 1)
-    first = oldest + bisect_left(everything, True, key=reached) if wanted else logged + 1
-    here = at(first)[1] if first <= logged else ""
-    if not here or (here != gtids and ("=" in gtids or "=" in here or gtid_sets.parse(here) != wanted)):
-        raise _no_transaction(files, gtids)
-    behind = oldest + bisect_left(everything, True, first - oldest, key=exceeded)
-    point, _ = _last_where(files, behind - 1, _is_stream_point, over_damage=True)
-    if point is None or point < first:  # rows of a snapshot alone stand there
-        point, start = _last_where(files, first - 1, _is_ack_point, over_damage=False) if first > oldest else (None, oldest)
-        return start if point is None else point + 1
-    return point + 1
-
-
-def _after_text(files: LogFiles, gtids: str, oldest: int, logged: int) -> int:
-    """As `after_gtids` for several sources without GTIDs, whose places cannot be compared: one after the other, the newest first."""
+    first, last = slots.oldest, slots.newest
+    if wanted:  # else nothing compares them
+        events = range(first, last + 1)
+        first = slots.oldest + bisect_left(events, True, key=lambda each: gtid_sets.covers(at(each), wanted))
+        behind = bisect_left(events, True, first - slots.oldest, key=lambda each: not gtid_sets.covers(wanted, at(each)))
+        last = slots.oldest + behind - 1
     snapshot = False  # whether rows of a snapshot stand at the place: they come after it
-    point, _ = _last_where(files, logged, _is_ack_point, over_damage=True)
-    while point is not None:
-        content = files.read(point, point)
-        here, read = _gtids_of(files, point) == gtids, int(content.slots["type"][0]) == _READ
-        if (here and not read) or (snapshot and not here):
+    for point, type_ in ack_points(slots, first, last):
+        here = set_of(point)
+        if of_group or "=" in here:
+            there = here == gtids
+        else:
+            there = bool(here) and gtid_sets.parse(here) == wanted
+        if (there and type_ != _READ) or (snapshot and not there):
             return point + 1
-        snapshot = here
-        point, _ = _last_where(files, point - 1, _is_ack_point, over_damage=True)
+        snapshot = there
     if snapshot:
-        return oldest
-    raise _no_transaction(files, gtids)
+        return _first_of_unit(slots, first)
+    raise _no_transaction(slots, gtids)
 
 
-def _is_stream_point(slots: NDArray[np.void]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = _is_ack_point(slots) & (slots["type"] != _READ)
-    return found
-
-
-def _readable(gtids: str) -> bool:
-    return "=" in gtids or gtid_sets.well_formed(gtids)
-
-
-def _gtids_of(files: LogFiles, sequence: int) -> str:
-    content = files.read(sequence, sequence)
-    try:
-        return codec.decode_stored(content.raw)[0].position.gtids
-    except StoreCorrupt:
-        return ""  # bytes of somebody else's
-
-
-def _no_transaction(files: LogFiles, gtids: str) -> PositionNotFound:
-    if not _readable(gtids):
+def _no_transaction(slots: Slots, gtids: str) -> PositionNotFound:
+    if "=" not in gtids and not gtid_sets.well_formed(gtids):
         return PositionNotFound(
             f"{gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
         )
     return PositionNotFound(
-        f"no transaction kept in the log of store {_store(files)!r} ends at GTID set {gtids!r}: give the position of one that was read "
-        "from it, or a sequence"
+        f"no transaction kept in store {slots.name!r} ends at GTID set {gtids!r}: give the position of one that was read from it, or a sequence"
     )
+
+
+def ack_points(slots: Slots, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield the ack points from `last` back to `first`, each with its type; those that are damaged are passed over."""
+    at, most = last, 16
+    while at >= first:
+        run = slots.run_until(max(first, at - most + 1), at)
+        if run.slots is not None:
+            for i in np.flatnonzero(_is_ack_point(run.slots))[::-1]:
+                yield run.first + int(i), int(run.slots["type"][i])
+        at, most = run.first - 1, min(most * 4, _CHUNK)

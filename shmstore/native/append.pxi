@@ -281,10 +281,13 @@ cdef class Appender:
         """Write `n` events, whose records are staged and whose payloads lie at `payload`, and then let them be known as logged."""
         cdef int64_t* words = self.ring.words
         cdef LogBlock block
-        cdef int64_t last = logged + n
+        cdef int64_t last = logged + n, k
         cdef int result
         memset(&block, 0, sizeof(LogBlock))
         block.first, block.count, block.at, block.size = logged + 1, n, self.current.at, size
+        block.newest_ms = self.staging[0].slot.time
+        for k in range(1, n):
+            block.newest_ms = max(block.newest_ms, self.staging[k].slot.time)
         block.appended_ms = wall_now() // 1000000
         block.events_check = crc_of(payload, size, 0)
         block.slots_check = crc_of(<const uint8_t*>self.staging, n * sizeof(LogRecord), 0)

@@ -7,8 +7,8 @@ cdef packed struct LogRecord:
 cdef packed struct LogBlock:
     int64_t first, count, at, size, appended_ms
     uint32_t events_check, slots_check
-    uint8_t reserved[12]
-    uint32_t check
+    int64_t newest_ms
+    uint32_t reserved, check
 
 cdef packed struct LogHeader:
     uint8_t magic[8]
@@ -18,7 +18,7 @@ cdef packed struct LogHeader:
 if (
     [RECORD.itemsize, BLOCK.itemsize, HEADER.itemsize] != [sizeof(LogRecord), sizeof(LogBlock), sizeof(LogHeader)]
     or [RECORD.fields[field][1] for field in ("end", "rows", "at")] != [40, 48, 56]
-    or [BLOCK.fields[field][1] for field in BLOCK.names] != [0, 8, 16, 24, 32, 40, 44, 48, 60]
+    or [BLOCK.fields[field][1] for field in BLOCK.names] != [0, 8, 16, 24, 32, 40, 44, 48, 56, 60]
     or [HEADER.fields[field][1] for field in HEADER.names] != [0, 8, 16, 24, 32, 40, 48, 56, 60]
 ):
     raise ImportError("the log's format is not what this was compiled for")

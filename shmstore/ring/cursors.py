@@ -68,6 +68,16 @@ def oldest_kept(views: Views) -> int:
     return views.words[LOG_FIRST] if views.flags & LOG else slowest_ack(views) + 1
 
 
+def first_slot(views: Views) -> int:
+    """Return the first event whose slot a ring with a log has for sure: for its capacity longer than its payload, as `layout` says; that
+    before the store's first counts.
+
+    Look after a slot was read: then it was not overwritten while it was.
+    """
+    fence()
+    return max(views.words[FLOOR] - views.capacity + 1, views.first - 1)
+
+
 def slowest_ack(views: Views) -> int:
     """Return the lowest ack of the subscriptions, joining ones included.
 

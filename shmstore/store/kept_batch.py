@@ -18,7 +18,7 @@ from shmstore.log.files import Content, LogFiles
 from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, Cursor, cursor_at
+from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, Cursor, cursor_at, first_slot
 from shmstore.store.batch import Batch
 
 OVERSIZED = int(SlotFlag.OVERSIZED)
@@ -124,21 +124,11 @@ def _joined(parts: list[Content]) -> Content:
     )
 
 
-def slot_is_there(segment: Segment, sequence: int) -> bool:
-    """True where the ring has the slot of an event: for its capacity longer than its payload, as `layout` says.
-
-    Look after the slot was read: then it was not overwritten while it was.
-    """
-    views = segment.views
-    fence()
-    return sequence > segment.words[FLOOR] - views.capacity and sequence >= views.first - 1
-
-
 def slot_of(segment: Segment, sequence: int) -> np.void:
     """The slot of an event of a store: of the ring, or of the log. Raises `PositionNotFound` where it is kept no longer."""
     views = segment.views
     slot: np.void = views.slots[sequence & (views.slot_count - 1)].copy()
-    if not segment.flags & StoreFlag.LOG or slot_is_there(segment, sequence):
+    if not segment.flags & StoreFlag.LOG or sequence >= first_slot(views):
         return slot
     record: np.void = segment.log.record_at(sequence)["slot"]
     return record
@@ -148,9 +138,9 @@ def cursor_of(segment: Segment, sequence: int) -> Cursor:
     """Return the cursor at `sequence` of a store, with a log or without."""
     if not segment.flags & StoreFlag.LOG:
         return cursor_at(segment.views, sequence)
-    if sequence >= max(segment.words[FLOOR] - segment.views.capacity + 1, segment.views.first - 1):
+    if sequence >= first_slot(segment.views):
         found = cursor_at(segment.views, sequence)
-        if slot_is_there(segment, sequence):
+        if sequence >= first_slot(segment.views):
             return found
     return totals(segment.log, max(sequence, segment.words[LOG_FIRST] - 1))  # a reader that was let go stands before the oldest
 

@@ -7,9 +7,8 @@ from typing import Any
 from shmstore.errors import StoreCorrupt
 from shmstore.memory.ordering import hot
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, PUT, with_core
+from shmstore.ring.cursors import FLOOR, PUT, first_slot, with_core
 from shmstore.ring.reader import Reader
-from shmstore.store.kept_batch import slot_is_there
 
 
 class KeptReader(Reader):
@@ -37,7 +36,7 @@ class KeptReader(Reader):
             return get + 1, get
         if self._words[FLOOR] <= get:  # in the ring
             first, last = Reader.take(self, limit_events, limit_bytes)  # not super(): the compiled class is no Reader
-            if slot_is_there(self._segment, first - 1):  # what was gone by was that of these events
+            if first > first_slot(self._views):  # what was gone by was that of these events
                 return first, last
             self.rollback_to(get)
         last = self._segment.log.extent(get + 1, limit_events, limit_bytes, ddl_alone=self._ddl_isolation)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shmstore.clock import calendar_ms
 from shmstore.encoding import codec
 from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Event, EventType, Position
-from shmstore.gtids import well_formed
 from shmstore.log import search
 from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag, header_word
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, PUT, oldest_kept, slowest_ack
+from shmstore.ring.cursors import FLOOR, PUT, first_slot, oldest_kept, slowest_ack
 from shmstore.start_position import Start, parse_start
 from shmstore.store.batch import Batch
-from shmstore.store.kept_batch import batch_of, slot_is_there, slot_of
+from shmstore.store.kept_batch import batch_of, slot_of
+
+CLOCKS_MS: Final = 60_000  # that the server's clock may be ahead of this host's
+Found = TypeVar("Found")
 
 
 def has_log(segment: Segment) -> bool:
@@ -72,7 +77,7 @@ def _fitting(segment: Segment, first: int, last: int, limit_bytes: int) -> int:
     """As `_fitting_in_ring`, of a store with a log; perhaps fewer, where the log has them."""
     if segment.words[FLOOR] < first:
         found = _fitting_in_ring(segment, first, last, limit_bytes)
-        if slot_is_there(segment, first - 1):
+        if first > first_slot(segment.views):
             return found
     found = segment.log.extent(first, last - first + 1, limit_bytes, ddl_alone=False)
     return int(found)
@@ -89,7 +94,7 @@ def slots_between(segment: Segment, first: int, last: int) -> NDArray[np.void]:
             i = first & (views.slot_count - 1)
             copy = views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
             fence()  # the copy, before the look whether the producer may have written over it
-            if slot_is_there(segment, first) if has_log(segment) else segment.words[FLOOR] < first:
+            if (first >= first_slot(views)) if has_log(segment) else segment.words[FLOOR] < first:
                 parts.append(copy)
                 break
         if not has_log(segment):
@@ -155,37 +160,42 @@ def _stands_at(segment: Segment, sequence: int, position: Position) -> bool:
 
 
 def find_time(segment: Segment, moment: datetime) -> int:
-    """Return the sequence of the first event of the first transaction that ends at `moment` or later; UTC without a zone."""
+    """Return the sequence of the first event of the first transaction that has an event at `moment` or later; UTC without a zone.
+
+    Raises `PositionNotFound` for a moment that has not come yet.
+    """
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     wanted = round(moment.timestamp() * 1000)
-    oldest, put = oldest_kept(segment.views), segment.words[PUT]
-    known, slots = _slots(segment, oldest, put)
-    later = np.flatnonzero(slots["time"] >= wanted)
-    if known > oldest and (not len(slots) or (len(later) and not _ends_before(slots[: later[0]]))):
-        return search.first_at_time(segment.log, wanted)
-    if not len(later):
-        return put + 1
-    points = np.flatnonzero(slots["flags"][: later[0]] & int(SlotFlag.ACK_POINT))
-    return known + (int(points[-1]) + 1 if len(points) else 0)
+    found = _searched(segment, lambda slots: search.first_at_time(slots, wanted))
+    if found > segment.words[PUT] and wanted > calendar_ms() + CLOCKS_MS:
+        raise PositionNotFound(
+            f"{moment.isoformat()} has not come yet: store {segment.name!r} has no event of that time; give an earlier time, or latest for "
+            "what comes from now on"
+        )
+    return found
 
 
-def _ends_before(slots: NDArray[np.void]) -> bool:
-    return bool((slots["flags"] & int(SlotFlag.ACK_POINT)).any())
-
-
-def _slots(segment: Segment, oldest: int, put: int) -> tuple[int, NDArray[np.void]]:
-    """The slots of the events from `oldest` to `put`, and which is the first of them: of a store with a log, only those that are in the
-    ring, whole."""
-    views = segment.views
-    if not has_log(segment):
-        i = oldest & (views.slot_count - 1)
-        return oldest, views.slots[i : i + put - oldest + 1]
+def _searched(segment: Segment, look: Callable[[search.Slots], Found], *, back: int = 0) -> Found:
+    """Return what `look` finds in the slots of a store, from `back` events before the oldest on where the ring has these."""
     while True:
-        known = max(oldest, views.first, segment.words[FLOOR] + 1)
-        i = known & (views.slot_count - 1)
-        slots = views.slots[i : i + put - known + 1].copy()
-        if slot_is_there(segment, known):
-            return known, slots
+        kept = oldest_kept(segment.views)
+        try:
+            return look(_slots(segment, max(kept - back, _oldest_slot(segment, kept)), segment.words[PUT]))
+        except PositionNotFound:
+            if oldest_kept(segment.views) == kept:  # else retention removed it meanwhile
+                raise
+
+
+def _slots(segment: Segment, oldest: int, newest: int) -> search.Slots:
+    return search.Slots(segment.name, segment.views, segment.log, oldest, newest)
+
+
+def _oldest_slot(segment: Segment, kept: int) -> int:
+    """The first event whose slot is still known, though the event itself may be gone: they are kept from `kept` on."""
+    views = segment.views
+    if has_log(segment):
+        return min(kept, max(views.first, first_slot(views)))
+    return max(views.first, segment.words[PUT] - views.slot_count + 2)
 
 
 def find(segment: Segment, position: Position) -> int:
@@ -193,34 +203,33 @@ def find(segment: Segment, position: Position) -> int:
 
     Raises `PositionNotFound` where events after it may have been in the store and are gone, or never came.
     """
-    views = segment.views
-    oldest, put = oldest_kept(views), segment.words[PUT]
     if position.of_group or (not position.file and position.gtids):
-        return _find_gtids(segment, oldest, put, position)
+        return _searched(segment, lambda slots: search.after_gtids(slots, position.gtids, lambda each: _gtids_at(segment, each)))
     last = last_ack_point(segment)
     if last is not None and last.of_group:
         raise PositionNotFound(
             f"store {segment.name!r} holds several sources, so {position.file}:{position.offset} is no place in it: give the position of a "
             "transaction's end that was read from it, GTIDs and all, or a sequence"
         )
+    oldest = oldest_kept(segment.views)
     # One slot back: an event that is gone still says where it ended, and that is enough to know that nothing is missing.
-    known, slots = _slots(segment, max(oldest - 1, views.first), put)
-    file, offset = position.order[:2]
-    here = (slots["offset"] == offset) & (slots["type"] == int(EventType.READ))  # a snapshot's rows, put at that place: behind it
-    later = (slots["file"] > file) | ((slots["file"] == file) & ((slots["offset"] > offset) | here))
-    first = known + (int(np.argmax(later)) if later.any() else len(slots))
-    if first > known and len(slots):
-        return max(first, oldest)
-    if known > oldest:
-        with suppress(PositionNotFound):
-            return search.after_position(segment.log, file, offset)
-    if max(oldest - 1, views.first) == oldest == views.first and begins_at(segment, position):
+    found = _searched(segment, lambda slots: search.after_position(slots, *position.order[:2]), back=1)
+    if found is not None:
+        return max(found, oldest)
+    if oldest == segment.views.first and begins_at(segment, position):
         return oldest
-    if not len(slots) and not segment.read_text("start_file"):
+    if oldest > segment.words[PUT] and not segment.read_text("start_file"):
         raise PositionNotFound(
             f"store {segment.name!r} is empty, so {position.file}:{position.offset} cannot be found in it: wait for the producer"
         )
     raise too_old(segment, position)
+
+
+def _gtids_at(segment: Segment, sequence: int) -> str:
+    try:
+        return position_at(segment, sequence).gtids
+    except StoreCorrupt:
+        return ""  # bytes that no producer of ours put
 
 
 def begins_at(segment: Segment, position: Position) -> bool:
@@ -234,28 +243,6 @@ def too_old(segment: Segment, position: Position) -> PositionNotFound:
     return PositionNotFound(
         f"{position.file}:{position.offset} is older than what store {segment.name!r} keeps: events after it are gone; "
         f"let the producer start from there in a new store, or take a snapshot (`shmstore snapshot {segment.name} --tables ...`)"
-    )
-
-
-def _find_gtids(segment: Segment, oldest: int, put: int, position: Position) -> int:
-    known = max(oldest, segment.words[FLOOR] + 1) if has_log(segment) else oldest
-    snapshot = False  # whether rows of a snapshot stand at the position: they come after it
-    for sequence in ack_points(segment, known, put):
-        here, read = position_at(segment, sequence).gtids == position.gtids, is_read(segment, sequence)
-        if (here and not read) or (snapshot and not here):
-            return sequence + 1
-        snapshot = here
-    if known > oldest:
-        with suppress(PositionNotFound):
-            return search.after_gtids(segment.log, position.gtids)
-    if snapshot:
-        return known
-    if not position.of_group and not well_formed(position.gtids):
-        raise PositionNotFound(
-            f"{position.gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
-        )
-    raise PositionNotFound(
-        f"no transaction kept in store {segment.name!r} ends at GTID set {position.gtids!r}: give the position of one that was read from it, or a sequence"
     )
 
 
@@ -348,32 +335,16 @@ def position_if_readable(segment: Segment, sequence: int) -> Position | None:
     return _position_of_slot(segment, sequence) if there and views.slots["file"][sequence & (views.slot_count - 1)] else None
 
 
-def ack_points(segment: Segment, oldest: int, put: int) -> list[int]:
-    """Sequences of the ack points from `oldest` to `put`, newest first."""
-    if put < oldest:
-        return []
-    views = segment.views
-    i = oldest & (views.slot_count - 1)
-    found = np.flatnonzero(views.slots["flags"][i : i + put - oldest + 1] & int(SlotFlag.ACK_POINT))
-    return [oldest + int(offset) for offset in found[::-1]]
+def ack_points(segment: Segment, oldest: int, put: int) -> Iterator[int]:
+    """Yield the sequences of the ack points from `put` back to `oldest`."""
+    return (point for point, _ in search.ack_points(_slots(segment, oldest, put), oldest, put))
 
 
 def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
-    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach, or the log, or up to raw bytes."""
-    views, put = segment.views, segment.words[PUT]
+    """Sequence of the last ack point at or before `sequence`, as far back as the slots reach; in the log up to raw bytes, or damage."""
     if not has_log(segment):
-        points = ack_points(segment, max(views.first, put - views.slot_count + 2), sequence)
-        return points[0] if points else None
-    oldest, behind, most = oldest_kept(views), sequence + 1, 256
-    while behind > oldest:  # from the end, where one mostly is
-        known, slots = _slots(segment, max(oldest, behind - most), behind - 1)
-        if known >= behind:
-            break  # it has left the ring
-        found = np.flatnonzero(search.ends_unit(slots))
-        if len(found):
-            return known + int(found[-1]) if slots["flags"][found[-1]] & int(SlotFlag.ACK_POINT) else None
-        if known > behind - most:
-            behind = known
-            break
-        behind, most = known, most * 4
-    return search.ack_point_until(segment.log, behind - 1)
+        return next(ack_points(segment, _oldest_slot(segment, sequence), sequence), None)
+    try:
+        return _searched(segment, lambda slots: search.ack_point_until(slots, sequence))
+    except PositionNotFound:
+        return None

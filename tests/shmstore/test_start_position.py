@@ -50,6 +50,26 @@ def test_what_is_no_form(text: str) -> None:
         parse_start(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2023-11-14T22:13:20+25:00", "offset"),
+        ("2023-11-14 22:13:60", "second"),
+        ("2023-11-14T25:00:00", "hour"),
+        ("20231114T22:61", "minute"),
+        ("2023-W60-1T10:00", ""),
+        ("2023-02-29", "day is out of range.*gtid:2023-02-29"),
+        ("2023-13-01", "month must be in 1..12.*gtid:2023-13-01"),
+        ("2023-11-14T22:13:4", "isoformat"),
+        ("time:soon:4", "isoformat"),
+    ],
+)
+def test_a_wrong_time_is_nothing_else(text: str, why: str) -> None:
+    """What begins like a time and is none is refused with the reason; it is no place in a file, and no GTID set."""
+    with pytest.raises(ValueError, match=f"which is no time: .*{why}"):
+        parse_start(text)
+
+
 def test_a_binlog_has_no_sequences() -> None:
     """Where a producer begins is said in the same forms; only a sequence, which is of a store, is refused, and not offered."""
     assert parse_start("0-1-4711", sequences=False) == Position("", 0, "0-1-4711")

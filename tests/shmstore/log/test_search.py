@@ -10,13 +10,33 @@ import pytest
 from shmstore import Event, PositionNotFound, SlotFlag
 from shmstore.encoding import codec
 from shmstore.event import EntryType, EventType, Position
+from shmstore.log import search
 from shmstore.log.files import LogFiles, remove_sets
-from shmstore.log.search import ack_point_until, after_gtids, after_position, first_at_time
 from tests.shmstore.log.appending import Appending, Folder, Item
 
 EPOCH = 3
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 END, DDL = int(SlotFlag.TRANSACTION_END), int(SlotFlag.DDL)
+
+
+def seen(files: LogFiles) -> search.Slots:
+    return search.Slots("store", None, files, files.oldest, files.logged())
+
+
+def ack_point_until(files: LogFiles, sequence: int) -> int | None:
+    return search.ack_point_until(seen(files), sequence)
+
+
+def first_at_time(files: LogFiles, moment_ms: int) -> int:
+    return search.first_at_time(seen(files), moment_ms)
+
+
+def after_position(files: LogFiles, file: int, offset: int) -> int | None:
+    return search.after_position(seen(files), file, offset)
+
+
+def after_gtids(files: LogFiles, gtids: str) -> int:
+    return search.after_gtids(seen(files), gtids, lambda each: codec.decode_stored(files.read(each, each).raw)[0].gtids)
 
 
 def event(entry: EntryType, type_: EventType, time: int, file: int, offset: int, gtids: str = "", flags: int = 0) -> Item:
@@ -132,13 +152,8 @@ def test_positions(log: Log) -> None:
                     or ((items[i].file, items[i].offset) == place and items[i].type == EventType.READ)
                 ]
                 wanted = later[0] if later else len(items)
-                if wanted == oldest:
-                    with pytest.raises(PositionNotFound, match="older than what the log of store 'store' keeps"):
-                        after_position(files, *place)
-                else:
-                    assert after_position(files, *place) == wanted
-    with pytest.raises(PositionNotFound, match="empty"):
-        after_position(LogFiles(files.folder / "missing", EPOCH, lambda: 70), 1, 5)
+                assert after_position(files, *place) == (None if wanted == oldest else wanted)
+    assert after_position(LogFiles(files.folder / "missing", EPOCH, lambda: 70), 1, 5) is None
 
 
 def test_gtid_sets(log: Log) -> None:
@@ -194,10 +209,8 @@ def test_damage_does_not_hide(log: Log) -> None:
     first, last = int(block["first"]), int(block["first"]) + int(block["count"]) - 1
     wanted = {}
     for item in items:
-        try:
-            wanted[item.file, item.offset] = after_position(whole, item.file, item.offset)
-        except PositionNotFound:
-            continue
+        if (after := after_position(whole, item.file, item.offset)) is not None:
+            wanted[item.file, item.offset] = after
     times = {moment: first_at_time(whole, moment) for moment in {item.time for item in items}}
     path = files.folder / f"{found.first:020d}.events"
     raw = bytearray(path.read_bytes())
