@@ -14,6 +14,11 @@ _CHARACTER_BYTES: Final = {
 }
 
 
+def bytes_of_character(charset: str) -> int:
+    """Return how many bytes a character of the set takes at most, as the server counts the length of a column."""
+    return _CHARACTER_BYTES.get(charset, 1)
+
+
 def column_type(column: Column) -> str:
     """Return the type as the table's definition has it; where none was known, as MySQL 8 would show it: without display widths."""
     return column.definition or logged_type(column)
@@ -32,7 +37,7 @@ def logged_type(column: Column) -> str:
     """
     kind = column.type
     if kind in ("char", "varchar"):
-        return f"{kind}({column.size // _CHARACTER_BYTES.get(column.charset, 1)})"
+        return f"{kind}({column.size // bytes_of_character(column.charset)})"
     if kind in ("binary", "varbinary", "bit", "vector"):
         return f"{kind}({column.size})" if column.size else kind
     if kind == "decimal":
@@ -58,5 +63,5 @@ def sized(column: Column) -> Column:
         return column
     match = _ARGUMENTS.search(column.definition)
     size = int(match[1]) if match else _SIZED[column.type]
-    column = column._replace(size=size * _CHARACTER_BYTES.get(column.charset, 1))
+    column = column._replace(size=size * bytes_of_character(column.charset))
     return defined(column, column.definition)

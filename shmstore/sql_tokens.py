@@ -52,8 +52,8 @@ class Token(NamedTuple):
         return self.text.upper() if self.kind in ("word", "number", "other") else ""
 
 
-@lru_cache(maxsize=4)
-def _pattern(mode: SqlMode) -> re.Pattern[str]:
+@lru_cache(maxsize=8)
+def _pattern(mode: SqlMode, mariadb: bool) -> re.Pattern[str]:
     stop, escape = ("", "") if mode.plain_backslash else (r"\\", r"|\\.")
     single, double = [f"{quote}(?:[^{quote}{stop}]|{quote}{quote}{escape})*{quote}" for quote in "'\""]
     name, string = "`(?:[^`]|``)*`", single
@@ -62,8 +62,9 @@ def _pattern(mode: SqlMode) -> re.Pattern[str]:
     else:
         string += "|" + double
     letter = r"0-9A-Za-z_$\u0080-\U0010ffff"
+    opened = "M?!" if mariadb else "!"
     return re.compile(
-        rf"""(?P<skip>[ \t-\r]+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!!|M!)(?:.*?\*/|.*$) | /\*M?!(?:\d{{5,6}})? | \*/)
+        rf"""(?P<skip>[ \t-\r]+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!{opened})(?:.*?\*/|.*$) | /\*{opened}(?:\d{{5,6}})? | \*/)
           | (?P<name>{name})
           | (?P<string>{string})
           | (?P<hex>[xX]'[0-9a-fA-F]*' | 0x[0-9a-fA-F]+(?![{letter}]))
@@ -75,15 +76,15 @@ def _pattern(mode: SqlMode) -> re.Pattern[str]:
     )
 
 
-def scan(sql: str, mode: SqlMode = USUAL) -> Iterator[Token]:
-    """Cut `sql` into tokens, one after the other as they are asked for."""
-    for _, token in located(sql, mode):
+def scan(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[Token]:
+    """Cut `sql` into tokens, one after the other as they are asked for. `mariadb`: /*M! ... */ is no comment."""
+    for _, token in located(sql, mode, mariadb=mariadb):
         yield token
 
 
-def located(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[int, Token]]:
+def located(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[tuple[int, Token]]:
     """As `scan`, each with the index of its first character in `sql`."""
-    for match in _pattern(mode).finditer(sql):
+    for match in _pattern(mode, mariadb).finditer(sql):
         kind, at = match.lastgroup or "", match.start()
         if kind == "name":
             yield at, Token(kind, match[0][1:-1].replace(match[0][0] * 2, match[0][0]))
@@ -93,9 +94,9 @@ def located(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[int, Token]]:
             yield at, Token(kind, match[0])
 
 
-def statement(sql: str, mode: SqlMode = USUAL) -> Tokens:
+def statement(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Tokens:
     """Return the tokens of a statement, without a semicolon; of MariaDB's SET STATEMENT ... FOR, those of what stands behind it."""
-    tokens = Tokens(token for token in scan(sql, mode) if token.upper != ";")
+    tokens = Tokens(token for token in scan(sql, mode, mariadb=mariadb) if token.upper != ";")
     if tokens.accept("SET", "STATEMENT"):
         while tokens.left and tokens.take().upper != "FOR":
             pass
@@ -152,6 +153,10 @@ class Tokens:
         """The keyword `ahead` places on; nothing at the end or where something quoted stands."""
         return self._ahead[ahead].upper if self._reach(ahead) else ""
 
+    def peek_kind(self, ahead: int = 0) -> str:
+        """The kind of the token `ahead` places on; nothing at the end."""
+        return self._ahead[ahead].kind if self._reach(ahead) else ""
+
     def rest(self) -> list[Token]:
         """All tokens that are left; they stay."""
         self._ahead.extend(self._rest)
@@ -192,8 +197,15 @@ class Tokens:
             raise ValueError(f"{token.text!r} where a name belongs")
         return token.text
 
+    def drain(self) -> None:
+        """Pass over all that is left."""
+        self._ahead.clear()
+        self._rest = iter(())
+
     def table_name(self, database: str) -> tuple[str, str]:
-        """The next [database.]table."""
+        """The next [database.]table; a point alone before it means the default database."""
+        if self.accept("."):
+            return database, self.name()
         first = self.name()
         return (first, self.name()) if self.accept(".") else (database, first)
 

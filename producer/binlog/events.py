@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from shmstore.errors import UnsupportedEvent
 from shmstore.producer.gtid import GtidSet, MariadbGtids, format_uuid
-from shmstore.sql_tokens import USUAL, SqlMode
+from shmstore.producer.sql.session import UNKNOWN, Session
+from shmstore.producer.values.charsets import charset_of
+from shmstore.sql_tokens import SqlMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 HEADER_SIZE = 19
 IGNORABLE_FLAG = 0x80  # LOG_EVENT_IGNORABLE_F: a reader that does not know the event may pass over it
 ARTIFICIAL_FLAG = 0x20
+TEMPORARY_FLAG = 0x04  # LOG_EVENT_THREAD_SPECIFIC_F: about a temporary table, or CONNECTION_ID()
 
 
 class EventCode(IntEnum):
@@ -88,8 +91,13 @@ class Query(NamedTuple):
     thread_id: int
     microsecond: int  # of the event's second; 0 where the event has none
     error_code: int
-    mode: SqlMode = USUAL  # how its text is to be read
+    session: Session = UNKNOWN  # how its text is to be read
     strict: bool = True  # a value that does not fit is an error, not changed to one that does
+
+    @property
+    def mode(self) -> SqlMode:
+        """Where its names and strings end."""
+        return self.session.mode
 
 
 class Xid(NamedTuple):
@@ -148,7 +156,14 @@ def _whole(parse: Callable[P, T]) -> Callable[P, T]:
 _QUERY = struct.Struct("<IIBHH")
 # sizes of the status variables of a QUERY event; negative: special
 _STATUS_SIZE = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
-_STATUS_SQL_MODE, _STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_HRNOW = 1, 4, 13, 128
+_STATUS_FLAGS, _STATUS_SQL_MODE, _STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_EXPLICIT_TIMESTAMPS, _STATUS_HRNOW = (
+    0,
+    1,
+    4,
+    13,
+    16,
+    128,
+)
 # collation id of character_set_client -> Python codec, where a client can send other than UTF-8
 _CLIENT_CODEC = {
     "cp1252": (5, 8, 15, 31, 47, 48, 49, 94),
@@ -179,30 +194,43 @@ STRICT = 3 << 21  # of sql_mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES, in a
 
 
 @_whole
-def query(body: bytes) -> Query:
-    """Read a QUERY event (2; of 165 after decompression)."""
+def query(body: bytes, flags: int = 0) -> Query:
+    """Read a QUERY event (2; of 165 after decompression). `flags` are of its header."""
     thread_id, _, database_size, error_code, status_size = _QUERY.unpack_from(body)
     at = _QUERY.size + status_size
     database = body[at : at + database_size].decode("utf-8", "replace")
     text = body[at + database_size + 1 :]
     if at + database_size + 1 > len(body):
         raise ValueError("its text is missing")
-    charset, microsecond, mode = _status(body[_QUERY.size : at])
+    charset, microsecond, session = _status(body[_QUERY.size : at])
     sql = text.decode(_CODEC_OF.get(charset, "utf-8"), "replace")
-    return Query(sql, database, thread_id, microsecond, error_code, SqlMode.of(mode), bool(mode & STRICT))
+    return Query(
+        sql,
+        database,
+        thread_id,
+        microsecond,
+        error_code,
+        session._replace(temporary=bool(flags & TEMPORARY_FLAG)),
+        bool(session.sql_mode & STRICT),
+    )
 
 
-def _status(status: bytes) -> tuple[int, int, int]:
-    """Return (client collation id or 0, microsecond, sql_mode) of the status variables; stops at the first unknown one."""
+def _status(status: bytes) -> tuple[int, int, Session]:
+    """Return (client collation id or 0, microsecond, session) of the status variables; stops at the first unknown one."""
     charset = microsecond = at = 0
-    mode = STRICT
+    session = Session(sql_mode=STRICT)
     while at < len(status):
         code = status[at]
         at += 1
         if code == _STATUS_CHARSET:
-            charset = int.from_bytes(status[at : at + 2], "little")
+            charset, literals, server = struct.unpack_from("<HHH", status, at)
+            session = session._replace(literals=_charset_name(literals), server=_charset_name(server))
         elif code == _STATUS_SQL_MODE:
-            mode = int.from_bytes(status[at : at + 8], "little")
+            session = session._replace(sql_mode=int.from_bytes(status[at : at + 8], "little"))
+        elif code == _STATUS_FLAGS:
+            session = session._replace(options=int.from_bytes(status[at : at + 4], "little"))
+        elif code == _STATUS_EXPLICIT_TIMESTAMPS:
+            session = session._replace(explicit_timestamps=bool(status[at]))
         elif code in (_STATUS_MICROSECOND, _STATUS_HRNOW):
             microsecond = int.from_bytes(status[at : at + 3], "little")
         size = _STATUS_SIZE.get(code)
@@ -221,7 +249,15 @@ def _status(status: bytes) -> tuple[int, int, int]:
                 at = status.index(0, at) + 1
         else:
             break
-    return charset, microsecond, mode
+    return charset, microsecond, session
+
+
+def _charset_name(collation: int) -> str:
+    """The character set of a collation id; empty where this version does not know it."""
+    try:
+        return charset_of(collation)
+    except UnsupportedEvent:
+        return ""
 
 
 @_whole

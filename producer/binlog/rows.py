@@ -27,7 +27,7 @@ from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values.varint import packed
 
 if TYPE_CHECKING:
-    from shmstore.sql_tokens import SqlMode
+    from shmstore.producer.sql.session import Session
 
 __all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder"]
 
@@ -80,7 +80,7 @@ class Schemas(Protocol):
     def find(self, database: str, table: str) -> TableSchema | None:
         """Return the table as it is at the position that was reached."""
 
-    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = ...) -> bool:
+    def follow(self, position: Position, database: str, sql: str, session: Session = ...) -> bool:
         """Take in a DDL that ends at `position`."""
 
 

@@ -98,7 +98,9 @@ class Replicator:
         self._published = PublishedTables(
             DefinitionsFile(settings.store, settings.state or None, self._sink.source or ""), self._decoder.filter
         )
-        self._decoder.followed = lambda position, query: self._published.follow(position, query.database, query.sql, query.mode)
+        self._decoder.followed = lambda position, query: self._published.follow(
+            position, query.database, query.sql, query.session
+        )
         self._seal = Seal(settings)
         alone = self._sink.source is None and not settings.binlog
         self._snapshot = Snapshot(settings, store, self._decoder, self._log, stop) if alone else None

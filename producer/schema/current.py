@@ -12,8 +12,8 @@ from shmstore.producer.errors import LinkLost, LoginRefused, ServerUnreachable
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.sql.catalog import Catalog, Unreadable
 from shmstore.producer.sql.columns import column_of_type
+from shmstore.producer.sql.session import UNKNOWN, Session
 from shmstore.producer.sql.table_change import Table
-from shmstore.sql_tokens import USUAL, SqlMode
 
 _COLUMNS = (
     "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
@@ -60,15 +60,15 @@ class CurrentTables:
             raise type(found)(*found.args)  # a new one: each raise of the same makes its traceback longer
         return found
 
-    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
+    def follow(self, position: Position, database: str, sql: str, session: Session = UNKNOWN) -> bool:
         """Take in a DDL. A table whose new definition it does not tell is asked for again."""
-        change = self._catalog.read(sql, database, mode)
+        change = self._catalog.read(sql, database, session)
         for (schema, table), now in change.items():
             key = self._catalog.key(schema, table)
             if isinstance(now, Table):
                 now = self._once(now, self._catalog.find(schema, table))
-            self._catalog.take({(schema, table): now})
-            if not table and now is None:  # a database that is dropped
+            self._catalog.take({(schema, table): None if isinstance(now, Unreadable) else now})  # the server knows
+            if not table and not isinstance(now, str):  # a database that is dropped, or whose tables are not known
                 for known in [one for one in self._found if one[0] == key[0]]:
                     del self._found[known]
             elif isinstance(now, Table):
@@ -103,7 +103,7 @@ class CurrentTables:
             session.close()
         if not rows:
             return None
-        found = Table(tuple([_column(str(name), str(type_)) for name, type_ in rows]), key)
+        found = Table(tuple([_column(str(name), str(type_)) for name, type_ in rows]), key, self._catalog.charset)
         self._catalog.take({(database, table): found})
         return self._schema(database, found)
 

@@ -25,8 +25,8 @@ from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.producer.sql.columns import charset_of_collation, column_of_type
-from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.sql_tokens import USUAL, SqlMode
+from shmstore.producer.sql.session import UNKNOWN, Session
+from shmstore.producer.sql.table_change import ROW_ID, Draft, Table
 
 __all__ = ["SchemaHistory"]
 
@@ -45,7 +45,7 @@ _COLUMNS = (
     "WHERE table_schema NOT IN ('information_schema', 'performance_schema', 'sys') ORDER BY table_schema, table_name, ordinal_position"
 )
 _MARIADB_COLUMNS = _COLUMNS.format("generation_expression")
-_MYSQL_COLUMNS = _COLUMNS.format("''")  # it has no system versioning, and 5.6 no such column
+_MYSQL_COLUMNS = _COLUMNS.format("extra")  # it has no system versioning, and 5.6 no such column
 _KEYS = (
     "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
     "WHERE index_name = 'PRIMARY' ORDER BY table_schema, table_name, seq_in_index"
@@ -108,7 +108,7 @@ class SchemaHistory:
         Raises `SchemaUnknown` where a DDL of the table could not be followed.
         """
         key = self._catalog.key(database, table)
-        found = self._catalog.tables.get(key)
+        found = self._catalog.find(database, table)
         if found is None:
             return None
         if isinstance(found, Unreadable):
@@ -162,7 +162,9 @@ class SchemaHistory:
         self, position: Position, tables: Mapping[TableName, Table], *, mariadb: bool = False, fold_case: bool = False
     ) -> None:
         """Begin with `tables`, which are known to be so at `position`."""
-        self._add(_Record(position, "snapshot", dict(tables), "", None, ("utf8mb4", mariadb, fold_case)))
+        charset = "utf8mb4"
+        change: Change = {name: table if table.charset else table._replace(charset=charset) for name, table in tables.items()}
+        self._add(_Record(position, "snapshot", change, "", None, (charset, mariadb, fold_case)))
 
     def carry(self, other: SchemaHistory, position: Position, has: Callable[[str], bool]) -> None:
         """Begin at `position` with the tables as `other`, of another server of the same transactions, has them.
@@ -171,6 +173,7 @@ class SchemaHistory:
         """
         other.seek(position, has)
         change: Change = {(database, ""): charset for database, charset in other._catalog.databases.items()}
+        change |= {(database, ""): unreadable for database, unreadable in other._catalog.unreadable.items()}
         change |= other._catalog.tables
         server = next(record.server for record in other._records[: other._applied][::-1] if record.kind == "snapshot")
         self._add(_Record(position, "snapshot", change, "", None, server))
@@ -189,10 +192,13 @@ class SchemaHistory:
                 change[(name, "")] = _standard(default)
         columns: dict[tuple[str, str], list[Column]] = {}
         unreadable: dict[tuple[str, str], Unreadable] = {}
+        row_ids: dict[tuple[str, str], str] = {}
         ends: dict[tuple[str, str], str] = {}  # the column that ends the period of a system-versioned row, where it has a name
         for schema, table, name, type_, charset, nullable, generated in query(_MARIADB_COLUMNS if mariadb else _MYSQL_COLUMNS):
             if generated == "ROW END":
                 ends[(schema, table)] = name
+            elif not mariadb and name.lower() == ROW_ID and "auto_increment" in generated:
+                row_ids[(schema, table)] = "invisible" if "INVISIBLE" in generated else "visible"
             try:
                 column = column_of_type(name, type_, charset or "")._replace(nullable=nullable == "YES")
             except ValueError as error:
@@ -208,15 +214,17 @@ class SchemaHistory:
             elif database is None or schema == database:
                 own = columns.get((schema, table), [])
                 charset = charset_of_collation(collation or "") or server[0]
-                draft = Draft(Table(tuple(own), tuple(keys.get((schema, table), [])), charset))
+                key = tuple(keys.get((schema, table), []))
+                draft = Draft(Table(tuple(own), key, charset, row_id=row_ids.get((schema, table), "")))
                 if kind == "SYSTEM VERSIONED":
-                    draft.period_end = ends.get((schema, table), "")
                     draft.version()
+                    if (schema, table) in ends:
+                        draft.end_period(ends[(schema, table)])
                 change[(schema, table)] = draft.table
         self._add(_Record(position, "snapshot", change, "", database, server))
 
-    def follow(self, position: Position, database: str, sql: str, mode: SqlMode = USUAL) -> bool:
-        """Take in a DDL that ends at `position`; `database` and `mode` are its session's. True when it changed a table or database.
+    def follow(self, position: Position, database: str, sql: str, session: Session = UNKNOWN) -> bool:
+        """Take in a DDL that ends at `position`; `database` and `session` are those that ran it. True when it changed a table or database.
 
         Call it for every DDL, in the order of the log. One that is known already is taken from the history.
         """
@@ -230,7 +238,7 @@ class SchemaHistory:
         if self._records[0].position.order >= position.order:
             return False  # the first snapshot has it
         self._replay(at)
-        change = self._catalog.read(sql, database, mode)
+        change = self._catalog.read(sql, database, session)
         if change:
             self._add(_Record(position, "ddl", change, sql, database))
             self._replay(self._index(position))
@@ -346,13 +354,7 @@ def _packed_value(now: Table | Unreadable | str | None) -> Any:
     if isinstance(now, Unreadable):
         return {"unreadable": now.reason}
     if isinstance(now, Table):
-        return {
-            "columns": now.columns,
-            "key": now.key,
-            "charset": now.charset,
-            "versioned": now.versioned,
-            "period_end": now.period_end,
-        }
+        return now._asdict()
     return now
 
 
@@ -370,4 +372,5 @@ def _unpacked_value(now: Any) -> Table | Unreadable | str | None:
     if "unreadable" in now:
         return Unreadable(now["unreadable"])
     columns = tuple([Column._make([*column[:7], tuple(column[7]), *(column[8:] or [""])]) for column in now["columns"]])
-    return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), now.get("period_end", ""))
+    more = {"period_end": now.get("period_end", ""), "period": tuple(now.get("period", ())), "row_id": now.get("row_id", "")}
+    return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), **more)

@@ -15,8 +15,8 @@ from shmstore.encoding.codec import decode_schema, encode_schema
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.sql.catalog import TableName, Unreadable
+from shmstore.producer.sql.session import Session
 from shmstore.producer.sql.table_change import Table
-from shmstore.sql_tokens import SqlMode
 from shmstore.table_definitions import Definition, DefinitionsFile
 
 
@@ -61,10 +61,10 @@ class PublishedTables:
         self._history = None
         self._file.remove()
 
-    def follow(self, position: Position, database: str, sql: str, mode: SqlMode) -> None:
+    def follow(self, position: Position, database: str, sql: str, session: Session) -> None:
         """Take in a DDL that ends at `position`, after the schema history has. Raises `StoreError`."""
         history = self._history
-        if history is None or (self._own and not history.follow(position, database, sql, mode)):
+        if history is None or (self._own and not history.follow(position, database, sql, session)):
             return
         tables = history.tables
         changed = {name: now for name, now in tables.items() if self._known.get(name) != now}

@@ -109,7 +109,8 @@ def read_table(session: Session, database: str, table: str, *, history: str = "a
     draft = Draft(Drafted(tuple(columns), tuple(keys.get("PRIMARY", ())), ""))
     versioned = kind == "SYSTEM VERSIONED"
     if versioned:
-        draft.period_end = end
+        if end:
+            draft.end_period(end)
         draft.version()
         keys = {"PRIMARY": list(draft.table.key)} if "PRIMARY" in keys else {}
     own = len(columns)

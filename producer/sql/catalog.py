@@ -1,39 +1,44 @@
-"""What a DDL does to the columns of tables: enough of the grammar to follow names, signs, character sets and keys.
+"""What a DDL does to tables: enough of the grammar to follow names, signs, character sets and keys.
 
 Plan. A `Catalog` holds the tables; `read` reads one statement and returns what it changed. A statement that concerns a
-table and cannot be read leaves the table `Unreadable` with the reason: asking for it is an error then, never a guess.
+table and cannot be read leaves the table `Unreadable` with the reason; one that does not even show its tables leaves those of
+whole databases so. Asking for such a table is an error then, never a guess.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.event import Column
-from shmstore.producer.sql.columns import charset_of_collation, define_column
+from shmstore.producer.sql.alteration import Alteration
+from shmstore.producer.sql.definitions import add_definition
+from shmstore.producer.sql.options import read_options
+from shmstore.producer.sql.sequences import sequence_table, typed_sequence
+from shmstore.producer.sql.session import UNKNOWN, Dialect, Session
 from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.sql_tokens import USUAL, SqlMode, Tokens, statement
+from shmstore.sql_tokens import Tokens, scan, statement
 
 __all__ = ["Catalog", "Change", "TableName", "Unreadable"]
 
 
 class Unreadable(NamedTuple):
-    """Stands for a table whose DDL could not be followed."""
+    """A table whose DDL could not be followed."""
 
     reason: str
 
 
-# A database and a table -> what it is now; (database, "") -> the database's default character set; None: gone.
+# A database and a table -> what it is now; None: gone. (database, "") -> the database's default character set, empty where that is
+# not known; None: it is gone, with its tables; Unreadable: none of its tables is known.
 TableName = tuple[str, str]
 Change = dict[TableName, Table | Unreadable | str | None]
-_SEQUENCE = tuple(
-    [Column(name, "bigint") for name in ("next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment")]
-    + [Column("cache_size", "bigint", True), Column("cycle_option", "tinyint", True), Column("cycle_count", "bigint")]
-)
-# Words that begin a key or a check in a list of columns; a column of such a name is quoted or follows COLUMN.
-_KEYS = {"PRIMARY", "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK"}
 
-# Words that begin a part of ALTER TABLE which is no list of table options.
-_NO_OPTIONS = {"ADD", "DROP", "MODIFY", "CHANGE", "RENAME", "ALTER", "CONVERT", "PARTITION", "ORDER"}
+# What CREATE, ALTER and DROP are about where no table changes: the word after the verb.
+_OTHER_WORDS = (
+    "VIEW ALGORITHM DEFINER SQL INDEX UNIQUE FULLTEXT SPATIAL VECTOR PROCEDURE FUNCTION AGGREGATE LOADABLE TRIGGER EVENT PACKAGE "
+    "USER ROLE SERVER LOGFILE TABLESPACE UNDO INSTANCE RESOURCE SPATIAL TEMPORARY PREPARE LIBRARY JSON CATALOG MASKING"
+)
+_OTHER_OBJECTS = frozenset(_OTHER_WORDS.split())
+# Words that MariaDB's flag for statements of one session is about, too, where it is about no temporary table.
+_OF_SESSION = ("CONNECTION_ID", "PSEUDO_THREAD_ID")
 
 
 class Catalog:
@@ -44,6 +49,9 @@ class Catalog:
         self.mariadb = mariadb
         self.fold_case = fold_case  # lower_case_table_names is not 0
         self.databases: dict[str, str] = {}  # character sets, by the key of a database without a table
+        self.unreadable: dict[
+            str, Unreadable
+        ] = {}  # databases of which a statement could not be read: any table may have changed
         self.tables: dict[TableName, Table | Unreadable] = {}
 
     def key(self, database: str, table: str) -> TableName:
@@ -52,160 +60,229 @@ class Catalog:
 
     def find(self, database: str, table: str) -> Table | Unreadable | None:
         """The table as it is now."""
-        return self.tables.get(self.key(database, table))
+        key = self.key(database, table)
+        return self.tables.get(key) or self.unreadable.get(key[0])
 
     def take(self, change: Change) -> None:
         """Make `change` the catalog's state."""
         for (database, table), now in change.items():
+            name = self.key(database, "")[0]
             if table:
                 if isinstance(now, (Table, Unreadable)):
                     self.tables[self.key(database, table)] = now
                 else:
                     self.tables.pop(self.key(database, table), None)
             elif isinstance(now, str):
-                self.databases[self.key(database, "")[0]] = now
+                self.databases[name] = now
             else:
-                self.databases.pop(self.key(database, "")[0], None)
                 for key in self.tables_of(database):
                     del self.tables[key]
+                if isinstance(now, Unreadable):
+                    self.unreadable[name] = now
+                else:
+                    self.unreadable.pop(name, None)
+                    self.databases.pop(name, None)
 
     def tables_of(self, database: str) -> list[TableName]:
         """The keys of a database's tables."""
         return [key for key in self.tables if key[0] == self.key(database, "")[0]]
 
     def charset_of(self, database: str) -> str | None:
-        """The default character set of a database; None where there is no such database."""
+        """The default character set of a database, empty where it is not known; None where there is no such database."""
         return self.databases.get(self.key(database, "")[0])
 
-    def read(self, sql: str, database: str, mode: SqlMode = USUAL) -> Change:
+    def read(self, sql: str, database: str, session: Session = UNKNOWN) -> Change:
         """Return what the statement changes, with `database` as the default one. Nothing where no column is concerned."""
-        return _Statement(self, database, statement(sql, mode)).read()
+        return _Statement(self, sql, database, session).read()
 
 
 class _Statement:
     """One statement being read against a catalog."""
 
-    def __init__(self, catalog: Catalog, database: str, tokens: Tokens) -> None:
+    def __init__(self, catalog: Catalog, sql: str, database: str, session: Session) -> None:
         self.catalog = catalog
+        self.sql = sql
         self.database = database
-        self.tokens = tokens
-        self.subject: TableName | None = None
+        self.session = session
+        self.dialect = Dialect(catalog.mariadb, session)
+        self.tokens = statement(sql, session.mode, mariadb=catalog.mariadb)
+        self.subject: TableName | None = None  # the table that alone is concerned, once it is known
+        self.gone: list[TableName] = []  # what is not there afterwards in any case
 
     def read(self) -> Change:
         try:
             return self._read()
         except (ValueError, IndexError) as error:
-            if self.subject is None:
-                return {}
-            return {self.subject: Unreadable(f"a DDL of the table could not be followed ({error})")}
+            shown = self.sql if len(self.sql) <= 200 else self.sql[:197] + "..."
+            unknown = Unreadable(f"a DDL could not be followed: {shown!r} ({error})")
+            if self.subject is not None:
+                change: Change = dict.fromkeys(self.gone)
+                return change | {self.subject: unknown}
+            return {(name, ""): unknown for name in self._concerned()}
+
+    def _concerned(self) -> set[str]:
+        """The databases that a statement may concern which does not show its tables: the default one, and each that it names."""
+        catalog = self.catalog
+        there = {*catalog.databases, *(database for database, _ in catalog.tables)}
+        named = {catalog.key(token.text, "")[0] for token in scan(self.sql, self.session.mode, mariadb=catalog.mariadb)}
+        default = {catalog.key(self.database, "")[0]} if self.database else set()
+        return (there & named) | default or there
 
     def _read(self) -> Change:
         tokens = self.tokens
-        verb = tokens.take().upper
+        verb = tokens.accept_one("CREATE", "DROP", "RENAME", "ALTER")
         if verb == "CREATE":
-            replaces = tokens.accept("OR", "REPLACE")
-            if tokens.peek() in ("DATABASE", "SCHEMA"):
-                tokens.take()
-                exists = tokens.if_exists()
-                name = tokens.name()
-                if exists and self.catalog.charset_of(name) is not None:
-                    return {}
-                emptied = self.catalog.tables_of(name) if replaces else []
-                change: Change = dict.fromkeys(emptied)
-                return change | {(name, ""): self._charset_option(tokens, self.catalog.charset)}
-            if tokens.accept("TABLE"):
-                return self._create()
-            if tokens.accept("SEQUENCE"):
-                tokens.if_exists()
-                return {tokens.table_name(self.database): Table(_SEQUENCE)}
-        elif verb == "DROP":
-            if tokens.peek() in ("DATABASE", "SCHEMA"):
-                tokens.take()
-                tokens.if_exists()
-                return {(tokens.name(), ""): None}
-            if tokens.accept("TABLE") or tokens.accept("TABLES") or tokens.accept("SEQUENCE"):
-                tokens.if_exists()
-                return {Tokens(part).table_name(self.database): None for part in tokens.parts()}
-        elif verb == "RENAME":
-            if tokens.accept("TABLE") or tokens.accept("TABLES"):
+            return self._create()
+        if verb == "DROP":
+            return self._drop()
+        if verb == "RENAME" and tokens.peek() != "USER":
+            if tokens.accept_one("TABLE", "TABLES"):
                 return self._rename()
-        elif verb == "ALTER":
+            raise ValueError(f"RENAME {tokens.peek()}")
+        if verb == "ALTER":
             return self._alter()
         return {}
 
     # ------------------------------------------------------------ databases
 
-    def _charset_option(self, tokens: Tokens, default: str) -> str:
-        """The character set among the options that come next, else `default`."""
-        charset = collated = ""
-        while tokens.left:
-            if tokens.accept("CHARACTER", "SET") or tokens.accept("CHARSET") or tokens.accept("CHAR", "SET"):
-                tokens.accept("=")
-                charset = tokens.name().lower()
-            elif tokens.accept("COLLATE"):
-                tokens.accept("=")
-                collated = charset_of_collation(tokens.name())
-            elif tokens.accept("SELECT") or tokens.accept("PARTITION"):
-                break
-            else:
-                tokens.take()
-        charset = collated or charset
-        return default if charset in ("", "default") else "utf8mb3" if charset == "utf8" else charset
+    def _create_database(self, *, replaces: bool) -> Change:
+        tokens, catalog = self.tokens, self.catalog
+        exists = tokens.if_exists()
+        name = tokens.name()
+        if exists and catalog.charset_of(name) is not None:
+            return {}
+        server = self.session.server or catalog.charset
+        change: Change = dict.fromkeys(catalog.tables_of(name)) if replaces else {}
+        return change | {(name, ""): self._database_options(server, server)}
+
+    def _alter_database(self) -> Change:
+        tokens, catalog = self.tokens, self.catalog
+        named = tokens.peek() not in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "UPGRADE", "CHAR")
+        if tokens.peek() in ("COMMENT", "ENCRYPTION", "READ"):  # words that may name a database
+            named = tokens.peek(1) not in ("=", "ONLY", "") and tokens.peek_kind(1) != "string"
+        database = tokens.name() if named else self.database
+        if tokens.accept("UPGRADE"):
+            raise ValueError("a database gets another name")
+        before = catalog.charset_of(database)
+        return {(database, ""): self._database_options(self.session.server or catalog.charset, before or "")}
+
+    def _database_options(self, default: str, collated: str) -> str:
+        """The character set that the options give: `default` for DEFAULT, `collated` where nothing is said."""
+        options = read_options(self.tokens)
+        if self.tokens.left:
+            return ""  # what it says is not known
+        if options.charset is None and options.collation is None:
+            return collated
+        return options.charset_or(default, collated)
 
     def _database_charset(self, database: str) -> str:
-        return self.catalog.charset_of(database) or self.catalog.charset
+        """The character set of a database's new tables; empty where it is not known."""
+        charset = self.catalog.charset_of(database)
+        return self.session.server or self.catalog.charset if charset is None else charset
 
-    # ------------------------------------------------------------ CREATE TABLE
+    # ------------------------------------------------------------ CREATE
 
     def _create(self) -> Change:
+        tokens = self.tokens
+        replaces = tokens.accept("OR", "REPLACE")
+        if tokens.accept_one("DATABASE", "SCHEMA"):
+            return self._create_database(replaces=replaces)
+        if tokens.accept("TABLE"):
+            return self._create_table()
+        if tokens.accept("SEQUENCE"):
+            return self._create_sequence()
+        self._require_other()
+        return {}
+
+    def _require_other(self) -> None:
+        """Raise ValueError unless the statement is about an object that is no table."""
+        tokens = self.tokens
+        while tokens.accept_one("ONLINE", "OFFLINE", "OR", "REPLACE", "IF", "NOT", "EXISTS"):
+            pass
+        if tokens.peek() not in _OTHER_OBJECTS:
+            raise ValueError(f"{tokens.peek() or 'something quoted'!r} where a kind of object belongs")
+
+    def _create_sequence(self) -> Change:
+        exists = self.tokens.if_exists()
+        self.subject = name = self.tokens.table_name(self.database)
+        if exists and self.catalog.find(*name) is not None:
+            return {}
+        return {name: sequence_table(self.tokens)}
+
+    def _create_table(self) -> Change:
         tokens = self.tokens
         exists = tokens.if_exists()
         self.subject = name = tokens.table_name(self.database)
         if exists and self.catalog.find(*name) is not None:
             return {}
         if tokens.accept("LIKE") or tokens.accept("(", "LIKE"):
+            if self.dialect.mariadb and self.session.temporary:
+                raise ValueError("it is LIKE a temporary table")
             model = self.catalog.find(*tokens.table_name(self.database))
             return {name: model if model is not None else Unreadable("it was created LIKE a table that is not known")}
         if tokens.peek() != "(":
             raise ValueError("CREATE TABLE without a list of columns")
         definitions = tokens.parenthesized()
-        rest = [token.upper for token in tokens.rest()]
-        if "SELECT" in rest or any(part and part[0].upper == "SELECT" for part in definitions):
+        options = read_options(tokens)
+        if tokens.left and not tokens.accept("PARTITION", "BY"):
+            raise ValueError(f"{tokens.peek() or 'something quoted'!r} among the options of a table")
+        words = {token.upper for token in tokens.rest()}
+        if "SELECT" in words or any(part and part[0].upper == "SELECT" for part in definitions):
             raise ValueError("CREATE TABLE ... SELECT")
-        draft = Draft(Table(()), charset=self._charset_option(tokens, self._database_charset(name[0])))
-        wanted = _has(rest, "WITH", "SYSTEM", "VERSIONING")
+        charset = options.charset_or(self._database_charset(name[0]))
+        draft = Draft(Table(()), charset=charset)
+        versioned = options.versioned
         for part in definitions:
-            wanted = wanted or _has([token.upper for token in part], "WITH", "SYSTEM", "VERSIONING")
-            self._define(draft, Tokens(part))
-        if wanted:
+            one = Tokens(part)
+            column = add_definition(draft, one, self.dialect)
+            if column and one.left:
+                raise ValueError(f"{one.peek() or 'something quoted'!r} behind the definition of a column")
+            versioned = versioned or bool(column and column.versioned)
+        if versioned:
             draft.version()
         return {name: draft.table}
 
-    def _define(self, draft: Draft, tokens: Tokens) -> None:
-        """Read one definition of a CREATE's or ADD's list: a column or a key."""
-        if not tokens.left:
-            raise ValueError("an empty definition")
-        if self._begins_key(tokens):
-            self._key(draft, tokens)
-        else:
-            draft.add(define_column(tokens.name(), tokens, mariadb=self.catalog.mariadb))
+    # ------------------------------------------------------------ DROP, RENAME
 
-    def _begins_key(self, tokens: Tokens) -> bool:
-        """Whether a key or check comes next. PERIOD and VECTOR may also name a column: a type follows then."""
-        word = tokens.peek()
-        if word in ("PERIOD", "VECTOR"):
-            return tokens.peek(1) in ("FOR", "INDEX", "KEY", "(", "")
-        return word in _KEYS
+    def _drop(self) -> Change:
+        tokens = self.tokens
+        if tokens.accept_one("DATABASE", "SCHEMA"):
+            tokens.if_exists()
+            return {(tokens.name(), ""): None}
+        if tokens.accept_one("TABLE", "TABLES", "SEQUENCE"):
+            tokens.if_exists()
+            return {self._dropped(Tokens(part)): None for part in tokens.parts()}
+        while tokens.accept_one("ONLINE", "OFFLINE"):
+            pass
+        if tokens.accept("INDEX"):
+            return self._drop_index()
+        self._require_other()
+        return {}
 
-    def _key(self, draft: Draft, tokens: Tokens) -> None:
-        if tokens.accept("CONSTRAINT") and tokens.peek() not in ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
-            tokens.name()
-        if tokens.accept("PRIMARY", "KEY"):
-            while tokens.left and tokens.peek() != "(":
-                tokens.take()
-            draft.set_key([Tokens(part).name() for part in tokens.parenthesized()])
+    def _dropped(self, tokens: Tokens) -> TableName:
+        name = tokens.table_name(self.database)
+        tokens.accept_one("RESTRICT", "CASCADE")
+        tokens.wait()
+        self._end(tokens)
+        return name
 
-    # ------------------------------------------------------------ RENAME
+    def _end(self, tokens: Tokens) -> None:
+        if tokens.left:
+            raise ValueError(f"{tokens.peek() or 'something quoted'!r} where the statement ends")
+
+    def _drop_index(self) -> Change:
+        tokens = self.tokens
+        tokens.if_exists()
+        index = tokens.name()
+        if not tokens.accept("ON"):
+            raise ValueError("DROP INDEX without ON")
+        self.subject = name = tokens.table_name(self.database)
+        table = self.catalog.find(*name)
+        if index.upper() != "PRIMARY" or not isinstance(table, Table) or self._of_temporary():
+            return {}
+        draft = Draft(table)
+        draft.drop_key()
+        return {name: draft.table} if draft.table != table else {}
 
     def _rename(self) -> Change:
         change: Change = {}
@@ -213,123 +290,67 @@ class _Statement:
         for part in self.tokens.parts():
             tokens = Tokens(part)
             old = tokens.table_name(self.database)
-            while tokens.left and tokens.peek() != "TO":
-                tokens.take()
-            tokens.accept("TO")
+            tokens.wait()
+            if not tokens.accept("TO"):
+                raise ValueError("RENAME TABLE without TO")
             new = tokens.table_name(self.database)
+            self._end(tokens)
             known = change[old] if old in change else self.catalog.find(*old)
             if known is None and maybe:
                 continue
             change[old] = None
             change[new] = known if known is not None else Unreadable("it was renamed from a table that is not known")
-        return change
+        return {} if self._of_temporary() else change
 
     # ------------------------------------------------------------ ALTER
 
     def _alter(self) -> Change:
         tokens = self.tokens
-        if tokens.peek() in ("DATABASE", "SCHEMA"):
-            tokens.take()
-            named = tokens.peek() not in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "UPGRADE", "CHAR")
-            if tokens.peek() in ("COMMENT", "ENCRYPTION", "READ"):  # words that may name a database
-                named = tokens.peek(1) not in ("=", "ONLY", "")
-            database = tokens.name() if named else self.database
-            return {(database, ""): self._charset_option(tokens, self._database_charset(database))}
-        while tokens.peek() in ("ONLINE", "IGNORE", "OFFLINE"):
-            tokens.take()
+        if tokens.accept_one("DATABASE", "SCHEMA"):
+            return self._alter_database()
+        if tokens.accept("SEQUENCE"):
+            return self._alter_sequence()
+        while tokens.accept_one("ONLINE", "IGNORE", "OFFLINE"):
+            pass
         if not tokens.accept("TABLE"):
+            self._require_other()
             return {}
         tokens.if_exists()
-        self.subject = name = tokens.table_name(self.database)
+        name = tokens.table_name(self.database)
         tokens.wait()
+        alteration = Alteration(tokens, self.database, self.dialect)
+        self.subject = target = alteration.target or name
+        if self.catalog.key(*target) != self.catalog.key(*name):
+            self.gone.append(name)
+        if alteration.attached is not None:
+            self.gone.append(alteration.attached)
+        if self._of_temporary():
+            return {}
         table = self.catalog.find(*name)
-        target = name
-        specs = [Tokens(part) for part in tokens.parts()]
-        draft = self._drafted(table, specs) if isinstance(table, Table) else None
-        for spec in specs:
-            new = self._renamed(spec)
-            if new is not None:
-                target = new
-            elif draft is not None:
-                self._specification(draft, spec)
-        now = draft.table if draft is not None else table
-        change: Change = {name: None} if target != name else {}
+        now = alteration.apply(table, self._database_charset(name[0])) if isinstance(table, Table) else table
+        change: Change = dict.fromkeys(self.gone)
+        if alteration.converted is not None:
+            change[alteration.converted] = (
+                now if now is not None else Unreadable("it was a partition of a table that is not known")
+            )
         if now is not None and (now != table or target != name):
             change[target] = now
         return change
 
-    def _drafted(self, table: Table, specs: list[Tokens]) -> Draft:
-        """The table with the character sets that the statement's options say, wherever in it they stand."""
-        charset = convert = ""
-        for spec in specs:
-            if spec.accept("CONVERT", "TO"):
-                convert = self._charset_option(spec, self._database_charset((self.subject or ("", ""))[0]))
-            elif spec.peek() not in _NO_OPTIONS:
-                charset = self._charset_option(Tokens(spec.rest()), charset)
-        return Draft(table, charset=charset, convert=convert)
+    def _alter_sequence(self) -> Change:
+        self.tokens.if_exists()
+        self.subject = name = self.tokens.table_name(self.database)
+        table = self.catalog.find(*name)
+        now = typed_sequence(self.tokens, table) if isinstance(table, Table) else table
+        return {name: now} if now is not None and now != table else {}
 
-    def _renamed(self, spec: Tokens) -> TableName | None:
-        """The table's new name where `spec` is RENAME [TO] name."""
-        if spec.peek() != "RENAME" or spec.peek(1) in ("COLUMN", "INDEX", "KEY"):
-            return None
-        spec.take()
-        _ = spec.accept("TO") or spec.accept("AS") or spec.accept("=")
-        return spec.table_name(self.database)
+    def _of_temporary(self) -> bool:
+        """Whether the statement is about a temporary table of its session, which hides another of that name.
 
-    def _specification(self, draft: Draft, spec: Tokens) -> None:
-        """Apply one of the comma-separated parts of an ALTER TABLE."""
-        if spec.accept("ADD"):
-            self._add(draft, spec)
-        elif spec.accept("DROP"):
-            self._drop(draft, spec)
-        elif spec.accept("MODIFY"):
-            spec.accept("COLUMN")
-            if not self._missing(draft, spec):
-                name = spec.name()
-                draft.replace(name, define_column(name, spec, mariadb=self.catalog.mariadb))
-        elif spec.accept("CHANGE"):
-            spec.accept("COLUMN")
-            if not self._missing(draft, spec):
-                old = spec.name()
-                draft.replace(old, define_column(spec.name(), spec, mariadb=self.catalog.mariadb))
-        elif spec.accept("RENAME", "COLUMN") and not self._missing(draft, spec):
-            old = spec.name()
-            if not spec.accept("TO"):
-                raise ValueError("RENAME COLUMN without TO")
-            draft.rename(old, spec.name())
-
-    def _missing(self, draft: Draft, spec: Tokens) -> bool:
-        """IF EXISTS of a column that is not there: nothing happens."""
-        return spec.accept("IF", "EXISTS") and not draft.has(Tokens(spec.rest()).name())
-
-    def _add(self, draft: Draft, spec: Tokens) -> None:
-        explicit = spec.accept("COLUMN")
-        if spec.accept("SYSTEM", "VERSIONING"):
-            draft.version()
-        elif spec.accept("IF", "NOT", "EXISTS"):
-            name = spec.name()
-            if not draft.has(name):
-                draft.add(define_column(name, spec, mariadb=self.catalog.mariadb))
-        elif spec.peek() == "(":
-            for part in spec.parenthesized():
-                self._define(draft, Tokens(part))
-        elif explicit:
-            draft.add(define_column(spec.name(), spec, mariadb=self.catalog.mariadb))
-        elif spec.peek() != "PARTITION":
-            self._define(draft, spec)
-
-    def _drop(self, draft: Draft, spec: Tokens) -> None:
-        explicit = spec.accept("COLUMN")
-        if spec.accept("PRIMARY", "KEY"):
-            draft.drop_key()
-        elif spec.accept("SYSTEM", "VERSIONING"):
-            draft.unversion()
-        elif spec.peek() == "PERIOD" and spec.peek(1) in ("FOR", "IF"):
-            pass
-        elif (explicit or spec.peek() not in _KEYS | {"PARTITION"}) and not self._missing(draft, spec):
-            draft.drop(spec.name())
-
-
-def _has(words: list[str], *wanted: str) -> bool:
-    """Whether the words stand next to each other somewhere."""
-    return any(tuple(words[i : i + len(wanted)]) == wanted for i in range(len(words)))
+        Raises ValueError where that cannot be seen: of CONNECTION_ID() the log says the same.
+        """
+        if not (self.dialect.mariadb and self.session.temporary):
+            return False
+        if any(token.upper in _OF_SESSION for token in scan(self.sql, self.session.mode, mariadb=True)):
+            raise ValueError("it may be about a temporary table")
+        return True

@@ -1,50 +1,38 @@
 """Column definitions in SQL text -> `Column`, as far as a TABLE_MAP event leaves it open: name, sign, character set, members.
 
-Types keep information_schema's names. Sizes are not followed: every TABLE_MAP says them. `Column.definition` is the type as
-written, in the form that Canal's parser (Druid) gives it: the name, the arguments, ``unsigned`` and ``zerofill``.
+Every word of a definition is read as the server's grammar has it: one that is not known makes the definition unreadable, since
+a word may be another thing in another place (DEFAULT is a value, a storage format and a collation). `Column.definition` is the type
+as written, in the form that Canal's parser (Druid) gives it: the name, the arguments, ``unsigned`` and ``zerofill``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from shmstore.column_type import defined
+from shmstore.column_type import bytes_of_character, defined
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
+from shmstore.producer.sql.column_types import GEOMETRY, TEXT, read_type
+from shmstore.producer.sql.session import Dialect
 from shmstore.producer.values.charsets import member_text, stored_text
-from shmstore.sql_tokens import Token, Tokens, literal, scan
+from shmstore.sql_tokens import Tokens, scan
 
-__all__ = ["ColumnDefinition", "charset_of_collation", "column_of_type", "define_column", "is_text", "settled", "with_definition"]
+__all__ = [
+    "GEOMETRY",
+    "UNKNOWN",
+    "ColumnDefinition",
+    "accept_charset",
+    "charset_of_collation",
+    "column_of_type",
+    "converted",
+    "define_column",
+    "is_text",
+    "settled",
+    "with_definition",
+]
 
-_SYNONYMS = {
-    "BOOL": "tinyint",
-    "BOOLEAN": "tinyint",
-    "INT1": "tinyint",
-    "INT2": "smallint",
-    "INT3": "mediumint",
-    "MIDDLEINT": "mediumint",
-    "INT4": "int",
-    "INTEGER": "int",
-    "INT8": "bigint",
-    "DEC": "decimal",
-    "NUMERIC": "decimal",
-    "FIXED": "decimal",
-    "NUMBER": "decimal",
-    "FLOAT4": "float",
-    "FLOAT8": "double",
-    "REAL": "double",
-    "CHARACTER": "char",
-    "NCHAR": "char",
-    "NVARCHAR": "varchar",
-    "VARCHARACTER": "varchar",
-    "VARCHAR2": "varchar",
-    "CLOB": "longtext",
-    "RAW": "varbinary",
-    "GEOMCOLLECTION": "geometrycollection",
-}
-_TEXT = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"}
-_NATIONAL = "utf8mb3"
-GEOMETRY = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
+# Whether a column may be NULL, where its definition does not say: of a TIMESTAMP the session does (explicit_defaults_for_timestamp).
+UNKNOWN = cast("bool", None)
 
 
 class ColumnDefinition(NamedTuple):
@@ -58,11 +46,15 @@ class ColumnDefinition(NamedTuple):
     place: str | None  # None: at the end, "": first, else the name of the column before it
     ends_period: bool = False  # AS ROW END: the end of a system-versioned row's period
     members: tuple[str | bytes, ...] = ()
+    length: int | None = None  # of text and bytes: characters of CHAR, VARCHAR, TEXT, bytes of the others
+    counts: bool = False  # AUTO_INCREMENT
+    invisible: bool = False
+    versioned: bool = False  # WITH SYSTEM VERSIONING
 
 
 def is_text(column: Column) -> bool:
     """Whether the column has a character set."""
-    return column.type in _TEXT
+    return column.type in TEXT
 
 
 def charset_of_collation(collation: str) -> str:
@@ -78,40 +70,10 @@ def _standard(charset: str) -> str:
 
 def column_of_type(name: str, column_type: str, charset: str = "") -> Column:
     """Return the column that information_schema's COLUMN_TYPE and CHARACTER_SET_NAME describe. Raises ValueError where it cannot be read."""
-    definition = define_column(name, Tokens(scan(column_type)), mariadb=False)
+    definition = define_column(name, Tokens(scan(column_type)), Dialect(mariadb=False))
     if definition.members:  # MySQL names no character set where it is binary
         return settled(definition, _standard(charset) or "binary")
     return definition.column._replace(charset=_standard(charset))
-
-
-def define_column(name: str, tokens: Tokens, *, mariadb: bool) -> ColumnDefinition:
-    """Read a column definition behind its name. Raises ValueError where it cannot be read."""
-    ahead = tokens.rest()
-    type_, charset, unsigned = _type(tokens)
-    written = " ".join([token.text for token in ahead[: len(ahead) - len(tokens.rest())]])
-    members: tuple[str | bytes, ...] = ()
-    scale = 0
-    if tokens.peek() == "(":
-        arguments = tokens.parenthesized()
-        if type_ == "float" and len(arguments) == 1 and int(arguments[0][0].text) > 24:
-            written = "double"
-        written += f"({','.join([''.join(map(_written, part)) for part in arguments])})"
-        if type_ in ("enum", "set"):
-            members = tuple([_member(part) for part in arguments])
-        elif type_ in ("datetime", "timestamp", "time"):
-            scale = int(arguments[0][0].text)
-        elif type_ == "float" and len(arguments) == 1 and int(arguments[0][0].text) > 24:
-            type_ = "double"
-        elif type_ == "decimal" and len(arguments) > 1:
-            scale = int(arguments[1][0].text)
-    if type_ == "json" and mariadb:
-        type_, charset = "longtext", "utf8mb4"
-    column = Column(name, type_, unsigned, True, 0, scale, charset, (), written)
-    return _attributes(column, tokens)._replace(members=members)
-
-
-def _written(token: Token) -> str:
-    return "'" + token.text.replace("'", "''") + "'" if token.kind == "string" else token.text
 
 
 def with_definition(column: Column, known: Column | None) -> Column:
@@ -123,10 +85,7 @@ def with_definition(column: Column, known: Column | None) -> Column:
     return defined(column, known.definition) if known.definition else column
 
 
-def _member(part: list[Token]) -> str | bytes:
-    if len(part) != 1:
-        raise ValueError("a member of ENUM or SET that is no literal")
-    return literal(part[0])
+# ------------------------------------------------------------ the character set
 
 
 def settled(definition: ColumnDefinition, default: str, *, convert: str = "") -> Column:
@@ -137,16 +96,18 @@ def settled(definition: ColumnDefinition, default: str, *, convert: str = "") ->
     """
     column = definition.column
     if not is_text(column):
-        return column._replace(charset="")
+        return _wide_enough(column._replace(charset=""), definition.length)
     charset = column.charset or default
+    if not charset:
+        raise ValueError(f"the character set of column {column.name} is its database's, which is not known")
     if charset == "binary":
-        column = column._replace(type=_BINARY_TYPES.get(column.type, column.type), charset="")
+        column = _wide_enough(column._replace(type=_BINARY_TYPES.get(column.type, column.type), charset=""), definition.length)
         return column._replace(members=tuple([_text(member, charset) for member in definition.members]))
     charset = convert or charset
     if charset == "binary":
         return settled(definition._replace(column=column._replace(charset=charset)), charset)
     members = tuple([_text(member, charset).rstrip(" ") for member in definition.members])
-    return column._replace(charset=charset, members=members)
+    return _wide_enough(column._replace(charset=charset, members=members), definition.length)
 
 
 def _text(member: str | bytes, charset: str) -> str:
@@ -156,85 +117,246 @@ def _text(member: str | bytes, charset: str) -> str:
         raise ValueError(str(error).partition(": ")[0]) from error
 
 
-def _type(tokens: Tokens) -> tuple[str, str, bool]:
-    """(type, character set that the type's name brings, UNSIGNED)."""
-    word = tokens.take().upper
-    if not word.isidentifier():
-        raise ValueError(f"{word or 'something quoted'!r} where a type belongs")
-    charset = ""
-    if word == "NATIONAL":
-        charset, word = _NATIONAL, tokens.take().upper
-    elif word in ("NCHAR", "NVARCHAR"):
-        charset = _NATIONAL
-    if word == "SERIAL":
-        return "bigint", "", True
-    if word == "DOUBLE":
-        tokens.accept("PRECISION")
-    if word == "LONG":
-        if tokens.accept("VARBINARY"):
-            return "mediumblob", "", False
-        _ = tokens.accept("VARCHAR") or tokens.accept("CHAR", "VARYING") or tokens.accept("CHARACTER", "VARYING")
-        return "mediumtext", charset, False
-    if word in ("CHAR", "CHARACTER", "NCHAR"):
-        if tokens.accept("VARYING") or tokens.accept("VARCHAR") or tokens.accept("VARCHARACTER"):
-            return "varchar", charset, False
-        if tokens.accept("BYTE"):
-            return "binary", "", False
-    return _SYNONYMS.get(word, word.lower()), charset, False
-
-
 _BINARY_TYPES = {"char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob", "mediumtext": "mediumblob"}
 _BINARY_TYPES["longtext"] = "longblob"
+_WIDTHS = {"tiny": 255, "": 65535, "medium": (1 << 24) - 1, "long": (1 << 32) - 1}  # bytes
 
 
-def _attributes(column: Column, tokens: Tokens) -> ColumnDefinition:
-    """Read what stands behind the type, down to FIRST or AFTER."""
-    primary, place, ends_period = False, None, False
-    while tokens.left:
-        if tokens.peek() == "(":
-            tokens.skip_parentheses()
-            continue
-        if tokens.accept("CHARACTER", "SET") or tokens.accept("CHARSET") or tokens.accept("CHAR", "SET"):
-            column = column._replace(charset=_standard(tokens.name()))
-        elif tokens.accept("COLLATE"):
-            column = column._replace(charset=column.charset or charset_of_collation(tokens.name()))
-        elif tokens.accept("DEFAULT") or tokens.accept("COMMENT"):
-            tokens.accept("-")
-            if tokens.left and tokens.peek() != "(":
-                tokens.take()
-        elif tokens.accept("CONSTRAINT"):
-            if tokens.peek() != "CHECK":
-                tokens.name()
-        elif tokens.accept("ON", "DELETE", "SET") or tokens.accept("ON", "UPDATE", "SET"):
+def _wide_enough(column: Column, length: int | None) -> Column:
+    """The column as TEXT or BLOB of the size that `length` asks for: a TEXT with a length, or a VARCHAR that is too long."""
+    if length is None or column.type not in ("text", "blob", "varchar", "varbinary"):
+        return column
+    size = length * bytes_of_character(column.charset)
+    if column.type.startswith("var") and size <= _WIDTHS[""]:
+        return column
+    kind = "text" if column.charset else "blob"
+    wide = _of_size(kind, size)
+    return column if wide == column.type else column._replace(type=wide, definition=wide)
+
+
+def _of_size(kind: str, size: int) -> str:
+    return next((prefix for prefix, most in _WIDTHS.items() if size <= most), "long") + kind
+
+
+def converted(column: Column, charset: str) -> Column:
+    """Return a column of text in another character set, as wide as its characters need. Its members stay as they are."""
+    if charset == "binary":
+        return settled(ColumnDefinition(column, False, None, members=column.members), "", convert=charset)
+    if column.type.endswith("text"):
+        characters = _WIDTHS[column.type.removesuffix("text")] // bytes_of_character(column.charset)
+        wide = _of_size("text", characters * bytes_of_character(charset))
+        column = column if wide == column.type else column._replace(type=wide, definition=wide)
+    return column._replace(charset=charset)
+
+
+# ------------------------------------------------------------ definitions
+
+
+def accept_charset(tokens: Tokens) -> str | None:
+    """Pass over CHARACTER SET or COLLATE with its value, and return the set that it names: empty for DEFAULT. None: it is neither."""
+    if tokens.accept("CHARACTER", "SET") or tokens.accept("CHARSET") or tokens.accept("CHAR", "SET"):
+        tokens.accept("=")
+        charset = _standard(tokens.name())
+        return "" if charset == "default" else charset
+    if tokens.accept("COLLATE"):
+        tokens.accept("=")
+        return charset_of_collation(tokens.name())
+    return None
+
+
+def define_column(name: str, tokens: Tokens, dialect: Dialect) -> ColumnDefinition:
+    """Read a column definition behind its name. Raises ValueError where it cannot be read."""
+    type_ = read_type(tokens, dialect)
+    column = Column(name, type_.name, type_.unsigned, True, 0, type_.scale, type_.charset, (), type_.written)
+    return _Attributes(column, tokens, dialect, type_.serial).read()._replace(members=type_.members, length=type_.length)
+
+
+_WITH_VALUE = frozenset(
+    ("COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID", "COMMENT")
+)
+_SHORT_CHARSETS = {"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}
+_NOW = ("NOW", "CURRENT_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP")
+
+
+class _Attributes:
+    """Reads what follows the type, down to FIRST or AFTER."""
+
+    def __init__(self, column: Column, tokens: Tokens, dialect: Dialect, serial: bool) -> None:
+        self.column = column
+        self.tokens = tokens
+        self.dialect = dialect
+        self.nullable: bool | None = False if serial else None  # None: no word about it
+        self.counts = serial
+        self.found = ColumnDefinition(column, False, None)
+
+    def read(self) -> ColumnDefinition:
+        tokens = self.tokens
+        while tokens.left and not self._ends():
+            if not (
+                self._type_option() or self._key() or self._generated() or self._constraint() or self._other() or self._place()
+            ):
+                raise ValueError(f"{tokens.peek() or 'something quoted'!r} among the attributes of column {self.column.name}")
+        column = self.column._replace(nullable=self._nullable())
+        return self.found._replace(column=column, counts=self.counts)
+
+    def _ends(self) -> bool:
+        """Whether a clause of the table comes next, which ALTER takes without a comma."""
+        tokens = self.tokens
+        return tokens.peek() in ("PARTITION", "REMOVE", "UPGRADE") and tokens.peek(1) in ("BY", "PARTITIONING")
+
+    def _nullable(self) -> bool:
+        if self.counts and self.nullable is None:
+            return False
+        if self.nullable is not None or self.column.type != "timestamp":
+            return self.nullable is not False
+        explicit = self.dialect.explicit_timestamps
+        return UNKNOWN if explicit is None else explicit
+
+    def _type_option(self) -> bool:
+        tokens = self.tokens
+        word = tokens.peek()
+        if word in ("UNSIGNED", "ZEROFILL"):
+            more = (" unsigned" if not self.column.unsigned else "") + (" zerofill" if word == "ZEROFILL" else "")
+            self.column = self.column._replace(unsigned=True, definition=self.column.definition + more)
+        elif word in _SHORT_CHARSETS:
+            self.column = self.column._replace(charset=_SHORT_CHARSETS[word])
+        elif word == "COMPRESSED":
             tokens.take()
-        elif tokens.accept("REFERENCES"):
-            tokens.table_name("")
-        elif tokens.accept("AS", "ROW", "END"):
-            ends_period = True
-        elif tokens.accept("FIRST"):
-            place = ""
-        elif tokens.accept("AFTER"):
-            place = tokens.name()
-        elif tokens.accept("PRIMARY"):
-            primary = True
+            if tokens.accept("="):
+                tokens.name()
+            return True
+        elif word not in ("SIGNED", "BINARY"):
+            collates = word == "COLLATE"
+            charset = accept_charset(tokens)
+            if charset and not (collates and self.column.charset):
+                self.column = self.column._replace(charset=charset)
+            return charset is not None
+        tokens.take()
+        return True
+
+    def _key(self) -> bool:
+        tokens = self.tokens
+        if tokens.accept("PRIMARY", "KEY") or tokens.accept("PRIMARY") or tokens.accept("KEY"):
+            self.found = self.found._replace(primary=True)
+            return True
+        if tokens.accept("UNIQUE"):
             tokens.accept("KEY")
-        elif tokens.accept("UNIQUE"):
-            tokens.accept("KEY")
-        elif tokens.accept("KEY"):
-            primary = True
+            return True
+        return False
+
+    def _generated(self) -> bool:
+        tokens = self.tokens
+        always = tokens.accept("GENERATED", "ALWAYS")
+        if not tokens.accept("AS"):
+            if always:
+                raise ValueError("GENERATED ALWAYS without AS")
+            return False
+        if tokens.accept("ROW"):
+            self.found = self.found._replace(ends_period=tokens.accept("END"))
+            if not self.found.ends_period and not tokens.accept("START"):
+                raise ValueError("AS ROW without START or END")
+            self.nullable = False
         else:
-            column = _flag(column, tokens.take().upper)
-    return ColumnDefinition(column, primary, place, ends_period)
+            tokens.parenthesized()
+            tokens.accept_one("VIRTUAL", "STORED", "PERSISTENT")
+            if self.dialect.mariadb and self.nullable is None:
+                self.nullable = True  # nor is a TIMESTAMP NOT NULL then
+        return True
+
+    def _constraint(self) -> bool:
+        tokens = self.tokens
+        if tokens.accept("CONSTRAINT"):
+            if tokens.peek() not in ("CHECK", "REFERENCES"):
+                tokens.name()
+            return True
+        if tokens.accept("CHECK"):
+            tokens.parenthesized()
+            _ = tokens.accept("NOT", "ENFORCED") or tokens.accept("ENFORCED")
+            return True
+        if tokens.accept("REFERENCES"):
+            skip_references(tokens)
+            return True
+        return False
+
+    def _other(self) -> bool:
+        tokens = self.tokens
+        if tokens.accept("NOT", "NULL"):
+            self.nullable = False
+        elif tokens.accept("NULL"):
+            self.nullable = True
+        elif tokens.accept("NOT", "SECONDARY"):
+            pass
+        elif tokens.accept("SERIAL", "DEFAULT", "VALUE") or tokens.accept("AUTO_INCREMENT"):
+            self.counts, self.nullable = True, False
+        elif tokens.accept("DEFAULT"):
+            skip_value(tokens)
+        elif tokens.accept("ON", "UPDATE"):
+            if not tokens.accept_one(*_NOW):
+                raise ValueError("ON UPDATE without NOW")
+            tokens.skip_parentheses()
+        elif tokens.peek() in _WITH_VALUE:
+            tokens.take()
+            tokens.accept("=")
+            tokens.take()
+        elif tokens.peek() in ("INVISIBLE", "VISIBLE"):
+            self.found = self.found._replace(invisible=tokens.take().upper == "INVISIBLE")
+        elif tokens.accept("WITH", "SYSTEM", "VERSIONING"):
+            self.found = self.found._replace(versioned=True)
+        elif tokens.accept("WITHOUT", "SYSTEM", "VERSIONING"):
+            pass
+        elif self.dialect.mariadb and tokens.peek(1) == "=":  # an option of the storage engine, of any name
+            tokens.name()
+            tokens.take()
+            tokens.take()
+        else:
+            return False
+        return True
+
+    def _place(self) -> bool:
+        tokens = self.tokens
+        if tokens.accept("FIRST"):
+            self.found = self.found._replace(place="")
+        elif tokens.accept("AFTER"):
+            self.found = self.found._replace(place=tokens.name())
+        else:
+            return False
+        return True
 
 
-def _flag(column: Column, word: str) -> Column:
-    if word in ("UNSIGNED", "ZEROFILL"):
-        more = (" unsigned" if not column.unsigned else "") + (" zerofill" if word == "ZEROFILL" else "")
-        return column._replace(unsigned=True, definition=column.definition + more)
-    if word == "ASCII":
-        return column._replace(charset="latin1")
-    if word == "UNICODE":
-        return column._replace(charset="ucs2")
-    if word == "BYTE":
-        return column._replace(charset="binary")
-    return column
+def skip_value(tokens: Tokens) -> None:
+    """Pass over the value of a DEFAULT: a literal, a name, a call, or an expression in parentheses."""
+    _ = tokens.accept("-") or tokens.accept("+")
+    if tokens.peek() == "(":
+        tokens.skip_parentheses()
+        return
+    if tokens.accept("CASE"):
+        while not tokens.accept("END"):
+            if tokens.peek() == "CASE":
+                skip_value(tokens)
+            else:
+                tokens.take()
+        return
+    if tokens.accept("NEXT", "VALUE", "FOR") or tokens.accept("PREVIOUS", "VALUE", "FOR"):
+        tokens.table_name("")
+        return
+    first = tokens.take()
+    if first.kind == "other":
+        raise ValueError(f"{first.text!r} where a default belongs")
+    if first.kind == "word" and tokens.peek_kind() in ("string", "hex", "bits"):
+        tokens.take()  # behind _latin1, N, DATE and their like
+    while tokens.peek_kind() == "string":  # literals side by side are one
+        tokens.take()
+    while tokens.accept("."):
+        tokens.name()
+    tokens.skip_parentheses()
+
+
+def skip_references(tokens: Tokens) -> None:
+    """Pass over what follows REFERENCES."""
+    tokens.table_name("")
+    tokens.skip_parentheses()
+    if tokens.accept("MATCH"):
+        tokens.take()
+    while tokens.accept("ON", "DELETE") or tokens.accept("ON", "UPDATE"):
+        if not (tokens.accept("SET", "NULL") or tokens.accept("SET", "DEFAULT") or tokens.accept("NO", "ACTION")):
+            tokens.take()

@@ -1,9 +1,9 @@
 """A table while a DDL changes it.
 
 The server takes the column names in one ALTER as they were before it, so that two columns can change names with each other.
-A column here is a slot that keeps its old name; the primary key is made of slots, so that it follows every renaming.
+A column here is a slot that keeps its old name; the primary key and the periods are made of slots, so that they follow every renaming.
 
-Nor does the order of an ALTER's parts count: first columns go and change where they stand, then come those that are new or
+Nor does the order of an ALTER's parts count: first columns go and change where they are, then come those that are new or
 get another place, in the order written, and at last the primary key, by the new names. `table` does what has to wait.
 """
 
@@ -12,13 +12,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shmstore.event import Column
-from shmstore.producer.sql.columns import ColumnDefinition, is_text, settled
+from shmstore.producer.sql.columns import ColumnDefinition, converted, is_text, settled
 from shmstore.producer.values.charsets import WIDTHS
 
-__all__ = ["Draft", "Table"]
+__all__ = ["ROW_ID", "Draft", "Table"]
 
 # MariaDB's WITH SYSTEM VERSIONING: two columns that no SELECT * shows, behind the others.
-_ROW_PERIOD = (Column("row_start", "timestamp", scale=6), Column("row_end", "timestamp", scale=6))
+_ROW_PERIOD = (Column("row_start", "timestamp", nullable=False, scale=6), Column("row_end", "timestamp", nullable=False, scale=6))
+# MySQL's name for the key that sql_generate_invisible_primary_key adds. While it is invisible and the key, no column comes before it.
+ROW_ID = "my_row_id"
 
 
 class Table(NamedTuple):
@@ -29,6 +31,14 @@ class Table(NamedTuple):
     charset: str = ""
     versioned: bool = False  # has the implicit row_start and row_end behind its columns
     period_end: str = ""  # of a system-versioned table that names the columns of its rows' period: the one that ends it
+    period: tuple[str, ...] = ()  # of an application: its name, the columns that begin and end it
+    row_id: str = ""  # whether MySQL's my_row_id, an AUTO_INCREMENT, is "visible" or "invisible"; empty where there is none
+
+    @property
+    def generated_key(self) -> bool:
+        """Whether the primary key is one that MySQL generated."""
+        first = self.columns[0].name if self.columns else ""
+        return self.row_id == "invisible" and first.lower() == ROW_ID and self.key == (first,)
 
 
 class _Slot:
@@ -49,12 +59,18 @@ class Draft:
         self._slots = [_Slot(column, column.name.lower()) for column in table.columns]
         self._old = list(self._slots)
         self._places: list[tuple[_Slot, str | None]] = []  # of what is new or moves
+        self._had_key = bool(table.key)
         self._key = [_called(self._slots, name) for name in table.key]
         self._new_key: list[str] | None = None
         self._versioned = self._was_versioned = table.versioned
+        self._generated = self._slots[0] if table.generated_key else None
+        self._row_id = table.row_id
+        self._period_name = "".join(table.period[:1])
+        self._period = [_called(self._slots, name) for name in table.period[1:]]
+        self._new_period: tuple[str, ...] = ()
         self._convert = convert
         self.charset = charset or convert or table.charset  # MariaDB takes both: the one for later columns, the other for these
-        self.period_end = table.period_end
+        self._end = _called(self._slots, table.period_end) if table.period_end else None
         if convert:
             self._convert_columns()
 
@@ -65,10 +81,18 @@ class Draft:
             raise ValueError(f"column {name} is not known")
         return slot
 
+    def had(self, name: str) -> bool:
+        """Whether a column had this name before the statement: what IF EXISTS asks."""
+        return any(slot.before == name.lower() for slot in self._old)
+
     def has(self, name: str) -> bool:
-        """Whether a column had this name before the statement, or is added by it."""
-        added = [slot.column.name.lower() for slot, _ in self._places if slot.before is None]
-        return name.lower() in added or any(slot.before == name.lower() for slot in self._old)
+        """Whether a column had this name before the statement, or got it in an earlier part: what IF NOT EXISTS asks."""
+        return self.had(name) or any(slot.column.name.lower() == name.lower() for slot, _ in self._places)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there was a primary key before the statement, or an earlier part has given one."""
+        return self._had_key or self._new_key is not None
 
     # ------------------------------------------------------------ columns
 
@@ -76,20 +100,30 @@ class Draft:
         """Add a column: at the end, first, or behind another."""
         slot = _Slot(self._settled(definition), None)
         self._places.append((slot, definition.place))
-        if definition.primary:
-            self._new_key = [slot.column.name]
-        if definition.ends_period:
-            self.period_end = slot.column.name
+        self._defined(slot, definition)
 
     def replace(self, old: str, definition: ColumnDefinition) -> None:
         """CHANGE and MODIFY: give a column another definition, and perhaps another name and place."""
         slot = self._before(old)
-        slot.column = self._settled(definition)._replace(nullable=slot.column.nullable)
+        slot.column = self._settled(definition)
         if definition.place is not None:
             self._slots.remove(slot)
             self._places.append((slot, definition.place))
+        self._defined(slot, definition)
+
+    def _defined(self, slot: _Slot, definition: ColumnDefinition) -> None:
         if definition.primary:
             self._new_key = [slot.column.name]
+        if definition.ends_period:
+            self._end = slot
+        if slot.column.name.lower() == ROW_ID:
+            counts = definition.counts and slot.column.type == "bigint" and slot.column.unsigned
+            self._row_id = "" if not counts else "invisible" if definition.invisible else "visible"
+
+    def show(self, name: str, *, visible: bool) -> None:
+        """ALTER COLUMN ... SET VISIBLE or INVISIBLE."""
+        if self._before(name).before == ROW_ID and self._row_id:
+            self._row_id = "visible" if visible else "invisible"
 
     def rename(self, old: str, new: str) -> None:
         """RENAME COLUMN."""
@@ -101,6 +135,8 @@ class Draft:
         slot = self._before(name)
         self._slots.remove(slot)
         self._key = [one for one in self._key if one is not slot]
+        if slot is self._end:
+            self._end = None
 
     def _settled(self, definition: ColumnDefinition) -> Column:
         return settled(definition, self.charset, convert=self._convert)
@@ -112,22 +148,33 @@ class Draft:
                 wide = column.charset in WIDTHS or self._convert in WIDTHS
                 if column.members and (wide or not "".join(column.members).isascii()):
                     raise ValueError("CONVERT TO of a column whose members are not the same in both: servers garble them")
-                bare = ColumnDefinition(column, False, None, members=column.members)
-                slot.column = settled(bare, "", convert=self._convert)
+                slot.column = converted(column, self._convert)
 
     # ------------------------------------------------------------ the table
 
     def set_key(self, names: list[str]) -> None:
-        """PRIMARY KEY (...), by the names that columns have in the end."""
+        """PRIMARY KEY (...), by the names that columns, or with WITHOUT OVERLAPS a period, have in the end."""
         self._new_key = names
 
     def drop_key(self) -> None:
         """DROP PRIMARY KEY: what was before the statement."""
         self._key = []
 
+    def set_period(self, name: str, begin: str, end: str) -> None:
+        """PERIOD FOR name (begin, end), of an application."""
+        self._period_name, self._new_period = name, (begin, end)
+
+    def drop_period(self) -> None:
+        """DROP PERIOD FOR name."""
+        self._period = []
+
     def version(self) -> None:
         """ADD SYSTEM VERSIONING: two columns that no SELECT * shows, unless the table names some of its own."""
         self._versioned = True
+
+    def end_period(self, name: str) -> None:
+        """The column that ends the period of the table's rows."""
+        self._end = _called(self._slots, name)
 
     def unversion(self) -> None:
         """DROP SYSTEM VERSIONING."""
@@ -135,13 +182,13 @@ class Draft:
         if self._was_versioned:
             for column in _ROW_PERIOD:
                 self.drop(column.name)
-        self.period_end = ""
+        self._end = None
 
     @property
     def table(self) -> Table:
         """The table as it is after the statement."""
         slots, key = list(self._slots), list(self._key)
-        implicit = self._versioned and not self.period_end
+        implicit = self._versioned and self._end is None
         shown = len(slots) - 2 * (implicit and self._was_versioned)
         for slot, place in self._places:
             at = shown if place is None else 0 if place == "" else slots.index(_called(slots, place)) + 1
@@ -149,13 +196,34 @@ class Draft:
             shown += 1
         if implicit and not self._was_versioned:
             slots += [_Slot(column, None) for column in _ROW_PERIOD]
+        if self._generated in slots:
+            slots.remove(self._generated)
+            slots.insert(0, self._generated)
+        period = [_called(slots, name) for name in self._new_period] or self._period
+        for slot in period:
+            slot.column = slot.column._replace(nullable=False)
         if self._new_key is not None:
-            key = [_called(slots, name) for name in self._new_key]
-        if key and (implicit or self.period_end):  # the end of the row's period belongs to the primary key
-            end = _called(slots, self.period_end or "row_end")
+            key = self._named_key(slots, period)
+        end = _called(slots, "row_end") if implicit else self._end
+        if key and end is not None:  # the end of the row's period belongs to the primary key
             key += [end] if end not in key else []
+        for slot in key:  # for good: it stays so when the key goes
+            slot.column = slot.column._replace(nullable=False)
+        named = [slot.column.name for slot in slots]
         columns = tuple([slot.column for slot in slots])
-        return Table(columns, tuple([slot.column.name for slot in key]), self.charset, implicit, self.period_end)
+        period_end = self._end.column.name if self._end is not None else ""
+        row_id = self._row_id if any(name.lower() == ROW_ID for name in named) else ""
+        names = (self._period_name, *[slot.column.name for slot in period]) if period else ()
+        return Table(columns, tuple([slot.column.name for slot in key]), self.charset, implicit, period_end, names, row_id)
+
+    def _named_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
+        key: list[_Slot] = []
+        for name in self._new_key or []:
+            if period and name.lower() == self._period_name.lower():  # WITHOUT OVERLAPS: it ends the key, and its end comes first
+                key += period[::-1]
+            else:
+                key.append(_called(slots, name))
+        return key
 
 
 def _called(slots: list[_Slot], name: str) -> _Slot:

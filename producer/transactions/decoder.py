@@ -311,7 +311,7 @@ class EventDecoder:
     # ------------------------------------------------------------ statements
 
     def _query(self, raw: RawEvent) -> None:
-        query = events.query(raw.body)
+        query = events.query(raw.body, raw.flags)
         statement = classify(query.sql, query.database, query.mode)
         kind = statement.kind
         state = self.state
@@ -377,7 +377,7 @@ class EventDecoder:
         if statement.kind is Kind.DDL:
             self.altered(statement, query.database)
             if self._schemas is not None:
-                self._schemas.follow(self.position, query.database, query.sql, query.mode)
+                self._schemas.follow(self.position, query.database, query.sql, query.session)
             self.followed(self.position, query)
 
     def _passes(self, statement: Statement, query: events.Query) -> bool:

@@ -307,7 +307,7 @@ def test_the_file_gives_everything_back(tmp_path: Path) -> None:
             assert schema is not None
             assert "".join(schema.names) == names
     again.seek(at(400, "binlog.000010"))
-    assert again.find("d", "t") == TableSchema("d", "t", (Column("only", "int", definition="int"),), (0,))
+    assert again.find("d", "t") == TableSchema("d", "t", (Column("only", "int", nullable=False, definition="int"),), (0,))
 
 
 def test_follow_is_idempotent(tmp_path: Path) -> None:
@@ -478,7 +478,17 @@ def test_a_ddl_that_cannot_be_followed_makes_its_table_unknown(sql: str) -> None
 
 @pytest.mark.parametrize(
     "sql",
-    ["", "(", "GRANT ALL ON *.* TO x", "CREATE TEMPORARY TABLE t (x int)", "DROP TEMPORARY TABLE t", "BEGIN", "'", "`", "CREATE"],
+    [
+        "",
+        "(",
+        "GRANT ALL ON *.* TO x",
+        "CREATE TEMPORARY TABLE t (x int)",
+        "DROP TEMPORARY TABLE t",
+        "BEGIN",
+        "'",
+        "`",
+        "CREATE VIEW v AS SELECT 1",
+    ],
 )
 def test_other_statements_change_nothing(sql: str) -> None:
     """Temporary tables, privileges, and text that is no statement at all."""

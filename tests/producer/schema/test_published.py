@@ -238,9 +238,9 @@ def test_what_is_unchanged_keeps_its_position(tmp_path: Path) -> None:
 
 
 def producer_mode() -> object:
-    from shmstore.sql_tokens import USUAL
+    from shmstore.producer.sql.session import UNKNOWN
 
-    return USUAL
+    return UNKNOWN
 
 
 @pytest.mark.parametrize(

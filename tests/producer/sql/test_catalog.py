@@ -182,7 +182,7 @@ def test_text_is_read_in_the_mode_it_was_written_in(kind: str, request: pytest.F
             assert query.sql.startswith(sql.strip())
             assert set(mode.split(",")) & {"NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"} <= set(str(query.mode).split(","))
             statement = classify(query.sql, query.database, query.mode)
-            followed.follow(Position("binlog.000001", 100 + i), query.database, query.sql, query.mode)
+            followed.follow(Position("binlog.000001", 100 + i), query.database, query.sql, query.session)
             fresh = SchemaHistory()
             run(connection, "SET SESSION sql_mode = DEFAULT")
             fresh.snapshot(query_of(connection), Position("binlog.000001", 1), database="modes")

@@ -1,0 +1,71 @@
+"""The parts of a list of columns and keys, as CREATE TABLE and ALTER TABLE ... ADD have it, written into a draft of the table."""
+
+from __future__ import annotations
+
+from shmstore.producer.sql.columns import ColumnDefinition, define_column
+from shmstore.producer.sql.session import Dialect
+from shmstore.producer.sql.table_change import Draft
+from shmstore.sql_tokens import Tokens
+
+__all__ = ["KEYS", "add_column", "add_definition"]
+
+# Words that begin a key or a check in a list of columns; a column of such a name is quoted or follows COLUMN.
+KEYS = frozenset(("PRIMARY", "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK"))
+
+
+def add_definition(draft: Draft, tokens: Tokens, dialect: Dialect, *, unless_exists: bool = False) -> ColumnDefinition | None:
+    """Read one definition: a column, which is returned, or a key."""
+    if not tokens.left:
+        raise ValueError("an empty definition")
+    if not _begins_key(tokens):
+        return add_column(draft, tokens, dialect, unless_exists=unless_exists)
+    if tokens.accept("PERIOD", "FOR"):
+        _period(draft, tokens)
+    else:
+        _key(draft, tokens)
+    return None
+
+
+def add_column(draft: Draft, tokens: Tokens, dialect: Dialect, *, unless_exists: bool = False) -> ColumnDefinition:
+    """Read a column. `unless_exists`: IF NOT EXISTS, which does nothing where there is one of its name."""
+    definition = define_column(tokens.name(), tokens, dialect)
+    if not unless_exists or not draft.has(definition.column.name):
+        if definition.primary and unless_exists and draft.has_key:
+            definition = definition._replace(primary=False)
+        draft.add(definition)
+    elif definition.primary and not draft.has_key:  # its key is another part, which does not exist
+        draft.set_key([definition.column.name])
+    return definition
+
+
+def _begins_key(tokens: Tokens) -> bool:
+    """Whether a key or check comes next. PERIOD and VECTOR may also name a column: a type follows then."""
+    word = tokens.peek()
+    if word in ("PERIOD", "VECTOR"):
+        return tokens.peek(1) in ("FOR", "INDEX", "KEY", "(", "")
+    return word in KEYS
+
+
+def _key(draft: Draft, tokens: Tokens) -> None:
+    named = ""
+    if tokens.accept("CONSTRAINT"):
+        tokens.accept("IF", "NOT", "EXISTS")
+        if tokens.peek() not in ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
+            named = tokens.name()
+    if named.upper() == "PRIMARY" and tokens.peek() in ("CHECK", "FOREIGN"):
+        raise ValueError("a constraint of the primary key's name")
+    if tokens.accept("PRIMARY", "KEY"):
+        unless_exists = tokens.accept("IF", "NOT", "EXISTS")
+        while tokens.left and tokens.peek() != "(":
+            tokens.take()
+        names = [Tokens(part).name() for part in tokens.parenthesized()]
+        if not unless_exists or not draft.has_key:
+            draft.set_key(names)
+
+
+def _period(draft: Draft, tokens: Tokens) -> None:
+    tokens.accept("IF", "NOT", "EXISTS")
+    name = tokens.name()
+    begin, end = [Tokens(part).name() for part in tokens.parenthesized()]
+    if name.upper() != "SYSTEM_TIME":
+        draft.set_period(name, begin, end)

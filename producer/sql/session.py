@@ -1,0 +1,65 @@
+"""What of the session that ran a statement decides its meaning. All of it comes with the statement in the binlog."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shmstore.sql_tokens import SqlMode
+
+__all__ = ["UNKNOWN", "Dialect", "Session"]
+
+_REAL_AS_FLOAT, _ORACLE, _MAXDB = 1 << 0, 1 << 9, 1 << 12  # of sql_mode
+_EXPLICIT_TIMESTAMPS = 1 << 24  # of MariaDB's options
+
+
+class Session(NamedTuple):
+    """The settings of a session, as far as a definition of a table or a database depends on them.
+
+    A character set that the event does not name is an empty string. `explicit_timestamps` is explicit_defaults_for_timestamp as MySQL
+    logs it, from 8.0 on; of MariaDB it is a bit of `options`. `temporary`: the statement is about a temporary table of the session, or
+    may be; MariaDB logs such statements where the format is not ROW.
+    """
+
+    sql_mode: int = 0  # bits
+    literals: str = ""  # character set of collation_connection: each string passes through it
+    server: str = ""  # character set of collation_server: that of a database which names none
+    options: int | None = None
+    explicit_timestamps: bool | None = None
+    temporary: bool = False
+
+    @property
+    def mode(self) -> SqlMode:
+        """Where names and strings end."""
+        return SqlMode.of(self.sql_mode)
+
+
+UNKNOWN = Session()
+
+
+class Dialect(NamedTuple):
+    """The words of a server in a session: `mariadb`, and what that one's sql_mode makes of the names of types."""
+
+    mariadb: bool
+    session: Session = UNKNOWN
+
+    @property
+    def oracle(self) -> bool:
+        """MariaDB's sql_mode=ORACLE: DATE has a time, BLOB is long, and there is NUMBER."""
+        return self.mariadb and bool(self.session.sql_mode & _ORACLE)
+
+    @property
+    def maxdb(self) -> bool:
+        """MariaDB's sql_mode=MAXDB: TIMESTAMP is DATETIME."""
+        return self.mariadb and bool(self.session.sql_mode & _MAXDB)
+
+    @property
+    def explicit_timestamps(self) -> bool | None:
+        """Whether a TIMESTAMP without NOT NULL takes NULL; None where the log does not say."""
+        if not self.mariadb:
+            return self.session.explicit_timestamps
+        return None if self.session.options is None else bool(self.session.options & _EXPLICIT_TIMESTAMPS)
+
+    @property
+    def real_as_float(self) -> bool:
+        """REAL is FLOAT, not DOUBLE."""
+        return bool(self.session.sql_mode & _REAL_AS_FLOAT)
