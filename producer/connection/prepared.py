@@ -100,8 +100,11 @@ class Rows:
                 return False
 
     def fill(self, size: int, wait: float) -> bool:
-        """Read until so many bytes have come; True when all rows are there. Raises `SourceError`; `LinkLost` where nothing comes for `wait` seconds."""
-        while self.size < size:
+        """Read until `size` bytes have come, and one row at least; True when all rows are there.
+
+        Raises `SourceError`; `LinkLost` where nothing comes for `wait` seconds.
+        """
+        while self.size < size or not len(self):  # a row may be larger than any budget
             self._socket.settimeout(wait)
             try:
                 if self._receive_rows():

@@ -101,7 +101,7 @@ class BatchPlanner:
         self._planned = (store.epoch, base + 1, np.concatenate(parts))
         if found == base and self._stalled(base, last) and self._may_be_cut(last):
             fit = max(1, fit)
-            return base + (multi_source.whole(store.peek(base + 1, limit_events=fit), fit) if self._owner.has_several else fit)
+            return multi_source.cut_after(store, base, fit, last) if self._owner.has_several else base + fit
         return found
 
     def _may_be_cut(self, last: int) -> bool:

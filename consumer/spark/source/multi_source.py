@@ -138,6 +138,17 @@ def whole(batch: Batch, most: int) -> int:
     return max((i for i in found if i <= most), default=min(found, default=0))
 
 
+def cut_after(store: EventStore, base: int, most: int, last: int) -> int:
+    """Return where events after `base` may be cut: at the last mark among `most` of them, else at the first one up to `last`; `base` without one."""
+    at, step = base, most
+    while at < last:
+        batch = store.peek(at + 1, limit_events=min(step, last - at))
+        if found := whole(batch, most - (at - base)):
+            return at + found
+        at, step = batch.last, _LOOK
+    return base
+
+
 def names_of(store: EventStore, first: int, last: int) -> dict[str, str]:
     """Return the source of each server's transactions among events `first` to `last`, by server UUID or MariaDB's domain."""
     names: dict[str, str] = {}

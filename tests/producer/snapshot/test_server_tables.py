@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import random
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from shmstore import Event, EventStore, SourceError, StoreNotFound
 from shmstore.encoding.codec import decode
 from shmstore.producer import ServerTable, ServerTables, Settings
+from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.snapshot import server_tables
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import Running, execute, running, wait_for, wait_for_position
@@ -136,6 +139,25 @@ def test_parts_have_about_as_many_rows_where_numbers_have_gaps(
     counts = [len(rows_of(table, part)) for part in range(table.parts)]
     assert sum(counts) == 4002
     assert max(counts) < 1500, counts
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL"], ids=["key", "keyless"])
+@pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
+def test_rows_larger_than_every_budget_are_read_one_by_one(
+    run: Running, any_server: Server, database: str, monkeypatch: pytest.MonkeyPatch, seed: int, key: str, pure: bool
+) -> None:
+    """Rows of all sizes around the pieces that are given at a time, those that fill a chunk and one of several megabytes."""
+    if pure:
+        monkeypatch.setattr(server_tables, "Rows", partial(Rows, compiled_code=False))
+    chosen = random.Random(seed)
+    sizes = [3 << 20, 0, *(chosen.choice([0, 10, 2 << 10, 8 << 10, 600 << 10]) + chosen.randrange(5) for _ in range(12))]
+    execute(any_server, database, f"CREATE TABLE large (id INT {key}, data LONGTEXT)")
+    for i, size in enumerate(sizes):
+        execute(any_server, database, f"INSERT INTO large VALUES ({i}, REPEAT('x', {size}))")
+    table = ServerTables(run.settings).open(f"{database}.large", parts=2)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(all_rows, table).result(timeout=60)
+    assert [(id, len(data)) for id, data in found] == list(enumerate(sizes))
 
 
 def test_an_empty_table_has_a_part_without_rows(run: Running, any_server: Server, database: str) -> None:
