@@ -26,7 +26,7 @@ MOST_MODULES = 15  # in one folder
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
     "shmstore": (
-        "native arguments clock errors event gtids",
+        "native arguments clock errors event gtids sql",
         "atomic_file sql_tokens start_position table_patterns",
         "memory",
         "encoding",
@@ -74,6 +74,7 @@ PUBLIC_MODULES = tuple(
         "event",
         "gtids",
         "memory.layout",
+        "sql.names",
         "native",
         "remembered",
         "snapshots",
@@ -113,7 +114,7 @@ PURE = (
     *(f"shmstore/ring/{name}.py" for name in ("cursors", "writer", "reader")),
     *("shmstore/memory/layout.py", "shmstore/encoding/", "producer/values/", "producer/sql/"),
     *(f"producer/binlog/{name}.py" for name in ("events", "packets", "compression", "table_map", "table_map_metadata", "rows")),
-    *("consumer/wire/protocol/", "consumer/wire/encoding/", "shmstore/sql_tokens.py"),
+    *("consumer/wire/protocol/", "consumer/wire/encoding/", "shmstore/sql_tokens.py", "shmstore/sql/"),
 )
 IMPURE = {"asyncio", "logging", "multiprocessing", "select", "selectors", "signal", "socket", "subprocess"} | {
     "threading",

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import Column
+from shmstore.sql.names import folded
 from shmstore.sql_tokens import SqlMode, Tokens, statement
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
@@ -155,7 +156,7 @@ def _alter(tokens: Tokens, database: str, ignores: bool) -> list[Action]:
             changes += _changes(clause, words)
         except ValueError:
             kind = "reread"
-    names = [name.lower() for change in changes for name in {change.name, change.to} if name]
+    names = [name for change in changes for name in {folded(change.name), folded(change.to)} if name]
     if len(set(names)) < len(names):
         kind = "reread"  # columns swap, or one takes another's name
     if moves and moves[0][1] != table:

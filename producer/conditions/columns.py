@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from shmstore.errors import UnsupportedEvent, did_you_mean
 from shmstore.event import Column, TableSchema
 from shmstore.producer.conditions.tree import Both, Either, Literal, Node, Not
+from shmstore.sql.names import index_of
 
 Test = Callable[[Sequence[Any]], bool | None]
 
@@ -103,12 +104,11 @@ def _test(node: Node, schema: TableSchema, kinds: dict[str, tuple[int, _Kind]]) 
     if isinstance(node, Both | Either):
         parts = [_test(part, schema, kinds) for part in node.parts]
         return partial(_any, parts, not isinstance(node, Either))
-    names = [name.lower() for name in schema.names]
-    if node.column.lower() not in names:
+    i = index_of(node.column, schema.names)
+    if i is None:
         raise ValueError(
             f"it has no column {node.column!r}{did_you_mean(node.column, schema.names)}; it has {', '.join(schema.names)}"
         )
-    i = names.index(node.column.lower())
     column = schema.columns[i]
     kind = _kind(column)
     kinds[node.column] = i, kind if kind is not None else _Kind(_same, _no_literal)

@@ -221,6 +221,7 @@ class Replicator:
         try:
             server = read_server(session)
             require_binlog(server, self._settings)
+            self._decoder.table_case = server.variables.get("lower_case_table_names", "")
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
             found = Found(session, server, sink.resume, sink.checkpoints)
             chosen = choose_beginning(self._settings, found, sink.source or "", self._log)

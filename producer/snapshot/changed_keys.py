@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shmstore import EntryType, EventType
 from shmstore.encoding.codec import Header, decode_schema, decode_stored, pack
 from shmstore.producer.sql.classify import Statement
+from shmstore.sql.names import folded
 
 _XA = pack("xa_xid")
 _CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
@@ -126,9 +127,9 @@ class Window:
 
     def altered(self, statement: Statement, database: str) -> bool:
         """A DDL goes by, with this default database; True where it may concern the table."""
-        names = {(base.lower(), name.lower()) for base, name in (*statement.tables, *statement.targets)}
-        own = (self._name[0].lower(), self._name[1].lower())  # a server may fold names' case
-        mine = own in names or (not names and (statement.name or database).lower() == own[0])
+        names = {(folded(base), folded(name)) for base, name in (*statement.tables, *statement.targets)}
+        own = (folded(self._name[0]), folded(self._name[1]))  # a server may fold names' case
+        mine = own in names or (not names and folded(statement.name or database) == own[0])
         if mine and self._segments:
             self._segments[-1].broken = "a DDL changed it"
         return mine

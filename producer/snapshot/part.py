@@ -18,6 +18,7 @@ from shmstore.producer.conditions import Bound, Node, bind, parse
 from shmstore.producer.errors import PatternError
 from shmstore.producer.filter import TablePlan, read_patterns
 from shmstore.snapshots import request_snapshot as ask
+from shmstore.sql.names import folded
 from shmstore.table_definitions import DefinitionsFile, definitions_in
 
 __all__ = ["Part", "request_snapshot"]
@@ -52,13 +53,13 @@ class Part(NamedTuple):
         """Return the columns of `table` that are wanted, in their order, those of the key with them. Raises `UnsupportedEvent` where one is not there."""
         if not self.columns:
             return tuple(range(len(table.columns)))
-        kept = {table.names[i].lower(): i for i in _kept(table, plan)}
-        if missing := [name for name in self.columns if name.lower() not in kept]:
+        kept = {folded(table.names[i]): i for i in _kept(table, plan)}
+        if missing := [name for name in self.columns if folded(name) not in kept]:
             names = [table.names[i] for i in sorted(kept.values())]
             raise UnsupportedEvent(
                 f"table {table.database}.{table.table} has no column {missing[0]!r}{did_you_mean(missing[0], names)}; it has {', '.join(names)}"
             )
-        return tuple(sorted({*key, *(kept[name.lower()] for name in self.columns)}))
+        return tuple(sorted({*key, *(kept[folded(name)] for name in self.columns)}))
 
     def partial(self, table: TableSchema, shown: Sequence[int], plan: TablePlan) -> str:
         """Return what the events of `table` have a part of: rows, columns, both, or nothing."""

@@ -74,6 +74,7 @@ class EventDecoder:
         self.rows_decoder = RowsDecoder(compiled=compiled)
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
+        self.table_case = ""  # the server's lower_case_table_names, where it is known: what a DDL's names mean
         self.account_statements = 0  # left out, for they carry secrets
         self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
         self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
@@ -414,6 +415,8 @@ class EventDecoder:
             props["sql_mode"] = str(query.mode)
         if not query.strict:
             props["sql_strict"] = "off"
+        if self.table_case:
+            props["lower_case_table_names"] = self.table_case
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             props |= {"xa": "commit" if statement.kind is Kind.XA_COMMIT else "rollback", "xa_xid": statement.name}
         elif statement.tables:

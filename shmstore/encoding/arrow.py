@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from shmstore.encoding.codec import Header, decode_stored
 from shmstore.event import Column, TableSchema
+from shmstore.sql.names import places_of
 
 try:
     from shmstore.native import columns as compiled
@@ -137,12 +138,16 @@ def fit(found: TableSchema, plan: TableSchema) -> Fit:
     """Return how the columns of `found` fill those of `plan`."""
     if found.columns == plan.columns:
         return Fit(list(range(len(plan.columns))), [], [], [])
-    there, planned = {column.name: i for i, column in enumerate(found.columns)}, set(plan.names)
-    types = [(c.name, arrow_type(found.columns[there[c.name]]), arrow_type(c)) for c in plan.columns if c.name in there]
+    mapping = places_of(plan.names, found.names)
+    types = [
+        (column.name, arrow_type(found.columns[i]), arrow_type(column))
+        for column, i in zip(plan.columns, mapping, strict=True)
+        if i is not None
+    ]
     return Fit(
-        [there.get(name) for name in plan.names],
-        [name for name in there if name not in planned],
-        [name for name in plan.names if name not in there],
+        mapping,
+        [name for i, name in enumerate(found.names) if i not in mapping],
+        [name for name, i in zip(plan.names, mapping, strict=True) if i is None],
         [change for change in types if change[1] != change[2]],
     )
 

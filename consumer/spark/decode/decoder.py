@@ -26,6 +26,7 @@ from shmstore.encoding.arrow import Events, RowPositions, fit
 from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions
 from shmstore.encoding.codec import Header, decode_schema
 from shmstore.event import EntryType, TableSchema
+from shmstore.sql.names import folded
 
 ROWS_PER_BATCH = 20_000
 STORED_ROWS_PER_BATCH = 4_000  # what is decoded stays in the cache until it is a column: half as fast with 20,000
@@ -125,9 +126,8 @@ class Decoder:
             return True
         if table == "*":
             return self.options.tables.match_some_of(database)
-        return self.options.wants(database, table) or self.options.wants(
-            database.lower(), table.lower()
-        )  # as some servers store names
+        # in lower case, too: some servers store names so
+        return self.options.wants(database, table) or self.options.wants(folded(database), folded(table))
 
     # ---------------------------------------------------------------- columns
 

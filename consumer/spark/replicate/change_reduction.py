@@ -2,15 +2,17 @@
 
 Events come in their order, so "the last change of a key" is the last one seen: one dict a table, no sorting, and only rows
 that survive are turned into columns. A change of the primary key deletes the old key and writes the new one. A DDL in the
-middle ends a step: what came before it is applied before it. The steps follow from the events alone, not from what the copy holds or is
-waiting for, so that a batch that is run again has the same ones.
+middle ends a step: what came before it is applied before it. How many steps there are, and of which events, follows from the events alone,
+not from what the copy holds or is waiting for, so that a batch that is run again has the same ones. Whether an ALTER is followed or the
+table read again may differ then, where a step that is done is not done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -25,10 +27,12 @@ from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.encoding.row_order import seq_prefix, seq_suffix
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
 from shmstore.snapshots import REPLACING
+from shmstore.sql.names import folded, places_of, same
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
 _MOMENT = pa.timestamp("us", "UTC")
-NOTHING_KNOWN: Final[Mapping[tuple[str, str], dict[str, Column]]] = MappingProxyType({})
+Columns = Mapping[str, Column]  # of a table, by `folded` names
+NOTHING_KNOWN: Final[Mapping[tuple[str, str], Columns]] = MappingProxyType({})
 HISTORY_FIELDS = [
     pa.field(VALID_FROM, _MOMENT),
     pa.field(VALID_TO, _MOMENT),
@@ -160,7 +164,10 @@ class TableChanges:
     seq_head: str = ""
     steps: list[Step] = field(default_factory=list)
     rows: int = 0
-    known: dict[str, Column] = field(default_factory=dict)  # columns by name in lower case, as the last rows had them
+    known: dict[str, Column] = field(default_factory=dict)  # columns by `folded` name, as the last rows had them
+    before: Callable[[Header, bool], Columns] = (
+        lambda ddl, fresh: {}
+    )  # those that a DDL found; `fresh`: none of this batch came before it
     _schema: TableSchema | None = None
     _key_columns: tuple[int, ...] = ()
     _last: dict[Any, Any] = field(default_factory=dict)
@@ -235,17 +242,22 @@ class TableChanges:
                 f"table {'.'.join(self.name)} has no primary key, so its rows cannot be identified: "
                 f"give keys={{'{'.'.join(self.name)}': ['column', ...]}}, or leave the table out"
             )
-        missing = set(names) - set(schema.names)
-        if missing:
+        places = places_of(names, schema.names)
+        if missing := [name for name, i in zip(names, places, strict=True) if i is None]:
             raise CopyDiffers(
                 f"table {'.'.join(self.name)} has no column {', '.join(sorted(missing))} to use as a key: it has {', '.join(schema.names)}"
             )
-        if self.history and (ours := {field.name for field in HISTORY_FIELDS} & {name.lower() for name in schema.names}):
+        self._leave_names(schema.names)
+        self._schema, self.known = schema, {folded(column.name): column for column in schema.columns}
+        self._key_columns = tuple([i for i in places if i is not None])
+
+    def _leave_names(self, names: Iterable[str]) -> None:
+        """Raise `CopyDiffers` where one of a table's columns has a name that a history needs."""
+        if self.history and (ours := {field.name for field in HISTORY_FIELDS} & set(map(folded, names))):
             raise CopyDiffers(
-                f"table {'.'.join(self.name)} has a column {min(ours)}, which a history needs for itself: leave the table out"
+                f"table {'.'.join(self.name)} has a column {min(ours)}, which a history needs for itself: leave the table out, or filter the "
+                "column out in the producer"
             )
-        self._schema, self.known = schema, {column.name.lower(): column for column in schema.columns}
-        self._key_columns = tuple(schema.names.index(name) for name in names)
 
     def _names(self) -> tuple[str, ...]:
         assert self._schema is not None
@@ -265,13 +277,14 @@ class TableChanges:
             self.steps.append(Empty(header.time_ms))
         elif action.kind == "alter" and self._keeps_values(action, header):
             changes = tuple([change for change in action.changes if change.name or change.to])
+            self._leave_names(change.to for change in changes)
             if changes:
                 self.steps.append(Alter(changes))
                 self._schema = None
             for change in changes:
-                old = self.known.pop(change.name.lower(), None)
+                old = self.known.pop(folded(change.name), None)
                 if old is not None and change.to and change.column is None:
-                    self.known[change.to.lower()] = old
+                    self.known[folded(change.to)] = old._replace(name=change.to)
         elif action.kind in ("alter", "reread"):
             self.distrust(f"the DDL at {header.file}:{header.offset} may have changed its values ({header.sql})")
 
@@ -284,13 +297,16 @@ class TableChanges:
         self._schema, self.known = None, {}
 
     def _keeps_values(self, action: Action, header: Header) -> bool:
-        """Whether no value of the rows that are there changed: what was said of a column's type is known from the rows alone."""
+        """Whether no value of the rows that are there changed. Where no rows said how a column was, what is kept outside of the stream does."""
         strict = header.props.get("sql_strict") != "off"
+        known: Columns = self.known
+        if any(change.name and change.column is not None and folded(change.name) not in known for change in action.changes):
+            known = {**self.before(header, not any(isinstance(step, Alter) for step in self.steps)), **known}
         for change in action.changes:
             if not change.name and not change.to and not strict:
                 return False  # NULLs in the columns of a new key became something else
             if change.name and change.column is not None:
-                old = self.known.get(change.name.lower())
+                old = known.get(folded(change.name))
                 if old is None or not keeps_values(old, change.column, strict=strict):
                     return False
         return True
@@ -376,12 +392,14 @@ def collect(
     history: bool,
     copies: Callable[[str | None], Iterable[tuple[str, str]]],
     source: str | None = None,
-    known: Mapping[tuple[str, str], dict[str, Column]] = NOTHING_KNOWN,
+    known: Mapping[tuple[str, str], Columns] = NOTHING_KNOWN,
+    before: Callable[[tuple[str, str], Header, bool], Columns] = lambda name, ddl, fresh: {},
 ) -> dict[tuple[str, str], TableChanges]:
     """Return the changes of each table of `options` in `payloads`, encoded events in their order.
 
     `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database, or with None of all, that have a copy.
-    `source` is the one that the events are from, in a store of several. `known` are the columns that earlier rows had, by table.
+    `source` is the one that the events are from, in a store of several. `known` are the columns that earlier rows had, by table, and `before`
+    gives those that a DDL found where that says nothing (`TableChanges.before`).
     Raises `CannotFollow`.
     """
     found: dict[tuple[str, str], TableChanges] = {}
@@ -392,8 +410,10 @@ def collect(
     def changes(database: str, table: str) -> TableChanges:
         name = (database, table)
         if name not in found:
-            columns = dict(known.get(name, {}))
-            found[name] = TableChanges(name, keys.get(f"{database}.{table}"), options.zero_dates, history, head, known=columns)
+            given = keys.get(f"{database}.{table}")
+            found[name] = TableChanges(
+                name, given, options.zero_dates, history, head, known=dict(known.get(name, {})), before=partial(before, name)
+            )
         return found[name]
 
     def distrust(names: Iterable[tuple[str, str]], reason: str) -> None:
@@ -432,21 +452,29 @@ def collect(
             names = {_table_of(name) for name in header.props.get("tables", "").split(",") if name}
             if "table" in header.props:
                 names.add((header.database, header.props["table"]))
+            if header.props.get("lower_case_table_names") == "1":
+                names = {(folded(database), folded(table)) for database, table in names}
             reason = f"the statement at {place} ({header.sql}) changed rows that the binlog does not hold: set binlog_format=ROW on the server"
             distrust(names or {*copies(None), *found}, reason)
         elif header.entry == EntryType.DDL:
             mode = header.props.get("sql_mode", "")
             for action in actions(header.sql, header.props.get("default_database", header.database), mode):
                 if not action.table:
-                    text = header.sql.lower()
-                    concerned = {name for name in {*copies(None), *found} if name[1].lower() in text}
+                    text = folded(header.sql)
+                    concerned = {name for name in {*copies(None), *found} if folded(name[1]) in text}
                     distrust(concerned, f"the DDL at {place} cannot be read ({header.sql})")
                     continue
-                for name in _names(action, lambda name: {*(t for _, t in copies(name)), *(t for d, t in found if d == name)}):
-                    if options.wants(*name) and action.kind != "create":
+                if action.kind == "create":
+                    continue
+                case = header.props.get("lower_case_table_names", "")
+                for name in _names(
+                    action, lambda name: {*(t for _, t in copies(name)), *(t for d, t in found if d == name)}, case
+                ):
+                    if options.wants(*name):
                         change = changes(*name)
+                        sure = case or (name[0] == action.database and action.table in ("*", name[1]))
                         try:
-                            change.act(action if action.table in ("*", name[1]) else Action("reread", *name), header)
+                            change.act(action if sure else Action("reread", *name), header)
                         except CopyDiffers as error:
                             change.fail(str(error))
     return found
@@ -457,10 +485,17 @@ def _table_of(name: str) -> tuple[str, str]:
     return database, table
 
 
-def _names(action: Action, copies: Callable[[str], Iterable[str]]) -> list[tuple[str, str]]:
-    """The tables that an action is about. On a server that keeps names in lower case a statement may write them in any."""
-    name = (action.database, action.table)
+def _names(action: Action, copies: Callable[[str], Collection[str]], case: str) -> list[tuple[str, str]]:
+    """The tables that an action is about. `case` is the server's lower_case_table_names: where it is 1, names are in lower case in all rows, and in
+    any case in a statement. Where it is not known, a name that has no copy may be meant for the one in lower case.
+    """
+    exact, lower = (action.database, action.table), (folded(action.database), folded(action.table))
     if action.table == "*":
-        return [(action.database, table) for table in copies(action.database)]
-    lower = (action.database.lower(), action.table.lower())
-    return [name, lower] if lower != name and lower[1] in copies(lower[0]) else [name]
+        databases = [lower[0]] if case == "1" else [exact[0]] if case else list(dict.fromkeys((exact[0], lower[0])))
+        return [(database, table) for database in databases for table in copies(database)]
+    if case == "2":  # as they were when the table was made
+        return [(exact[0], next((table for table in copies(exact[0]) if same(table, exact[1])), exact[1]))]
+    if case:
+        return [lower if case == "1" else exact]
+    both = lower != exact and exact[1] not in copies(exact[0]) and lower[1] in copies(lower[0])
+    return [exact, lower] if both else [exact]

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from shmstore.consumer.spark.replicate.change_reduction import (
+    Columns,
     CopyDiffers,
     CopyRefuses,
     Empty,
@@ -55,6 +56,10 @@ class Target(Protocol):
     @property
     def keeps_history(self) -> bool:
         """Whether it keeps every version of a row."""
+
+    @property
+    def columns(self) -> Columns:
+        """For each column a source's column that holds every value of it and no other; without those of which that is not known."""
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""

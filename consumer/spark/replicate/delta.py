@@ -30,6 +30,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     VALID_TO,
     Alter,
     CannotFollow,
+    Columns,
     CopyDiffers,
     Empty,
     Merge,
@@ -79,6 +80,11 @@ class DeltaTarget:
         """Whether it keeps every version of a row."""
         return self._table is not None and keeps_history(field.name for field in self._table.schema().fields)
 
+    @property
+    def columns(self) -> Columns:
+        """`Target.columns`."""
+        return {} if self._table is None else schema_evolution.columns_in(self._sample().schema)
+
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
         version = self._table.transaction_version(name) if self._table is not None else None
@@ -101,7 +107,7 @@ class DeltaTarget:
         if step is None:
             self._write(self._sample(), marked, mode="append")
         elif isinstance(step, Merge | Versions):
-            self._fit(step)
+            step = self._fit(step)
             if isinstance(step, Merge):
                 self._merge(step, marked)
             else:
@@ -149,21 +155,24 @@ class DeltaTarget:
         write_deltalake(self._path, table, commit_properties=properties, storage_options=self._storage, **how)
         self._table = self._opened()
 
-    def _fit(self, step: Merge | Versions) -> None:
-        """Check that the columns are those of the rows; a copy without rows takes theirs."""
-        fields = (step.upserts if isinstance(step, Merge) else step.versions).schema
+    def _fit(self, step: Merge | Versions) -> Merge | Versions:
+        """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
         there = self._sample()
+        own, step = step, schema_evolution.spelled(step, there.column_names)
+        fields = (step.upserts if isinstance(step, Merge) else step.versions).schema
         if isinstance(step, Merge) == self.keeps_history:
             raise CannotFollow(
                 f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
                 f"choose another target{', or history=True' * self.keeps_history}"
             )
         if schema_evolution.same_columns(there.schema, list(fields)):
-            return
+            return step
         assert self._table is not None
         if self._table.count():
             raise CopyDiffers(schema_evolution.difference(there.schema, list(fields), self._name))
+        fields = (own.upserts if isinstance(own, Merge) else own.versions).schema
         self._write(fields.empty_table(), None, mode="overwrite", schema_mode="overwrite")
+        return own
 
     def _sample(self) -> pa.Table:
         """The copy without its rows."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
@@ -26,6 +26,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     VALID_TO,
     Alter,
     CannotFollow,
+    Columns,
     CopyDiffers,
     Empty,
     Merge,
@@ -37,6 +38,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
 )
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema
+from shmstore.sql.names import folded
 
 MARKS = "shmstore.marks"
 _OURS = "shmstore.copy"  # a table's property: its snapshots have marks
@@ -162,6 +164,13 @@ class IcebergTarget:
         """Whether it keeps every version of a row."""
         return self._found is not None and keeps_history(self._names())
 
+    @property
+    def columns(self) -> Columns:
+        """`Target.columns`."""
+        if self._found is None:
+            return {}
+        return schema_evolution.columns_in(to_arrow_schema(self._session.table(self._table).schema))
+
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
         return self._marks.get(name, -1)
@@ -183,7 +192,7 @@ class IcebergTarget:
                 self._write(step.upserts if isinstance(step, Merge) else step.versions, marks)
             return
         if isinstance(step, Merge | Versions):
-            self._fit(step)
+            step = self._fit(step)
             if isinstance(step, Merge):
                 self._merge(step, marks)
             else:
@@ -248,8 +257,9 @@ class IcebergTarget:
 
     # ---------------------------------------------------------------- steps
 
-    def _fit(self, step: Merge | Versions) -> None:
-        """Check that the columns are those of the rows; a copy without rows takes theirs."""
+    def _fit(self, step: Merge | Versions) -> Merge | Versions:
+        """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
+        own, step = step, schema_evolution.spelled(step, self._names())
         rows = step.upserts if isinstance(step, Merge) else step.versions
         if isinstance(step, Merge) == self.keeps_history:
             raise CannotFollow(
@@ -260,12 +270,13 @@ class IcebergTarget:
         wanted = from_arrow_schema(_fields(rows.schema), prefer_timestamp_ntz=True)
         have, want = ({field.name: field.dataType for field in schema} for schema in (there.schema, wanted))
         if have == want:
-            return
+            return step
         if there.limit(1).count():
             different = [f"{name} ({type_.simpleString()})" for name, type_ in want.items() if have.get(name) != type_]
             different += [f"no {name}" for name in have if name not in want]
             raise CopyDiffers(schema_evolution.no_ddl_explains(self._name, different))
-        self._write(rows.slice(0, 0), {})
+        self._write((own.upserts if isinstance(own, Merge) else own.versions).slice(0, 0), {})
+        return own
 
     def _merge(self, step: Merge, marks: Mapping[str, int]) -> None:
         deletes = step.deletes
@@ -316,13 +327,13 @@ class IcebergTarget:
             raise CopyDiffers(
                 f"a column of {self._name} came with a value, which tables of Iceberg's version 2 have no place for"
             )
-        there = {name.lower(): name for name in self._names()}
+        there = {folded(name): name for name in self._names()}
         transaction = self._found.newTransaction()
         update = transaction.updateSchema()
         types = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil
         try:
             for change in step.changes:
-                name = there.get(change.name.lower())
+                name = there.get(folded(change.name))
                 kind = None
                 if change.column is not None:
                     (field,) = target_fields(TableSchema("", "", (change.column._replace(name=change.to),)))
@@ -330,7 +341,7 @@ class IcebergTarget:
                     json_type = self._jvm.org.apache.spark.sql.types.DataType.fromJson(struct[0].dataType.json())
                     kind = types.convert(json_type)
                 if not change.name:
-                    if change.to.lower() not in there and kind is not None:
+                    if folded(change.to) not in there and kind is not None:
                         update.addColumn(None, change.to, kind)
                 elif name is not None and not change.to:
                     update.deleteColumn(name)

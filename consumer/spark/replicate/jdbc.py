@@ -30,6 +30,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     VALID_TO,
     Alter,
     CannotFollow,
+    Columns,
     CopyDiffers,
     CopyRefuses,
     Empty,
@@ -41,7 +42,9 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     target_field,
 )
 from shmstore.consumer.spark.replicate.jdbc_connection import Database, DatabaseError
+from shmstore.consumer.spark.replicate.sql_dialect import column_of
 from shmstore.event import Column, TableSchema
+from shmstore.sql.names import folded
 
 MARKS = "_shmstore_marks"
 _OURS = "_shmstore_"  # what names of tables that are no copies begin with
@@ -114,6 +117,12 @@ class JdbcTarget:
         """Whether it keeps every version of a row."""
         return keeps_history(self._columns or [])
 
+    @property
+    def columns(self) -> Columns:
+        """`Target.columns`."""
+        found = {} if self._columns is None else {name: column_of(name, type_) for name, (type_, _) in self._types().items()}
+        return {folded(name): column for name, column in found.items() if column is not None}
+
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
         if self._transaction != self._database.transactions:
@@ -156,7 +165,7 @@ class JdbcTarget:
             "ON k.constraint_name = c.constraint_name AND k.table_schema = c.table_schema AND k.table_name = c.table_name "
             f"WHERE c.constraint_type = 'PRIMARY KEY' AND c.{where.replace('table_name', 'c.table_name')}{text(self._bare)}"
         )
-        self._keys = {row[0].lower() for row in keys}
+        self._keys = {folded(row[0]) for row in keys}
         self._constraint = keys[0][1] if keys else ""
 
     # ---------------------------------------------------------------- steps
@@ -234,20 +243,20 @@ class JdbcTarget:
         if self._fitted is None or self._fitted[2:] != schema[2:]:
             if not history and not self._database.query(f"SELECT 1 FROM {self._table} LIMIT 1"):
                 self._take_columns(schema, keys)
-            there = {column.lower() for column in self._columns or []}
-            if missing := [name for name in schema.names if name.lower() not in there]:
+            there = {folded(column) for column in self._columns or []}
+            if missing := [name for name in schema.names if folded(name) not in there]:
                 raise CopyDiffers(
                     f"{self._name} has columns {', '.join(missing)} that its copy {self._table} does not have, and no DDL explains it"
                 )
         self._fitted = schema
-        wanted = {key.lower() for key in keys} | ({SEQ} if history else set())
+        wanted = {folded(key) for key in keys} | ({SEQ} if history else set())
         if self._keys and self._keys != wanted:
             self._change_key(schema, [*keys, SEQ] if history else keys)
 
     def _change_key(self, schema: TableSchema, keys: Sequence[str]) -> None:
         """Give the copy its table's new primary key: one statement, so that it has the old one or the new. Raises `CopyDiffers`."""
         dialect, before = self._database.dialect, self._keys
-        changed = [column for column in schema.columns if (column.name in keys) != (column.name.lower() in before)]
+        changed = [column for column in schema.columns if (column.name in keys) != (folded(column.name) in before)]
         if dialect.postgres:
             parts = [f"DROP CONSTRAINT {dialect.quote(self._constraint)}"]
             parts += [f"ALTER COLUMN {dialect.quote(column.name)} DROP NOT NULL" for column in changed if column.name not in keys]
@@ -312,7 +321,7 @@ class JdbcTarget:
                 "SELECT column_name, column_type FROM information_schema.columns "
                 f"WHERE table_schema = {text(self._schema)} AND table_name = {text(self._bare)} ORDER BY ordinal_position"
             )
-        return {name: (type_, name.lower() in self._keys) for name, type_ in found}
+        return {name: (type_, folded(name) in self._keys) for name, type_ in found}
 
     @contextmanager
     def _staged(self, columns: Sequence[str], rows: Sequence[str]) -> Iterator[None]:
@@ -355,6 +364,8 @@ class JdbcTarget:
         touched = dialect.rows(pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)]))
         upserts = dialect.rows(step.upserts)  # before anything is done: they may be none that the database can hold
         self._fit(step.schema, step.keys, history=False)
+        step = schema_evolution.spelled(step, self._columns or [])
+        keys = list(step.keys)
         with self._values_fit():
             self._delete(keys, touched)
             self._database.insert(self._table, self._names(step.upserts.column_names), upserts)
@@ -362,6 +373,7 @@ class JdbcTarget:
     def _add_versions(self, step: Versions) -> None:
         versions = self._database.dialect.rows(step.versions)
         self._fit(step.schema, step.keys, history=True)
+        step = schema_evolution.spelled(step, self._columns or [])
         with self._values_fit():
             self._add_rows(step, versions)
 
@@ -394,19 +406,19 @@ class JdbcTarget:
     def _alter(self, change: Change) -> None:
         """Follow one column change; one that is done already changes nothing."""
         database, dialect = self._database, self._database.dialect
-        there = {column.lower(): column for column in self._columns or []}
-        name, head = there.get(change.name.lower()), f"ALTER TABLE {self._table}"
+        there = {folded(column): column for column in self._columns or []}
+        name, head = there.get(folded(change.name)), f"ALTER TABLE {self._table}"
         self._check_names([change.to])
         if not change.name:
-            if change.to.lower() not in there and change.column is not None:
+            if folded(change.to) not in there and change.column is not None:
                 self._add(change, change.column)
         elif name is not None and not change.to:
             database.execute(f"{head} DROP COLUMN {dialect.quote(name)}")
         else:
             if name is not None and name != change.to:
                 database.execute(f"{head} RENAME COLUMN {dialect.quote(name)} TO {dialect.quote(change.to)}")
-            if change.column is not None and (name is not None or change.to.lower() in there):
-                self._modify(change.to, change.column, key=change.name.lower() in self._keys)
+            if change.column is not None and (name is not None or folded(change.to) in there):
+                self._modify(change.to, change.column, key=folded(change.name) in self._keys)
         self._look()
         self._fitted = None
 

@@ -29,6 +29,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     VALID_TO,
     Alter,
     CannotFollow,
+    Columns,
     CopyDiffers,
     Merge,
     Replace,
@@ -100,6 +101,11 @@ class ParquetTarget:
         """Whether it keeps every version of a row."""
         return self._schema is not None and keeps_history(self._schema.names)
 
+    @property
+    def columns(self) -> Columns:
+        """`Target.columns`."""
+        return {} if self._schema is None else schema_evolution.columns_in(self._schema)
+
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
         return self._marks.get(name, -1)
@@ -158,6 +164,7 @@ class ParquetTarget:
 
     def _step(self, flow: Flow, step: Step, rows: int) -> Flow:
         if isinstance(step, Merge | Versions):
+            own, step = step, schema_evolution.spelled(step, flow.schema.names)
             fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
             if isinstance(step, Merge) == flow.history:
                 raise CannotFollow(
@@ -167,7 +174,8 @@ class ParquetTarget:
             if not schema_evolution.same_columns(flow.schema, fields):
                 if rows:
                     raise CopyDiffers(schema_evolution.difference(flow.schema, fields, self._name))
-                flow = Flow(pa.schema(fields), iter(()))
+                step = own
+                flow = Flow((step.upserts if isinstance(step, Merge) else step.versions).schema, iter(()))
             return self._merge(flow, step) if isinstance(step, Merge) else self._add_versions(flow, step)
         if isinstance(step, Alter):
             return flow.through(lambda part: schema_evolution.alter(part, step.changes, self._name))

@@ -30,7 +30,7 @@ from shmstore import state_directory
 from shmstore.consumer.spark.decode.worker_memory import no_collector
 from shmstore.consumer.spark.options import FORMATS, Options
 from shmstore.consumer.spark.replicate import executor_rows
-from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, collect
+from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, Columns, collect
 from shmstore.consumer.spark.replicate.copy import Copy, Target
 from shmstore.consumer.spark.replicate.executor_rows import SourceTables
 from shmstore.consumer.spark.replicate.initial_rows import InitialRows, exactly, require_one_source
@@ -39,9 +39,12 @@ from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_locat
 from shmstore.consumer.spark.source.batch_planner import MOST_BYTES
 from shmstore.consumer.spark.source.source import register
 from shmstore.consumer.spark.spark_version import has_read_limits, is_connect, version
-from shmstore.errors import did_you_mean, install
-from shmstore.event import Column
+from shmstore.encoding.codec import Header
+from shmstore.errors import StoreError, did_you_mean, install
+from shmstore.event import Position
 from shmstore.snapshots import copies_aside, keep_aside, request_snapshot
+from shmstore.sql.names import folded
+from shmstore.table_definitions import DefinitionsFile
 
 _log = logging.getLogger(__name__)
 _NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for an escape of its own, and no brackets
@@ -124,7 +127,7 @@ class Replication:
         self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
         self._history = history
         self._copies: dict[tuple[str | None, str, str], Copy] = {}
-        self._known: dict[str | None, dict[tuple[str, str], dict[str, Column]]] = {}
+        self._known: dict[str | None, dict[tuple[str, str], Columns]] = {}
         self._asked: set[str] = set()
         home = (Path(options.state_directory) if options.state_directory else state_directory()) / options.store
         self._aside = set(copies_aside(home).get(options.subscription, []))  # as the run before left them
@@ -180,7 +183,7 @@ class Replication:
             schema = executor_rows.load(spark, tables, name, copy, self._keys.get(name, ()), options.zero_dates)
             if schema is not None:
                 known = self._known.setdefault(None, {})
-                known[database, table] = {column.name.lower(): column for column in schema.columns}
+                known[database, table] = {folded(column.name): column for column in schema.columns}
 
     def _query_of(self, session: SparkSession) -> str:
         """The id of the query that calls: a property of its session, or, under Spark Connect, in its checkpoint."""
@@ -207,7 +210,8 @@ class Replication:
                 known = self._known.setdefault(source, {})
                 with no_collector():
                     there = partial(self._copied, source)
-                    changes = collect(events, self._options, self._keys, self._history, there, source, known)
+                    before = partial(self._columns_before, source)
+                    changes = collect(events, self._options, self._keys, self._history, there, source, known, before)
                 for (database, table), change in changes.items():
                     steps = change.finish()
                     rows += change.rows
@@ -227,6 +231,17 @@ class Replication:
         for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
             self._ask(name, request)
         return rows
+
+    def _columns_before(self, source: str | None, name: tuple[str, str], ddl: Header, fresh: bool) -> Columns:
+        """The columns that a DDL found, as the store's producer wrote them down, or else, where the copy is as it was before it, as that has them."""
+        options = self._options
+        with suppress(StoreError):  # not ours to read
+            definitions = DefinitionsFile(options.store, options.state_directory, source or "").read()
+            before = Position(ddl.file, ddl.offset - 1)  # at its end is what the DDL made of them
+            found = [one for one in definitions if one.name == name and one.reached_by(before)]
+            if found and found[-1].schema is not None:
+                return {folded(column.name): column for column in found[-1].schema.columns}
+        return self._copy(source, *name).target.columns if fresh else {}
 
     def _ask(self, name: str, request: str) -> None:
         if request not in self._asked:

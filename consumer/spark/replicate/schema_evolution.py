@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
 from shmstore.consumer.spark.ddl import Change
-from shmstore.consumer.spark.replicate.change_reduction import CopyDiffers, target_field
+from shmstore.consumer.spark.replicate.change_reduction import CopyDiffers, Merge, Versions, target_field
+from shmstore.event import Column
+from shmstore.sql.names import folded, index_of, places_of
 
 
 def alter(table: pa.Table, changes: Sequence[Change], name: str) -> pa.Table:
@@ -30,6 +33,28 @@ def alter(table: pa.Table, changes: Sequence[Change], name: str) -> pa.Table:
     return table
 
 
+Rows = TypeVar("Rows", bound=Merge | Versions)
+
+
+def spelled(step: Rows, names: Sequence[str]) -> Rows:
+    """Return `step` with the columns of its rows called as the copy, with columns `names`, calls them."""
+    rows = step.upserts if isinstance(step, Merge) else step.versions
+    places = places_of(rows.column_names, names)
+    called = {name: names[i] for name, i in zip(rows.column_names, places, strict=True) if i is not None and names[i] != name}
+    if not called:
+        return step
+
+    def renamed(table: pa.Table) -> pa.Table:
+        return table.rename_columns([called.get(name, name) for name in table.column_names])
+
+    keys = tuple([called.get(key, key) for key in step.keys])
+    columns = tuple([column._replace(name=called.get(column.name, column.name)) for column in step.schema.columns])
+    schema = step.schema._replace(columns=columns)
+    if isinstance(step, Merge):
+        return step._replace(keys=keys, upserts=renamed(step.upserts), deletes=renamed(step.deletes), schema=schema)
+    return step._replace(keys=keys, ends=renamed(step.ends), versions=renamed(step.versions), schema=schema)
+
+
 def same_columns(schema: pa.Schema, fields: Sequence[pa.Field]) -> bool:
     """Whether a copy's columns are `fields`, in any order."""
     return {column.name: column.type for column in schema} == {field.name: field.type for field in fields}
@@ -50,8 +75,7 @@ def no_ddl_explains(name: str, different: Sequence[str]) -> str:
 
 
 def _index(table: pa.Table, name: str) -> int | None:
-    """Column names are equal in any case of letters, as in MySQL."""
-    return next((i for i, column in enumerate(table.column_names) if name and column.lower() == name.lower()), None)
+    return index_of(name, table.column_names) if name else None
 
 
 def _cast(table: pa.Table, index: int, field: pa.Field, name: str) -> pa.Table:
@@ -61,6 +85,24 @@ def _cast(table: pa.Table, index: int, field: pa.Field, name: str) -> pa.Table:
         raise CopyDiffers(
             f"column {field.name} of {name} became {field.type}, but values in its copy do not fit: {error}"
         ) from error
+
+
+_INTEGERS = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
+
+
+def columns_in(schema: pa.Schema) -> dict[str, Column]:
+    """Return `Target.columns` of a copy whose columns are `schema`."""
+    found = {}
+    for field in schema:
+        if kind := _INTEGERS.get(field.type):
+            found[folded(field.name)] = Column(field.name, kind)
+        elif pa.types.is_date32(field.type):
+            found[folded(field.name)] = Column(field.name, "date")
+        elif pa.types.is_decimal128(field.type) and field.type.scale:  # without a scale it may be of BIGINT UNSIGNED
+            found[folded(field.name)] = Column(field.name, "decimal", size=field.type.precision, scale=field.type.scale)
+        elif pa.types.is_binary(field.type):
+            found[folded(field.name)] = Column(field.name, "longblob")
+    return found
 
 
 def constant(value: int | str | None, field: pa.Field, count: int) -> pa.Array:

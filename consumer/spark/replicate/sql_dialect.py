@@ -18,6 +18,7 @@ and MariaDB they are literals inside an INSERT, in PostgreSQL lines of a COPY, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,6 +177,21 @@ class Dialect:
         return [f"({','.join(row)})" for row in zip(*columns, strict=True)]
 
 
+def column_of(name: str, type_: str) -> Column | None:
+    """The source's column that holds every value of a copy's column of `type_`, as its database writes that, and no other; None where it is not known."""
+    match = _KNOWN.fullmatch(type_)
+    if match is None:
+        return None
+    kind, size, scale, unsigned = match.groups()
+    kind = {"integer": "int", "numeric": "decimal"}.get(kind, kind)
+    if kind != "decimal":
+        return Column(name, kind, unsigned=unsigned is not None)
+    return Column(name, kind, size=int(size), scale=int(scale)) if size and int(scale or 0) and not unsigned else None
+
+
+_KNOWN = re.compile(
+    r"(tinyint|smallint|mediumint|int|integer|bigint|date|numeric|decimal)(?:\((\d+)(?:,(\d+))?\))?( unsigned)?", re.IGNORECASE
+)
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 

@@ -12,10 +12,10 @@ def types_of(connection: Any, database: str, table: str) -> dict[str, str]:
     """The columns of a table in the order of their names, with their types."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY 1",
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
             (database, table),
         )
-        return {name: type_.lower() for name, type_ in cursor.fetchall()}
+        return dict(sorted((name, type_.lower()) for name, type_ in cursor.fetchall()))
 
 
 def selected(connection: Any, database: str, table: str) -> tuple[set[str], list[tuple[str, ...]]]:
@@ -34,7 +34,7 @@ def texts(names: Sequence[str], types: Mapping[str, str], rows: Iterable[Sequenc
 
 def expression(name: str, type_: str) -> str:
     """What to select of a column."""
-    name = f"`{name}`"
+    name = f"`{name.replace('`', '``')}`"
     if type_ == "float":
         return f"CAST({name} AS DOUBLE)"
     if type_ == "bit":

@@ -166,6 +166,19 @@ def test_columns_that_changed(way: str, batch_of: Callable[[list[bytes]], Batch]
         batch_of([new, old]).to_arrow()
 
 
+def test_a_column_that_is_spelled_in_another_way_is_the_same(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
+    """As the servers compare names: in any case of letters; a name that is there exactly comes first."""
+    old = TableSchema("d", "t", (Column("colA", "int"), Column("Ü", "int"), Column("e", "int"), Column("é", "int")), (0,))
+    new = TableSchema("d", "t", (Column("COLA", "bigint"), Column("ü", "int"), Column("É", "int"), Column("e", "int")), (0,))
+    events = [
+        rows_event(0, EventType.INSERT, None, [[1, 2, 3, 4]], old),
+        rows_event(1, EventType.INSERT, None, [[5, 6, 7, 8]], new),
+    ]
+    found = batch_of(events).to_arrow("d.t")
+    wanted = [{"COLA": 1, "ü": 2, "É": 4, "e": 3}, {"COLA": 5, "ü": 6, "É": 7, "e": 8}]
+    assert found.column("after").to_pylist() == wanted
+
+
 def test_zero_dates(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     """A date that does not exist is an error that says so, or NULL where that is asked for; other values stay."""
     table = TableSchema("d", "t", (Column("id", "int"), Column("day", "date")))

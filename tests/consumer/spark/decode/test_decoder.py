@@ -215,6 +215,17 @@ def test_a_statement_is_never_lost(binlog: Binlog) -> None:
         assert [(row["op"], row["ddl"]) for row in rows([statement], table)] == [("statement", "UPDATE orders SET status = 'x'")]
 
 
+def test_a_column_that_is_spelled_in_another_way_is_the_same(binlog: Binlog) -> None:
+    """MODIFY COLA BIGINT of a column colA: the older rows have their values, and the query goes on without a word."""
+    old = TableSchema("shop", "orders", (Column("id", "int"), Column("colA", "int"), Column("Ölig", "int")), (0,))
+    new = TableSchema("shop", "orders", (Column("ID", "int"), Column("COLA", "int"), Column("öLIG", "int")), (0,))
+    events = [*binlog.insert((1, 5, 6), table=old), *binlog.insert((2, 7, 8), table=new)]
+    wanted = [{"ID": 1, "COLA": 5, "öLIG": 6}, {"ID": 2, "COLA": 7, "öLIG": 8}]
+    assert [row["after"] for row in rows(events, new)] == wanted
+    wider = new._replace(columns=(new.columns[0], Column("COLA", "bigint"), new.columns[2]))
+    assert [row["after"] for row in rows(events, wider, schemaChanges="follow")] == wanted
+
+
 def test_types_may_widen_and_not_narrow(binlog: Binlog) -> None:
     """With schemaChanges=follow an INT lands in the BIGINT that was planned; a BIGINT in an INT is an error."""
     small, large = (TableSchema("d", "t", (Column("id", "int"), Column("n", type_)), (0,)) for type_ in ("int", "bigint"))

@@ -88,6 +88,31 @@ ADDS = [
 ]
 
 
+# Names of columns that a copy may trip over; `{n}` makes them new.
+ODD = [
+    *(
+        "Col{n}",
+        "ä{n}",
+        "Ö{n}",
+        "σ{n}ς",
+        "a.b{n}",
+        "q'{n}",
+        'd"{n}',
+        "back\\slash{n}",
+        "t`ick{n}",
+        "new\nline{n}",
+        "per%cent{n}",
+        "{{brace{n}}}",
+    ),
+    *("_valid_from", "_valid_to", "_current", "_seq", "_end", "_end_seq", "_shmstore_deleted", "_shmstore_number", "s", "t"),
+]
+
+
+def quoted(name: str) -> str:
+    """A name as SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
 class Author:
     """Writes statements about the tables of one database; what the server refuses does not count."""
 
@@ -96,6 +121,7 @@ class Author:
         self.connection = server.connect(database=database)
         self.types = TYPES + ONLY[kind]
         self.tables: list[str] = []
+        self.table = ""  # that is altered
         self.altered = 0
         self.log: list[str] = []
 
@@ -117,8 +143,15 @@ class Author:
         self.run(f"SET SESSION time_zone = '{self.choose.choice(['+00:00', '+05:30', '-08:00'])}'")
 
     def name(self) -> str:
+        """A new column's, as SQL: of some the names are odd, or helpers of ours are called so."""
         self.names += 1
-        return f"c{self.names}"
+        if self.choose.random() < 0.5:
+            return f"`c{self.names}`"
+        return quoted(self.choose.choice(ODD).format(n=self.names))
+
+    def spelled(self, name: str) -> str:
+        """A column's name as SQL, perhaps in another case of letters."""
+        return quoted(self.choose.choice([name, name, name, name.swapcase(), name.upper()]))
 
     def columns(self, table: str) -> list[str]:
         with self.connection.cursor() as cursor:
@@ -140,7 +173,7 @@ class Author:
         """A few changes of rows; with values that fit nothing in some modes."""
         self.run("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
         for _ in range(self.choose.randint(1, 6)):
-            names = [name for name in self.columns(table) if name != "id"]
+            names = [self.spelled(name) for name in self.columns(table) if name.lower() != "id"]
             kind = self.choose.random()
             if kind < 0.7:
                 cells = ", ".join(self.choose.choice(VALUES) for _ in names)
@@ -158,20 +191,34 @@ class Author:
 
     def clause(self, columns: list[str]) -> str:
         choose = self.choose
-        old, other, type_ = choose.choice(columns), choose.choice(columns), choose.choice(self.types)
+        one = choose.choice(columns)
+        old, other, type_ = self.spelled(one), self.spelled(choose.choice(columns)), choose.choice(self.types)
         null = choose.choice(["", "", "", " NULL", " NOT NULL"]) if "NULL" not in type_ else ""
         place = choose.choice(["", "", "", " FIRST", f" AFTER {other}"])
         kind = choose.choice(
-            ["add", "add", "adds", "drop", "rename", "swap", "take", "again", "modify", "modify", "modify", "change", "rest"]
+            [
+                "add",
+                "add",
+                "adds",
+                "drop",
+                "rename",
+                "swap",
+                "take",
+                "again",
+                "modify",
+                "modify",
+                "modify",
+                "change",
+                "rest",
+                "case",
+            ]
         )
         match kind:
             case "add":
                 default = f" DEFAULT {choose.choice(DEFAULTS)}" if choose.random() < 0.5 else ""
                 return f"ADD COLUMN {self.name()} {type_}{null}{default}{place}"
             case "adds":
-                return (
-                    f"ADD COLUMN {choose.choice([self.name(), 'z' + str(self.names)])} {choose.choice(ADDS).format(n=self.names)}"
-                )
+                return f"ADD COLUMN {choose.choice([self.name(), f'`z{self.names}`'])} {choose.choice(ADDS).format(n=self.names)}"
             case "drop":
                 return f"DROP COLUMN {old}"
             case "rename":
@@ -186,6 +233,11 @@ class Author:
                 return f"MODIFY {old} {type_}{null}{place}"
             case "change":
                 return f"CHANGE {old} {choose.choice([self.name(), other])} {type_}{null}"
+            case "case":
+                types = {"smallint": "INT", "int": "BIGINT", "varchar": "TEXT", "text": "LONGTEXT", "blob": "LONGBLOB"}
+                wider = types.get(self.types_of(self.table).get(one, ""), "BIGINT")
+                new = quoted(one.swapcase())
+                return choose.choice([f"RENAME COLUMN {old} TO {new}", f"MODIFY {new} {wider}", f"CHANGE {old} {new} {wider}"])
         return choose.choice(
             [
                 "ADD INDEX (id)", "COMMENT='WAIT'", "ENGINE=InnoDB", "FORCE", f"ALTER COLUMN {old} DROP DEFAULT", "AUTO_INCREMENT=7",
@@ -198,7 +250,8 @@ class Author:
         """One DDL that the server takes."""
         while True:
             self.mode()
-            columns = [name for name in self.columns(table) if name != "id"] or ["id"]
+            self.table = table
+            columns = [name for name in self.columns(table) if name.lower() != "id"] or ["id"]
             kind = self.choose.random()
             if kind < 0.04:
                 sql = f"TRUNCATE TABLE {table}"
@@ -214,7 +267,7 @@ class Author:
                 sql = f"ALTER TABLE {table}{wait} " + ", ".join(
                     self.clause(columns) for _ in range(self.choose.choice([1, 1, 2, 3]))
                 )
-            if "DROP COLUMN id" not in sql and self.run(sql):  # a table without its key has no copy
+            if "DROP COLUMN `id`" not in sql.replace("`ID`", "`id`") and self.run(sql):  # a table without its key has no copy
                 break
         self.altered += 1
         if sql.startswith("DROP TABLE"):
@@ -290,7 +343,8 @@ class Follower:
                 f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{table}' ORDER BY 1"
             )
             names = sorted(row[0] for row in found)
-            rows = self.copies.query(f"SELECT {', '.join(names)} FROM {schema}.{table}")
+            columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in names)
+            rows = self.copies.query(f"SELECT {columns} FROM {schema}.{table}")
         else:
             path = self.replication.path(database, table)
             held = self.held(path)
