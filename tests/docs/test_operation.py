@@ -160,6 +160,9 @@ def commands(page: str) -> list[str]:
 def test_the_commands_of_pages(pages: tuple[str, ...], host: Host) -> None:
     """Each does what it should, one after the other."""
     host.run([line for page in pages for line in commands(page)])
+    archives = list(host.root.rglob("*.tar.gz"))
+    assert [oct(archive.stat().st_mode & 0o777) for archive in archives] == ["0o600"] * len(archives)
+    assert ("backup" in pages) == bool(archives)
 
 
 def test_what_is_not_run_is_shown() -> None:
