@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["SqlMode", "Token", "Tokens", "literal", "located", "scan", "statement"]
+__all__ = ["SqlMode", "Token", "Tokens", "has_query", "literal", "located", "pieces", "scan", "statement"]
 
 
 class SqlMode(NamedTuple):
@@ -84,23 +84,52 @@ def scan(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[T
 
 def located(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[tuple[int, Token]]:
     """As `scan`, each with the index of its first character in `sql`."""
-    for match in _pattern(mode, mariadb).finditer(sql):
-        kind, at = match.lastgroup or "", match.start()
+    at = 0
+    for kind, text in pieces(sql, mode, mariadb=mariadb):
         if kind == "name":
-            yield at, Token(kind, match[0][1:-1].replace(match[0][0] * 2, match[0][0]))
+            yield at, Token(kind, text[1:-1].replace(text[0] * 2, text[0]))
         elif kind == "string":
-            yield at, Token(kind, _unquoted(match[0], mode))
+            yield at, Token(kind, _unquoted(text, mode))
         elif kind != "skip":
-            yield at, Token(kind, match[0])
+            yield at, Token(kind, text)
+        at += len(text)
+
+
+def pieces(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[tuple[str, str]]:
+    """Cut all of `sql` into (kind of token, text as written); of kind "skip" are spaces, comments, and the marks of executable ones."""
+    for match in _pattern(mode, mariadb).finditer(sql):
+        yield match.lastgroup or "", match[0]
 
 
 def statement(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Tokens:
-    """Return the tokens of a statement, without a semicolon; of MariaDB's SET STATEMENT ... FOR, those of what stands behind it."""
+    """Return the tokens of a statement, without a semicolon; of MariaDB's SET STATEMENT ... FOR, those of the statement that follows it."""
     tokens = Tokens(token for token in scan(sql, mode, mariadb=mariadb) if token.upper != ";")
-    if tokens.accept("SET", "STATEMENT"):
-        while tokens.left and tokens.take().upper != "FOR":
-            pass
+    while tokens.accept("SET", "STATEMENT"):
+        depth = 0
+        while tokens.left and ((word := tokens.take().upper) != "FOR" or depth):  # SUBSTRING(a FROM 1 FOR 2) has one, too
+            depth += (word == "(") - (word == ")")
     return tokens
+
+
+def has_query(tokens: Iterable[Token]) -> bool:
+    """Whether a table whose CREATE goes on like this behind its name has rows from the start: those of SELECT, TABLE t, VALUES or WITH.
+
+    A query is outside of parentheses or begins them. What a list of columns or partitions holds is none.
+    """
+    depth, first = 0, False  # first: only parentheses opened since depth 0
+    for token in tokens:
+        word = token.upper
+        if word == "(":
+            first = first or depth == 0
+            depth += 1
+            continue
+        if word in ("SELECT", "TABLE", "VALUES") and (first or depth == 0):
+            return True
+        if word == "WITH" and first:
+            return True
+        depth -= word == ")"
+        first = False
+    return False
 
 
 def _unquoted(text: str, mode: SqlMode) -> str:

@@ -260,6 +260,11 @@ def _charset_name(collation: int) -> str:
         return ""
 
 
+def load_query(body: bytes) -> bytes:
+    """Return an EXECUTE_LOAD_QUERY event (18) as the QUERY event of its statement: without the number and place of its file."""
+    return body[: _QUERY.size] + body[_QUERY.size + 13 :]
+
+
 @_whole
 def rotate(body: bytes) -> tuple[str, int]:
     """Read a ROTATE event: (next file, offset in it)."""

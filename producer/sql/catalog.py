@@ -15,7 +15,7 @@ from shmstore.producer.sql.options import read_options
 from shmstore.producer.sql.sequences import sequence_table, typed_sequence
 from shmstore.producer.sql.session import UNKNOWN, Dialect, Session
 from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.sql_tokens import Tokens, scan, statement
+from shmstore.sql_tokens import Tokens, has_query, scan, statement
 
 __all__ = ["Catalog", "Change", "TableName", "Unreadable"]
 
@@ -220,15 +220,14 @@ class _Statement:
                 raise ValueError("it is LIKE a temporary table")
             model = self.catalog.find(*tokens.table_name(self.database))
             return {name: model if model is not None else Unreadable("it was created LIKE a table that is not known")}
+        if has_query(tokens.rest()):
+            raise ValueError("CREATE TABLE ... SELECT")
         if tokens.peek() != "(":
             raise ValueError("CREATE TABLE without a list of columns")
         definitions = tokens.parenthesized()
         options = read_options(tokens)
         if tokens.left and not tokens.accept("PARTITION", "BY"):
             raise ValueError(f"{tokens.peek() or 'something quoted'!r} among the options of a table")
-        words = {token.upper for token in tokens.rest()}
-        if "SELECT" in words or any(part and part[0].upper == "SELECT" for part in definitions):
-            raise ValueError("CREATE TABLE ... SELECT")
         charset = options.charset_or(self._database_charset(name[0]))
         draft = Draft(Table(()), charset=charset)
         versioned = options.versioned

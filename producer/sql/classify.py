@@ -1,18 +1,22 @@
 """What the SQL text of a QUERY event is: a transaction's bounds, a DDL and its tables, or a statement that changes rows.
 
 Plan: cut the text into tokens (comments dropped, ``/*!50700 ... */`` opened, quoted names unquoted), then read the first
-few. Only what a binlog holds is known; anything else is of type QUERY, never an error. Kinds are Canal's: an ALTER that
+few. Only what a binlog holds is known; anything else is of type QUERY, never an error. Types are Canal's: an ALTER that
 only adds or drops an index is CINDEX or DINDEX, one that renames the table is RENAME.
+
+What changes rows is found by what the statement does, not by its first word: ANALYZE and WITH come before the verb, a CREATE TABLE
+may have a query, and a statement that is not known counts as a change if a verb of one is anywhere in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import EventType
-from shmstore.sql_tokens import USUAL, SqlMode, Tokens, statement
+from shmstore.sql_tokens import USUAL, SqlMode, Tokens, has_query, statement
 
 TableName = tuple[str, str]  # database, table
 
@@ -44,11 +48,18 @@ class Statement(NamedTuple):
     tables: tuple[TableName, ...] = ()
     targets: tuple[TableName, ...] = ()
     name: str = ""  # of a savepoint; of a database where a DDL names no table
+    fills: bool = False  # a CREATE TABLE with a query: a DDL that also writes rows, which no rows event shows
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows change by it that no rows event shows."""
+        return self.kind is Kind.DML or self.fills
 
 
 _ACCOUNT = ("USER", "ROLE", "SERVER")
 _REPLICATION = ("SLAVE", "REPLICA", "GROUP_REPLICATION", "ALL")  # START takes a password
-_DML = frozenset(("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT", "DO", "("))
+_VERBS = frozenset(("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "EXECUTE", "IMPORT"))
+_DML = _VERBS | {"SELECT", "DO", "VALUES", "("}  # a query is logged where a function in it writes
 _DDL = frozenset(("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"))
 _PLAIN = {"BEGIN": Statement(Kind.BEGIN), "COMMIT": Statement(Kind.COMMIT), "ROLLBACK": Statement(Kind.ROLLBACK)}
 
@@ -59,16 +70,30 @@ def classify(sql: str, database: str, mode: SqlMode = USUAL) -> Statement:
 
 
 def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
-    tokens = statement(sql, mode)
-    head = tokens.peek()
     try:
-        return _read(tokens, database)
+        return _read(statement(sql, mode), database)
     except ValueError:  # it ends early, or something else stands where a name belongs
-        return Statement(Kind.DDL if head in _DDL else Kind.OTHER)
+        return _unread(statement(sql, mode))
+
+
+def _unread(tokens: Tokens) -> Statement:
+    """What can be said of a statement that is not known, or cannot be read."""
+    head = tokens.peek()
+    if head not in _DDL:
+        return Statement(Kind.OTHER if _VERBS.isdisjoint([token.upper for token in tokens.rest()]) else Kind.DML)
+    while tokens.left and tokens.take().upper != "TABLE":
+        pass
+    return Statement(Kind.DDL, fills=head == "CREATE" and has_query(tokens.rest()))
 
 
 def _read(tokens: Tokens, database: str) -> Statement:
     head = tokens.take().upper
+    if head in ("EXPLAIN", "DESCRIBE", "DESC") and tokens.peek() == "ANALYZE":
+        head = tokens.take().upper
+    if head == "ANALYZE" and tokens.peek() not in ("TABLE", "TABLES", "NO_WRITE_TO_BINLOG", "LOCAL"):  # it runs what follows
+        if tokens.accept("FORMAT", "="):
+            tokens.take()
+        head = tokens.take().upper
     if head in ("BEGIN", "COMMIT") and tokens.peek() in ("", "WORK"):
         return _PLAIN[head]
     if head == "START":
@@ -88,6 +113,8 @@ def _read(tokens: Tokens, database: str) -> Statement:
         return Statement(Kind.RELEASE, name=tokens.name())
     if head == "XA":
         return _xa(tokens)
+    if head == "WITH":
+        return _with(tokens, database)
     if head in _DML:
         return _dml(head, tokens, database)
     if head in ("GRANT", "REVOKE", "CHANGE", "CLONE"):
@@ -96,7 +123,9 @@ def _read(tokens: Tokens, database: str) -> Statement:
         return Statement(Kind.ACCOUNT if tokens.peek() in ("PASSWORD", "DEFAULT", "ROLE") else Kind.OTHER)
     if head in _DDL:
         return _ddl(head, tokens, database)
-    return Statement(Kind.DDL if head in ("ANALYZE", "OPTIMIZE", "REPAIR", "COMMENT") else Kind.OTHER)
+    if head in ("ANALYZE", "OPTIMIZE", "REPAIR", "COMMENT"):
+        return Statement(Kind.DDL)
+    raise ValueError("a statement that is not known")
 
 
 # What comes again and again is short. Of a text, the cache keeps all: 256 of any length could be gigabytes.
@@ -125,7 +154,24 @@ _DML_WORDS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "IN
 _BEHIND_TABLES = ("SET", "WHERE", "ORDER", "LIMIT", "RETURNING")
 
 
-def _dml(head: str, tokens: Tokens, database: str) -> Statement:
+def _with(tokens: Tokens, database: str) -> Statement:
+    """WITH a AS (...), b AS (...) and the verb: the names of the queries are no tables."""
+    tokens.accept("RECURSIVE")
+    queries: set[str] = set()
+    while True:
+        queries.add(tokens.name().lower())
+        tokens.skip_parentheses()
+        tokens.accept("AS")
+        tokens.skip_parentheses()
+        if tokens.accept("CYCLE"):
+            while tokens.take().upper != "RESTRICT":
+                pass
+        if not tokens.accept(","):
+            break
+    return _dml(tokens.take().upper, tokens, database, queries)
+
+
+def _dml(head: str, tokens: Tokens, database: str, queries: Container[str] = ()) -> Statement:
     """A change of rows: INSERT, UPDATE or DELETE where the verb says so, and the tables that it may change."""
     type_ = _DML_TYPES.get(head, EventType.QUERY)
     if type_ is EventType.QUERY:
@@ -137,12 +183,12 @@ def _dml(head: str, tokens: Tokens, database: str) -> Statement:
         while tokens.accept_one(*_DML_WORDS):
             pass
         several = head in ("UPDATE", "DELETE")
-        return Statement(Kind.DML, type_, _joined(tokens, database) if several else (tokens.table_name(database),))
+        return Statement(Kind.DML, type_, _joined(tokens, database, queries) if several else (tokens.table_name(database),))
     except ValueError:
         return Statement(Kind.DML, type_)
 
 
-def _joined(tokens: Tokens, database: str) -> tuple[TableName, ...]:
+def _joined(tokens: Tokens, database: str, queries: Container[str]) -> tuple[TableName, ...]:
     """The tables of an UPDATE or DELETE, in the order written: those that it joins, too, as an alias may stand for any of them."""
     rest = tokens.rest()
     words = [token.upper for token in rest]
@@ -157,9 +203,14 @@ def _joined(tokens: Tokens, database: str) -> tuple[TableName, ...]:
         word = references.peek()
         if word in (",", "JOIN", "STRAIGHT_JOIN"):
             expected = True
+        elif word == "(" and not expected:  # of PARTITION, ON or USING
+            references.skip_parentheses()
+            continue
         elif expected and word != "(":
+            qualified = references.peek(1) == "."
             name = references.table_name(database)
-            found += [name] if name not in found else []
+            if name not in found and (qualified or name[1].lower() not in queries):
+                found.append(name)
             expected = False
             continue
         references.take()
@@ -182,6 +233,10 @@ def _ddl(head: str, tokens: Tokens, database: str) -> Statement:
         return _rename(tokens, database)
     if tokens.accept("OR"):
         tokens.accept("REPLACE")
+    if head == "CREATE" and tokens.accept(
+        "TEMPORARY", "TABLE"
+    ):  # no rows of it are logged, but a function in its query may write some
+        return Statement(Kind.DML if _table(head, tokens, database).fills else Kind.DDL)
     while tokens.left and (word := tokens.take().upper) not in _NO_TABLE:  # what may stand between the verb and the object
         if word in _ACCOUNT:
             return Statement(Kind.ACCOUNT)
@@ -202,9 +257,11 @@ def _table(head: str, tokens: Tokens, database: str) -> Statement:
     tables = [tokens.table_name(database)]
     if head == "ALTER":
         return _alterations(tokens, tables[0], database)
-    while head == "DROP" and tokens.accept(","):
+    if head == "CREATE":
+        return Statement(Kind.DDL, EventType.CREATE, tuple(tables), fills=has_query(tokens.rest()))
+    while tokens.accept(","):
         tables.append(tokens.table_name(database))
-    return Statement(Kind.DDL, EventType.CREATE if head == "CREATE" else EventType.ERASE, tuple(tables))
+    return Statement(Kind.DDL, EventType.ERASE, tuple(tables))
 
 
 def _alterations(tokens: Tokens, table: TableName, database: str) -> Statement:

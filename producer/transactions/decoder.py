@@ -35,6 +35,8 @@ _HARMLESS = frozenset(
         EventCode.INTVAR,
         EventCode.RAND,
         EventCode.USER_VAR,
+        EventCode.BEGIN_LOAD_QUERY,  # the file of a LOAD DATA statement, which EXECUTE_LOAD_QUERY ends, or DELETE_FILE
+        EventCode.APPEND_BLOCK,
         EventCode.DELETE_FILE,
         EventCode.HEARTBEAT_V2,
         EventCode.IGNORABLE,
@@ -43,12 +45,8 @@ _HARMLESS = frozenset(
         EventCode.BINLOG_CHECKPOINT,
     }
 )
-_LOAD_DATA = "LOAD DATA was logged as a statement; SET GLOBAL binlog_format = ROW"
 _FIXES: dict[int, str] = {
     EventCode.INCIDENT: "the server lost events itself; take a snapshot, then start after it",
-    EventCode.BEGIN_LOAD_QUERY: _LOAD_DATA,
-    EventCode.APPEND_BLOCK: _LOAD_DATA,
-    EventCode.EXECUTE_LOAD_QUERY: _LOAD_DATA,
     EventCode.START_ENCRYPTION: "the file is encrypted; read it through its server",
 }
 
@@ -83,6 +81,7 @@ class EventDecoder:
         take: dict[int, Callable[[RawEvent], None]] = {
             EventCode.QUERY: self._query,
             EventCode.QUERY_COMPRESSED: lambda raw: self._query(raw._replace(body=uncompress_query(raw.body))),
+            EventCode.EXECUTE_LOAD_QUERY: lambda raw: self._query(raw._replace(body=events.load_query(raw.body))),
             EventCode.ROTATE: self._rotate,
             EventCode.FORMAT: self._format,
             EventCode.HEARTBEAT: self._heartbeat,
@@ -368,18 +367,21 @@ class EventDecoder:
                 self._write_statement(raw, EntryType.ROWS, query, statement, {})
 
     def _follow(self, query: events.Query, statement: Statement) -> None:
-        """Let the schema history see a DDL; refuse what changes rows without showing them."""
-        if statement.kind is Kind.DML and not self._pass_statements:
-            shown = query.sql if len(query.sql) <= 60 else query.sql[:57] + "..."
-            raise UnsupportedEvent(
-                f"a change was logged as a statement, not as rows: {shown!r}; SET GLOBAL binlog_format = ROW (sessions may have "
-                "set their own), or pass such statements on with statements = pass"
-            )
+        """Let the schema history see a DDL; refuse what changes rows without showing them.
+
+        In this order: where what is refused is skipped, the table is another one all the same.
+        """
         if statement.kind is Kind.DDL:
             self.altered(statement, query.database)
             if self._schemas is not None:
                 self._schemas.follow(self.position, query.database, query.sql, query.session)
             self.followed(self.position, query)
+        if statement.changes_rows and not self._pass_statements:
+            shown = query.sql if len(query.sql) <= 60 else query.sql[:57] + "..."
+            raise UnsupportedEvent(
+                f"a change was logged as a statement, not as rows: {shown!r}; SET GLOBAL binlog_format = ROW (sessions may have "
+                "set their own), or pass such statements on with statements = pass"
+            )
 
     def _passes(self, statement: Statement, query: events.Query) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
@@ -394,7 +396,9 @@ class EventDecoder:
         return passes
 
     def _chosen(self, statement: Statement, query: events.Query) -> bool:
-        if ("ddl" if statement.kind is Kind.DDL else "query") not in self.filter.operations:
+        operations = ["ddl"] if statement.kind is Kind.DDL else ["query"]
+        operations += ["query"] if statement.fills else []
+        if self.filter.operations.isdisjoint(operations):
             return False
         names = statement.tables + statement.targets
         if not names and statement.kind is Kind.DML:
@@ -428,7 +432,9 @@ class EventDecoder:
         if statement.targets:
             props["to_table"] = ",".join(f"{database}.{table}" for database, table in statement.targets)
         type_ = statement.type
-        if statement.kind is Kind.DML and type_ is not EventType.QUERY:  # no rows come with it
+        if statement.fills:  # no rows come with it
+            props["change"] = "insert"
+        elif statement.kind is Kind.DML and type_ is not EventType.QUERY:
             type_, props["change"] = EventType.QUERY, type_.name.lower()
         self.writer.write(
             raw,

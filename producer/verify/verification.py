@@ -42,6 +42,7 @@ from shmstore.producer.sql.classify import classify
 from shmstore.producer.start.gtid_position import current_position
 from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
 from shmstore.producer.verify.source_rows import Row, SourceRows
+from shmstore.sql_tokens import SqlMode
 
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time
@@ -451,7 +452,8 @@ class _Changes:
             for payload, entry in zip(batch.payloads(), batch.slots["entry"].tolist(), strict=True):
                 if entry == int(EntryType.DDL):
                     event = decode(payload)
-                    self._window.altered(classify(event.sql, event.database), event.database)
+                    mode = SqlMode.named(event.props.get("sql_mode", ""))
+                    self._window.altered(classify(event.sql, event.database, mode), event.database)
             self._next += len(batch)
         if self._window.broken(self._segment):
             raise _Disturbed

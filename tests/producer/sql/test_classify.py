@@ -153,7 +153,37 @@ def test_long_texts_are_not_kept() -> None:
         ("DELETE QUICK FROM t WHERE a IN (SELECT a FROM u)", "DELETE", ["d.t"]),
         ("DELETE x FROM t x JOIN u ON x.a = u.a", "DELETE", ["d.t", "d.u"]),
         ("DELETE FROM x USING t AS x JOIN u USING (a) WHERE u.b", "DELETE", ["d.t", "d.u"]),
-        ("WITH c AS (SELECT 1) UPDATE t SET a = 1", "QUERY", []),
+        ("UPDATE t PARTITION (p0, p1) JOIN u USING (a, b) SET t.c = 1", "UPDATE", ["d.t", "d.u"]),
+        ("WITH c AS (SELECT 1) UPDATE t SET a = 1", "UPDATE", ["d.t"]),
+        (
+            "WITH RECURSIVE t AS (SELECT 1 UNION SELECT 2), x (a, b) AS (SELECT 1, 2) UPDATE o.t, T, x SET o.t.a = 1",
+            "UPDATE",
+            ["o.t"],
+        ),
+        ("WITH x AS (SELECT 1 AS `update`) DELETE t FROM t JOIN x ON t.a = x.k", "DELETE", ["d.t"]),
+        ("WITH x AS (SELECT 1) SELECT f(1) FROM x", "QUERY", []),
+        ("ANALYZE UPDATE t SET a = 1", "UPDATE", ["d.t"]),
+        ("ANALYZE FORMAT=JSON INSERT INTO o.t VALUES (1)", "INSERT", ["o.t"]),
+        ("ANALYZE DELETE FROM t", "DELETE", ["d.t"]),
+        ("ANALYZE FORMAT = JSON REPLACE INTO t SELECT 1", "INSERT", ["d.t"]),
+        ("EXPLAIN ANALYZE SELECT f(1)", "QUERY", []),
+        ("DESC ANALYZE FORMAT=TREE UPDATE t SET a = 1", "UPDATE", ["d.t"]),
+        (
+            "SET STATEMENT a = 1 FOR SET STATEMENT b = SUBSTRING('12' FROM 1 FOR 1), c = 2 FOR ANALYZE DELETE FROM t",
+            "DELETE",
+            ["d.t"],
+        ),
+        ("/*!50100 UPDATE t SET a = 1 */", "UPDATE", ["d.t"]),
+        ("/*M! ANALYZE */ /*M!100000 UPDATE t */ SET a = 1", "UPDATE", ["d.t"]),
+        ("BEGIN NOT ATOMIC UPDATE t SET a = 1; END", "QUERY", []),
+        ("IF 1 THEN DELETE FROM t; END IF", "QUERY", []),
+        ("EXECUTE IMMEDIATE 'UPDATE t SET a = 1'", "QUERY", []),
+        ("VALUES (f(1))", "QUERY", []),
+        ("(SELECT f(1))", "QUERY", []),
+        ("A VERB OF TOMORROW OVER t WITH DELETE", "QUERY", []),
+        ("WITH (x) UPDATE t SET a = 1", "QUERY", []),
+        ("CREATE TEMPORARY TABLE x SELECT f(1)", "QUERY", []),
+        ("CREATE OR REPLACE TEMPORARY TABLE IF NOT EXISTS x (a INT) AS (SELECT 1)", "QUERY", []),
         ("CALL p(1)", "QUERY", []),
         ("INSERT INTO", "INSERT", []),
     ],
@@ -163,3 +193,75 @@ def test_logged_changes(sql: str, type_: str, tables: list[str]) -> None:
     found = classify(sql, "d")
     assert (found.kind, found.type.name) == (Kind.DML, type_)
     assert [f"{database}.{table}" for database, table in found.tables] == tables
+
+
+QUERIES = ["SELECT 1", "(SELECT 1)", "((SELECT 1) UNION (SELECT 2))", "TABLE t", "(TABLE t)", "VALUES ROW(1)", "VALUES (1), (2)"]
+QUERIES += [
+    "(VALUES (1))",
+    "WITH x AS (SELECT 1) SELECT * FROM x",
+    "(WITH x AS (SELECT 1) TABLE x)",
+    "WITH x AS (SELECT 1) (TABLE x)",
+]
+QUERIES += ["/*!50100 SELECT */ 1"]
+HEADINGS = [
+    "",
+    "(a INT)",
+    "(a INT, KEY (a)) ENGINE=InnoDB COMMENT = 'x'",
+    "(a INT) PARTITION BY HASH (a)",
+    "ENGINE=InnoDB",
+    "WITH SYSTEM VERSIONING",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_create_table_with_a_query(query: str) -> None:
+    """It is a DDL of its table, and writes rows, whichever form the query has and whatever comes before it."""
+    for create in (
+        "CREATE TABLE",
+        "CREATE OR REPLACE TABLE IF NOT EXISTS",
+        "SET STATEMENT a = 1 FOR CREATE /*M! OR REPLACE */ TABLE",
+    ):
+        for heading in HEADINGS:
+            for words in ("", "AS", "IGNORE", "REPLACE AS"):
+                sql = f"{create} o.u {heading} {words} {query}"
+                found = classify(sql, "d")
+                assert (found.kind, found.type, found.tables) == (Kind.DDL, EventType.CREATE, (("o", "u"),)), sql
+                assert found.changes_rows, sql
+    assert classify(f"CREATE TABLE .'u' {query}", "d").changes_rows, "also where its name cannot be read"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE u LIKE t",
+        "CREATE TABLE u (LIKE t)",
+        "CREATE TABLE u (`select` INT, `table` INT COMMENT 'select 1', b INT DEFAULT (REPLACE('a', 'b', 'c'))) COMMENT 'AS SELECT 1'",
+        "CREATE TABLE u (a INT) PARTITION BY RANGE (a) (PARTITION p0 VALUES LESS THAN (1), PARTITION p1 VALUES IN (2))",
+        "CREATE TABLE u (a INT) WITH SYSTEM VERSIONING",
+        "CREATE TABLE u (a INT, CHECK (a IN (1, 2))) ENGINE=MERGE UNION=(t1, t2)",
+        "CREATE TABLE `u` (\n  `a` int NOT NULL\n) START TRANSACTION",
+        "CREATE TABLE u (a INT) /* AS SELECT 1 */ -- SELECT 1",
+        "CREATE TEMPORARY TABLE u (a INT)",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE PROCEDURE p() UPDATE t SET a = 1",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO DELETE FROM t",
+        "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW DELETE FROM u",
+        "CREATE SEQUENCE s",
+        "TRUNCATE TABLE t",
+        "ALTER TABLE t ADD a INT",
+        "ANALYZE TABLE t",
+        "ANALYZE LOCAL TABLE `update`",
+        "OPTIMIZE TABLE t",
+    ],
+)
+def test_ddl_without_rows(sql: str) -> None:
+    """A DDL that writes no row of a table does not count as a change, whatever words are in it."""
+    found = classify(sql, "d")
+    assert (found.kind, found.changes_rows) == (Kind.DDL, False)
+
+
+@pytest.mark.parametrize(
+    "sql", ["FLUSH TABLES", "SAVEPOINT `update`", "KILL 1", "SET @a = 1", "INSTALL PLUGIN x SONAME 'delete'", "XA START 'load'"]
+)
+def test_other_statements_change_no_rows(sql: str) -> None:
+    assert not classify(sql, "d").changes_rows
