@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from shmstore.producer.binlog.row_interpreter import Convert, Program, Row
 from shmstore.producer.binlog.row_program import steps
-from shmstore.producer.binlog.table_map import Field, Wire
+from shmstore.producer.binlog.table_map import Field
+from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.values.json_binary import json_text, patched_text
 
 __all__ = ["PartialUpdate"]

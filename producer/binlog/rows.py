@@ -120,6 +120,10 @@ class RowsDecoder:
         except SourceError:
             return False  # parsed again: the layout keeps the reason for who asks for the schema
 
+    def _hidden(self, database: str, table: str) -> int | None:
+        hidden = getattr(self._schemas, "hidden", None)
+        return None if hidden is None else hidden(database, table)
+
     def _read(self, body: bytes) -> tuple[TableMap, TableSchema | None]:
         found: list[TableSchema | None] = [None]
 
@@ -131,7 +135,7 @@ class RowsDecoder:
         if cached is None or self._schemas is not None:
             if len(self._alike) >= _CACHED:
                 self._alike.clear()
-            layout = parse_layout(body, ask if self._schemas is not None else None, self.mariadb, self._alike)
+            layout = parse_layout(body, ask if self._schemas is not None else None, self.mariadb, self._alike, self._hidden)
             if cached is not None and cached[1] == found[0]:
                 layout = cached[0]  # keeps its compiled decoders
             if len(self._layouts) >= _CACHED:

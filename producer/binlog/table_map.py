@@ -12,12 +12,12 @@ which nobody wants cannot stop the producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from shmstore.encoding.codec import encode_schema
 from shmstore.errors import SchemaUnknown, SourceError, UnsupportedEvent
 from shmstore.event import Column, TableSchema
+from shmstore.producer.binlog.table_map_check import Logged, contradictions
 from shmstore.producer.binlog.table_map_metadata import (
     BEGIN_BEHIND,
     Tag,
@@ -30,84 +30,14 @@ from shmstore.producer.binlog.table_map_metadata import (
     read_text,
     read_texts,
 )
+from shmstore.producer.binlog.wire_types import BLOBS, CHARACTER, NUMERIC, PLAIN, SIGN_BITS, Wire, read_wires
 from shmstore.producer.sql.columns import GEOMETRY, with_definition
 from shmstore.producer.values.charsets import charset_of, member_text
 from shmstore.producer.values.varint import packed
 
-__all__ = ["Field", "Layout", "TableMap", "Wire", "parse_layout"]
+__all__ = ["Field", "Layout", "TableMap", "parse_layout"]
 
 
-class Wire(IntEnum):
-    """Type bytes of columns (`enum_field_types`); MariaDB's own are 140 and 141."""
-
-    DECIMAL = 0
-    TINY = 1
-    SHORT = 2
-    LONG = 3
-    FLOAT = 4
-    DOUBLE = 5
-    NULL = 6
-    TIMESTAMP = 7
-    LONGLONG = 8
-    INT24 = 9
-    DATE = 10
-    TIME = 11
-    DATETIME = 12
-    YEAR = 13
-    NEWDATE = 14
-    VARCHAR = 15
-    BIT = 16
-    TIMESTAMP2 = 17
-    DATETIME2 = 18
-    TIME2 = 19
-    BLOB_COMPRESSED = 140
-    VARCHAR_COMPRESSED = 141
-    VECTOR = 242
-    JSON = 245
-    NEWDECIMAL = 246
-    ENUM = 247
-    SET = 248
-    TINY_BLOB = 249
-    MEDIUM_BLOB = 250
-    LONG_BLOB = 251
-    BLOB = 252
-    VAR_STRING = 253
-    STRING = 254
-    GEOMETRY = 255
-
-
-_ONE_BYTE_META = {Wire.FLOAT, Wire.DOUBLE, Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.GEOMETRY}
-_ONE_BYTE_META |= {Wire.JSON, Wire.VECTOR, Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2, Wire.BLOB_COMPRESSED}
-_TWO_BYTE_META = {Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED, Wire.BIT, Wire.NEWDECIMAL}
-_TWO_BYTE_META |= {Wire.STRING, Wire.ENUM, Wire.SET}
-_NUMERIC = {Wire.TINY, Wire.SHORT, Wire.INT24, Wire.LONG, Wire.LONGLONG, Wire.NEWDECIMAL, Wire.FLOAT, Wire.DOUBLE}
-_SIGN_BITS = _NUMERIC | {Wire.YEAR}  # types with a place among the sign bits
-_BLOBS = {Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB, Wire.BLOB_COMPRESSED}
-_CHARACTER = {Wire.STRING, Wire.VAR_STRING, Wire.VARCHAR, Wire.VARCHAR_COMPRESSED} | _BLOBS
-_PLAIN: dict[int, str] = {
-    Wire.TINY: "tinyint",
-    Wire.SHORT: "smallint",
-    Wire.INT24: "mediumint",
-    Wire.LONG: "int",
-    Wire.LONGLONG: "bigint",
-    Wire.FLOAT: "float",
-    Wire.DOUBLE: "double",
-    Wire.NEWDECIMAL: "decimal",
-    Wire.TIMESTAMP: "timestamp",
-    Wire.TIMESTAMP2: "timestamp",
-    Wire.DATE: "date",
-    Wire.NEWDATE: "date",
-    Wire.TIME: "time",
-    Wire.TIME2: "time",
-    Wire.DATETIME: "datetime",
-    Wire.DATETIME2: "datetime",
-    Wire.YEAR: "year",
-    Wire.BIT: "bit",
-    Wire.JSON: "json",
-    Wire.VECTOR: "vector",
-    Wire.ENUM: "enum",
-    Wire.SET: "set",
-}
 _BLOB_PREFIX = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 
 
@@ -195,16 +125,18 @@ def parse_layout(
     known: Callable[[str, str], TableSchema | None] | None = None,
     mariadb: bool | None = None,
     alike: dict[Any, Layout] | None = None,
+    hidden: Callable[[str, str], int | None] | None = None,
 ) -> Layout:
     """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
 
     `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before, by that, their bytes
-    behind the names and what was known; this one is put there, or shares what another table has the same.
+    behind the names and what was known; this one is put there, or shares what another table has the same. `hidden`: how many columns
+    a table has that no SELECT shows, behind the others; None where that is not known.
 
     Raises `UnsupportedEvent` on malformed bytes.
     """
     try:
-        return _parse(body, known, mariadb, {} if alike is None else alike)
+        return _parse(body, known, mariadb, {} if alike is None else alike, hidden)
     except (IndexError, ValueError, KeyError) as error:
         raise UnsupportedEvent(
             f"TABLE_MAP event (type 19) of {len(body)} bytes is malformed: {error}; "
@@ -217,6 +149,7 @@ def _parse(
     known: Callable[[str, str], TableSchema | None] | None,
     mariadb: bool | None,
     alike: dict[Any, Layout],
+    hidden: Callable[[str, str], int | None] | None,
 ) -> Layout:
     at = 8
     names = []
@@ -233,7 +166,8 @@ def _parse(
         history = known(database, table) if known is not None else None
     except SourceError as unknown:
         error = unknown
-    behind = (mariadb, body[at:], history and (history.table != "", history.columns, history.primary_key))
+    more = hidden(database, table) if hidden is not None else None
+    behind = (mariadb, body[at:], more, history and (history.table != "", history.columns, history.primary_key))
     twin = alike.get(behind) if error is None else None
     if twin is not None:
         key, unique = twin.schema.primary_key, twin.schema.unique_key
@@ -248,18 +182,19 @@ def _parse(
         raise ValueError("the nullable bits are cut off")
     tags = read_tags(body, at + len(bits))
     try:
-        wires = _wires(codes, meta)
+        wires = read_wires(codes, meta)
     except UnsupportedEvent as unsupported:
         return Layout(database, table, (), (), error=UnsupportedEvent(f"table {database}.{table}: {unsupported}"))
     nullable = [bool(bits[i >> 3] >> (i & 7) & 1) for i in range(count)]
     try:
         if error is not None:
             raise error
-        fields = tuple(_fields(wires, nullable, tags, history, mariadb))
+        fields = tuple(_fields(wires, nullable, tags, history, mariadb, more))
         key = read_primary_key(tags, count) if Tag.COLUMN_NAME in tags or history is None else history.primary_key
     except SourceError as unknown:
         fields, key = (), ()
-        error = type(unknown)(f"table {database}.{table}: {unknown}")
+        where = f"table {database}.{table}: "
+        error = type(unknown)(str(unknown) if str(unknown).startswith(where) else f"{where}{unknown}")
     # The server itself takes a UNIQUE key for the primary one where there is none; the definition tells them apart.
     unique = bool(key and history is not None and history.columns and not history.primary_key)
     layout = Layout(database, table, fields, key, unique, error)
@@ -268,52 +203,8 @@ def _parse(
     return layout
 
 
-def _wires(codes: bytes, meta: bytes) -> list[tuple[int, int]]:
-    """(type, metadata) of each column; STRING is resolved into CHAR/BINARY (254), ENUM (247) and SET (248)."""
-    wires: list[tuple[int, int]] = []
-    at = 0
-    for code in codes:
-        value = 0
-        if code in _ONE_BYTE_META:
-            value = meta[at]
-            at += 1
-            if code in (Wire.TIMESTAMP2, Wire.DATETIME2, Wire.TIME2) and value > 6:
-                raise ValueError(f"{value} digits of fractional seconds")
-        elif code in _TWO_BYTE_META:
-            first, second = meta[at], meta[at + 1]
-            at += 2
-            if code in (Wire.STRING, Wire.ENUM, Wire.SET):
-                code, value = _string(first, second)
-            elif code == Wire.BIT:
-                value = second * 8 + first  # bits
-                if not 0 < value <= 64:
-                    raise ValueError(f"BIT({value})")
-            elif code == Wire.NEWDECIMAL:
-                value = first << 8 | second  # precision, scale
-                if not 0 < first <= 65 or second > min(first, 38):
-                    raise ValueError(f"DECIMAL({first},{second})")
-            else:
-                value = first | second << 8
-        elif code not in _PLAIN:
-            raise UnsupportedEvent(
-                f"column {len(wires)} has type byte {code}, which this version does not know; "
-                "leave the table out (exclude it) or change the column's type"
-            )
-        wires.append((code, value))
-    if at != len(meta):
-        raise ValueError(f"{len(meta)} bytes of column metadata, {at} used")
-    return wires
-
-
-def _string(first: int, second: int) -> tuple[int, int]:
-    """CHAR of more than 255 bytes keeps two bits of its length, inverted, in the type byte (MySQL bug 37426)."""
-    real = first | 0x30
-    if real not in (Wire.STRING, Wire.ENUM, Wire.SET, Wire.VAR_STRING):
-        raise ValueError(f"a string column of real type {real}")
-    return (Wire.STRING if real == Wire.VAR_STRING else real), second | (real ^ first) << 4
-
-
 _HASH = b"DB_ROW_HASH_"  # MariaDB's reserved name
+_WITH_CHARSET = CHARACTER | {Wire.ENUM, Wire.SET}
 _BINARY = 63  # the collation's id
 
 
@@ -323,23 +214,32 @@ def _fields(
     tags: dict[int, bytes],
     history: TableSchema | None,
     mariadb: bool | None,
+    hidden: int | None,
 ) -> list[Field]:
     """Combine the types with the optional metadata, and with the history where the log is silent."""
-    # a schema without a table name is today's: it tells types apart, but not the names of columns of another time
-    names = _names(wires, tags, history if history is not None and history.table else None, mariadb is True)
-    visible = len(names)
-    while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
-        visible -= 1
     choices = [i for i, (code, _) in enumerate(wires) if code in (Wire.ENUM, Wire.SET)]
     collations = _collations(wires, tags, mariadb)
     collations |= read_collations(tags, choices, Tag.ENUM_AND_SET_DEFAULT_CHARSET, Tag.ENUM_AND_SET_COLUMN_CHARSET)
-    numeric = [i for i, (code, _) in enumerate(wires) if code in _SIGN_BITS]
+    numeric = [i for i, (code, _) in enumerate(wires) if code in SIGN_BITS]
     signs: dict[int, bool] = {}
     if Tag.SIGNEDNESS in tags:
         signs = dict(zip(numeric, read_bits(tags[Tag.SIGNEDNESS], len(numeric)), strict=True))
     members: dict[int, Iterator[list[bytes]]] = {Wire.ENUM: iter(read_members(tags.get(Tag.ENUM_MEMBERS, b"")))}
     members[Wire.SET] = iter(read_members(tags.get(Tag.SET_MEMBERS, b"")))
-    shapes = iter(read_numbers(tags.get(Tag.GEOMETRY_TYPE, b"")))
+    shapes = _shapes(wires, tags)
+    names = read_texts(tags.get(Tag.COLUMN_NAME, b""))
+    if not names and wires:
+        # a schema without a table name is today's: it tells types apart, but not the names of columns of another time
+        followed = _require_followed(history)
+        charsets = {i: charset_of(collation) for i, collation in collations.items() if wires[i][0] in _WITH_CHARSET}
+        logged = [Logged(*wire, nullable[i], signs.get(i), charsets.get(i), shapes.get(i)) for i, wire in enumerate(wires)]
+        _require_fit(logged, followed, hidden if mariadb else 0)
+        names = [column.name.encode() for column in followed] + [_HASH] * (len(wires) - len(followed))
+    if len(names) != len(wires):
+        raise ValueError(f"{len(names)} column names for {len(wires)} columns")
+    visible = len(names)
+    while visible and wires[visible - 1][0] == Wire.LONGLONG and names[visible - 1].startswith(_HASH):
+        visible -= 1
     given = {column.name: column for column in history.columns} if history is not None else {}
     fields = []
     for i, (code, meta) in enumerate(wires):
@@ -347,26 +247,50 @@ def _fields(
         before = given.get(name)
         charset, unsigned = "", False
         listed: tuple[str, ...] = ()
-        if code in _CHARACTER:
+        if code in CHARACTER:
             charset = _charset(name, collations.get(i), before)
         elif code in members:
             charset = _charset(name, collations.get(i), before)
             listed = _members(code, charset, next(members[code], None), name, before)
-        elif code in _NUMERIC:
+        elif code in NUMERIC:
             if i not in signs and before is None and i < visible:
                 raise SchemaUnknown(f"column {name}: the binlog does not say whether it is UNSIGNED and no history does")
             unsigned = signs[i] if i in signs else bool(before and before.unsigned)
-        shape = next(shapes, 0) if code == Wire.GEOMETRY else 0
-        type_, size, scale = _typed(name, charset, code, meta, shape, before)
+        type_, size, scale = _typed(name, charset, code, meta, shapes.get(i, GEOMETRY[0]), before)
         charset = "" if charset == "binary" else charset
         column = Column(name, type_, unsigned, nullable[i], size, scale, charset, listed)
         fields.append(Field(code, meta, with_definition(column, before), i >= visible))
     return fields
 
 
+def _require_followed(history: TableSchema | None) -> tuple[Column, ...]:
+    if history is None or not history.table:
+        raise SchemaUnknown(
+            "the binlog holds no column names here (binlog_row_metadata was not FULL when it was written) and no schema "
+            "history covers it; SET GLOBAL binlog_row_metadata=FULL and start behind that, or keep a schema history"
+        )
+    return history.columns
+
+
+def _require_fit(logged: list[Logged], followed: tuple[Column, ...], hidden: int | None) -> None:
+    """Raise `SchemaUnknown` where the log contradicts the columns that the history has; `hidden`: how many more it may have, if known."""
+    if found := contradictions(logged, followed, hidden):
+        raise SchemaUnknown(
+            f"its rows are not of the table as its DDLs were followed: {found}. A DDL is missing (sql_log_bin = 0) or was misread; "
+            f"leave the table out with --exclude, or {BEGIN_BEHIND}"
+        )
+
+
+def _shapes(wires: list[tuple[int, int]], tags: dict[int, bytes]) -> dict[int, str]:
+    """The kind of geometry by index of its column, where the log says it."""
+    where = [i for i, (code, _) in enumerate(wires) if code == Wire.GEOMETRY]
+    numbers = read_numbers(tags.get(Tag.GEOMETRY_TYPE, b""))
+    return {i: GEOMETRY[number] if number < len(GEOMETRY) else GEOMETRY[0] for i, number in zip(where, numbers, strict=False)}
+
+
 def _collations(wires: list[tuple[int, int]], tags: dict[int, bytes], mariadb: bool | None) -> dict[int, int]:
     """Collation id by index of text column. To MySQL a VECTOR is a text column too, of collation binary; to MariaDB a GEOMETRY."""
-    texts = [i for i, (code, _) in enumerate(wires) if code in _CHARACTER or code == Wire.VECTOR]
+    texts = [i for i, (code, _) in enumerate(wires) if code in CHARACTER or code == Wire.VECTOR]
     shapes = [i for i, (code, _) in enumerate(wires) if code == Wire.GEOMETRY]
     forms = (Tag.DEFAULT_CHARSET, Tag.COLUMN_CHARSET)
     if shapes and mariadb is None and Tag.COLUMN_VISIBILITY not in tags:  # which only MySQL writes, from 8.0.23 on
@@ -378,30 +302,10 @@ def _collations(wires: list[tuple[int, int]], tags: dict[int, bytes], mariadb: b
     return read_collations(tags, sorted(texts + shapes) if mariadb else texts, *forms)
 
 
-def _names(wires: list[tuple[int, int]], tags: dict[int, bytes], history: TableSchema | None, hides: bool) -> list[bytes]:
-    names = read_texts(tags.get(Tag.COLUMN_NAME, b""))
-    if not names and wires:
-        if history is None:
-            raise SchemaUnknown(
-                "the binlog holds no column names here (binlog_row_metadata was not FULL when it was written) and no schema "
-                "history covers it; SET GLOBAL binlog_row_metadata=FULL and start behind that, or keep a schema history"
-            )
-        hidden = wires[len(history.columns) :]
-        if len(history.columns) > len(wires) or any(not hides or code != Wire.LONGLONG for code, _ in hidden):
-            raise SchemaUnknown(
-                f"the schema history has {len(history.columns)} columns, the event {len(wires)}: a DDL is missing or was misread; "
-                f"leave the table out with --exclude, or {BEGIN_BEHIND}"
-            )
-        names = [column.name.encode() for column in history.columns] + [_HASH] * len(hidden)
-    if len(names) != len(wires):
-        raise ValueError(f"{len(names)} column names for {len(wires)} columns")
-    return names
-
-
 def _members(code: int, charset: str, raw: list[bytes] | None, name: str, before: Column | None) -> tuple[str, ...]:
     if raw is not None:
         return tuple([member_text(member, charset) for member in raw])
-    if before is None or before.type != _PLAIN[code]:
+    if before is None or before.type != PLAIN[code]:
         raise SchemaUnknown(f"column {name}: the binlog holds no members of this {Wire(code).name} and no history does")
     return before.members
 
@@ -421,7 +325,7 @@ _REFINED = {("binary", 16): {"uuid", "inet6"}, ("binary", 4): {"inet4"}}
 _BLOB_WIDTHS: dict[int, int] = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}
 
 
-def _typed(name: str, charset: str, code: int, meta: int, shape: int, before: Column | None) -> tuple[str, int, int]:
+def _typed(name: str, charset: str, code: int, meta: int, shape: str, before: Column | None) -> tuple[str, int, int]:
     """Return a column's type by name, its size and its scale."""
     size = scale = 0
     binary = charset == "binary"
@@ -431,15 +335,15 @@ def _typed(name: str, charset: str, code: int, meta: int, shape: int, before: Co
             size = max(meta - 1, 0)  # the length counts the method byte
     elif code == Wire.STRING:
         type_, size = ("binary" if binary else "char"), meta
-    elif code in _BLOBS:
+    elif code in BLOBS:
         width = _BLOB_WIDTHS.get(code, meta)
         if width not in _BLOB_PREFIX:
             raise ValueError(f"column {name}: a blob whose length takes {width} bytes")
         type_ = _BLOB_PREFIX[width] + ("blob" if binary else "text")
     elif code == Wire.GEOMETRY:
-        type_ = GEOMETRY[shape] if shape < len(GEOMETRY) else "geometry"
+        type_ = shape
     else:
-        type_ = _PLAIN[code]
+        type_ = PLAIN[code]
     if code == Wire.NEWDECIMAL:
         size, scale = meta >> 8, meta & 0xFF
     elif code == Wire.BIT:

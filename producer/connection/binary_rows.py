@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from shmstore import Column
 from shmstore.encoding.codec import pack
 from shmstore.producer.binlog.row_program import Step, characters
-from shmstore.producer.binlog.table_map import Wire
+from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values import scalars
 from shmstore.producer.values.charsets import decoder, python_codec

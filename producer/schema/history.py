@@ -24,7 +24,9 @@ from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.sql.catalog import Catalog, Change, TableName, Unreadable
+from shmstore.producer.sql.columns import UNKNOWN as UNKNOWN_NULL
 from shmstore.producer.sql.columns import charset_of_collation, column_of_type
+from shmstore.producer.sql.hidden_columns import with_hidden
 from shmstore.producer.sql.session import UNKNOWN, Session
 from shmstore.producer.sql.table_change import ROW_ID, Draft, Table
 
@@ -49,6 +51,11 @@ _MYSQL_COLUMNS = _COLUMNS.format("extra")  # it has no system versioning, and 5.
 _KEYS = (
     "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
     "WHERE index_name = 'PRIMARY' ORDER BY table_schema, table_name, seq_in_index"
+)
+_HASHES = (  # a hash in an index of another engine than MEMORY is a column, too
+    "SELECT k.table_schema, k.table_name, COUNT(DISTINCT k.index_name) FROM information_schema.statistics k "
+    "JOIN information_schema.tables t ON t.table_schema = k.table_schema AND t.table_name = k.table_name "
+    "WHERE k.index_type = 'HASH' AND k.non_unique = 0 AND t.engine <> 'MEMORY' GROUP BY k.table_schema, k.table_name"
 )
 
 
@@ -122,6 +129,11 @@ class SchemaHistory:
         schema = TableSchema(database, table, found.columns, tuple([names.index(name) for name in found.key]))
         self._schemas[key] = (found, schema)
         return schema
+
+    def hidden(self, database: str, table: str) -> int | None:
+        """How many columns the log has of the table behind those that `find` gives; None where that is not known."""
+        found = self._catalog.tables.get(self._catalog.key(database, table))
+        return found.hidden if isinstance(found, Table) else None
 
     def seek(self, position: Position, has: Callable[[str], bool] | None = None) -> None:
         """Go to the tables as they were at `position`. Raises `SchemaUnknown` when that is older than the first snapshot.
@@ -208,6 +220,7 @@ class SchemaHistory:
         keys: dict[tuple[str, str], list[str]] = {}
         for schema, table, name in query(_KEYS):
             keys.setdefault((schema, table), []).append(name)
+        hashes = {(schema, table): int(count) for schema, table, count in query(_HASHES)} if mariadb else {}
         for schema, table, collation, kind in query(_TABLES):
             if (schema, table) in unreadable and database in (None, schema):
                 change[(schema, table)] = unreadable[(schema, table)]
@@ -220,7 +233,7 @@ class SchemaHistory:
                     draft.version()
                     if (schema, table) in ends:
                         draft.end_period(ends[(schema, table)])
-                change[(schema, table)] = draft.table
+                change[(schema, table)] = draft.table._replace(hidden=hashes.get((schema, table), 0))
         self._add(_Record(position, "snapshot", change, "", database, server))
 
     def follow(self, position: Position, database: str, sql: str, session: Session = UNKNOWN) -> bool:
@@ -239,6 +252,8 @@ class SchemaHistory:
             return False  # the first snapshot has it
         self._replay(at)
         change = self._catalog.read(sql, database, session)
+        if self._catalog.mariadb:
+            change = with_hidden(change, self._catalog, sql, database, session)
         if change:
             self._add(_Record(position, "ddl", change, sql, database))
             self._replay(self._index(position))
@@ -346,7 +361,7 @@ def _line(value: Any) -> bytes:
 def _packed(record: _Record) -> dict[str, Any]:
     change = [[database, table, _packed_value(now)] for (database, table), now in record.change.items()]
     position = [record.position.file, record.position.offset, record.position.gtids]
-    packed = {"position": position, "kind": record.kind, "database": record.database, "change": change}
+    packed = {"position": position, "kind": record.kind, "database": record.database, "change": change, "nulls": True}
     return packed | ({"server": record.server} if record.kind == "snapshot" else {"sql": record.sql})
 
 
@@ -360,17 +375,23 @@ def _packed_value(now: Table | Unreadable | str | None) -> Any:
 
 def _unpacked(packed: dict[str, Any]) -> _Record:
     file, offset, gtids = packed["position"]
-    change = {(database, table): _unpacked_value(now) for database, table, now in packed["change"]}
+    # Without "nulls" an earlier version wrote it, to which only the columns that a snapshot showed were NULL or not.
+    known = "nulls" in packed, packed["kind"] == "snapshot"
+    change = {(database, table): _unpacked_value(now, *known) for database, table, now in packed["change"]}
     charset, mariadb, fold = packed.get("server", ("utf8mb4", False, False))
     position = Position(str(file), int(offset), str(gtids))
     return _Record(position, packed["kind"], change, packed.get("sql", ""), packed["database"], (charset, mariadb, fold))
 
 
-def _unpacked_value(now: Any) -> Table | Unreadable | str | None:
+def _unpacked_value(now: Any, nulls: bool, snapshot: bool) -> Table | Unreadable | str | None:
     if not isinstance(now, dict):
         return None if now is None else str(now)
     if "unreadable" in now:
         return Unreadable(now["unreadable"])
     columns = tuple([Column._make([*column[:7], tuple(column[7]), *(column[8:] or [""])]) for column in now["columns"]])
-    more = {"period_end": now.get("period_end", ""), "period": tuple(now.get("period", ())), "row_id": now.get("row_id", "")}
-    return Table(columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), **more)
+    if not (nulls or (snapshot and not now["versioned"])):
+        columns = tuple([column._replace(nullable=UNKNOWN_NULL) for column in columns])
+    period_end, period, row_id = now.get("period_end", ""), tuple(now.get("period", ())), now.get("row_id", "")
+    return Table(
+        columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), period_end, period, row_id, now.get("hidden")
+    )

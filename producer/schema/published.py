@@ -88,6 +88,8 @@ class PublishedTables:
             return None
         names = [column.name for column in now.columns]
         key = tuple([names.index(name) for name in now.key])
-        schema = TableSchema(database, table, tuple(map(sized, now.columns)), key)
+        schema = TableSchema(
+            database, table, tuple([sized(column)._replace(nullable=column.nullable is not False) for column in now.columns]), key
+        )
         plan = self._filter.plan(schema, encode_schema(schema))
         return schema if plan.blob is None else decode_schema(plan.blob)

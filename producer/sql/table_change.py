@@ -33,6 +33,7 @@ class Table(NamedTuple):
     period_end: str = ""  # of a system-versioned table that names the columns of its rows' period: the one that ends it
     period: tuple[str, ...] = ()  # of an application: its name, the columns that begin and end it
     row_id: str = ""  # whether MySQL's my_row_id, an AUTO_INCREMENT, is "visible" or "invisible"; empty where there is none
+    hidden: int | None = None  # columns behind these that only the log shows (`hidden_columns`); None: not known how many
 
     @property
     def generated_key(self) -> bool:
@@ -65,6 +66,7 @@ class Draft:
         self._versioned = self._was_versioned = table.versioned
         self._generated = self._slots[0] if table.generated_key else None
         self._row_id = table.row_id
+        self._hidden = table.hidden
         self._period_name = "".join(table.period[:1])
         self._period = [_called(self._slots, name) for name in table.period[1:]]
         self._new_period: tuple[str, ...] = ()
@@ -214,7 +216,9 @@ class Draft:
         period_end = self._end.column.name if self._end is not None else ""
         row_id = self._row_id if any(name.lower() == ROW_ID for name in named) else ""
         names = (self._period_name, *[slot.column.name for slot in period]) if period else ()
-        return Table(columns, tuple([slot.column.name for slot in key]), self.charset, implicit, period_end, names, row_id)
+        return Table(
+            columns, tuple([slot.column.name for slot in key]), self.charset, implicit, period_end, names, row_id, self._hidden
+        )
 
     def _named_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         key: list[_Slot] = []

@@ -7,7 +7,8 @@ import pytest
 from shmstore.event import Column
 from shmstore.producer.binlog import row_interpreter
 from shmstore.producer.binlog.row_program import steps
-from shmstore.producer.binlog.table_map import Field, Wire
+from shmstore.producer.binlog.table_map import Field
+from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values import charsets
 

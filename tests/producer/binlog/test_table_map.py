@@ -10,7 +10,8 @@ from shmstore.encoding.codec import decode_schema
 from shmstore.errors import SchemaUnknown, UnsupportedEvent
 from shmstore.event import Column, TableSchema
 from shmstore.producer.binlog.rows import RowsDecoder
-from shmstore.producer.binlog.table_map import Layout, Wire, parse_layout
+from shmstore.producer.binlog.table_map import Layout, parse_layout
+from shmstore.producer.binlog.wire_types import Wire
 
 
 def text(value: bytes) -> bytes:
@@ -132,28 +133,37 @@ def test_tags_of_the_future_are_skipped() -> None:
 
 
 KNOWN = TableSchema(
-    "shop", "bücher", (Column("id", "int", True), Column("e", "enum", charset="latin1", members=("x", "é"))), (0,)
+    "shop",
+    "bücher",
+    (Column("id", "int", True, False), Column("e", "enum", False, False, charset="latin1", members=("x", "é"))),
+    (0,),
 )
 
 
 def test_a_history_supplies_what_the_log_lacks() -> None:
     """binlog_row_metadata NO_LOG: names, sign, members, character set and key come from the history."""
     layout = parse_layout(table_map(bytes([3, 254]), b"\xf7\x01"), lambda database, table: KNOWN)
-    assert layout.schema == KNOWN._replace(columns=tuple(c._replace(nullable=False) for c in KNOWN.columns))
+    assert layout.schema == KNOWN
 
 
 def test_what_the_log_says_counts_more_than_the_history() -> None:
-    """MINIMAL carries signs: they win over a history's."""
-    layout = parse_layout(table_map(bytes([3, 254]), b"\xf7\x01", optional=tag(1, b"\0")), lambda database, table: KNOWN)
+    """With names in the log, its signs win over a history's; without, as with MINIMAL, another sign is another column."""
+    full = names("id", "e") + tag(1, b"\0") + tag(10, b"\x08") + tag(6, b"\x02\x01x\x01y")
+    layout = parse_layout(table_map(bytes([3, 254]), b"\xf7\x01", optional=full), lambda database, table: KNOWN)
     assert columns(layout)[0].unsigned is False
+    minimal = parse_layout(table_map(bytes([3, 254]), b"\xf7\x01", optional=tag(1, b"\0")), lambda database, table: KNOWN)
+    with pytest.raises(
+        SchemaUnknown, match="column 1 is int signed not null in the event and id int unsigned not null in the table"
+    ):
+        _ = minimal.fields
 
 
 @pytest.mark.parametrize(
     ("types", "meta", "match"),
     [
-        (bytes([3]), b"", "2 columns, the event 1"),
-        (bytes([3, 254, 3]), b"\xf7\x01", "2 columns, the event 3"),
-        (bytes([3, 254]), b"\xf8\x01", "no members"),
+        (bytes([3]), b"", "the event has 1 columns .*, the table as it is followed 2"),
+        (bytes([3, 254, 3]), b"\xf7\x01", "the event has 3 columns .*, the table as it is followed 2"),
+        (bytes([3, 254]), b"\xf8\x01", "column 2 is set of 1 bytes not null in the event and e enum"),
     ],
 )
 def test_a_history_of_another_time_is_refused(types: bytes, meta: bytes, match: str) -> None:
@@ -171,11 +181,22 @@ def test_hidden_hash_columns_need_no_history() -> None:
     assert layout.schema.names == ("id", "e")
 
 
+@pytest.mark.parametrize(("hidden", "bits"), [(0, b""), (2, b""), (1, tag(1, b"\x80")), (None, tag(1, b"\x80"))])
+def test_a_hidden_column_is_one_that_was_followed(hidden: int | None, bits: bytes) -> None:
+    """A bigint more than the hashes that the table is known to have, or a signed one, is a column that was missed."""
+    body = table_map(bytes([3, 254, 8]), b"\xf7\x01", optional=bits)
+    layout = parse_layout(body, lambda database, table: KNOWN, True, hidden=lambda database, table: hidden)
+    with pytest.raises(SchemaUnknown, match=r"the event has 3 columns .*, the table as it is followed 2"):
+        _ = layout.fields
+
+
 @pytest.mark.parametrize("mariadb", [False, None])
 def test_a_column_too_many_is_no_hidden_one_on_mysql(mariadb: bool | None) -> None:
     """MySQL hides no column: a bigint that the history does not know is a column it missed, and names would stand over others' values."""
     layout = parse_layout(table_map(bytes([3, 254, 8]), b"\xf7\x01"), lambda database, table: KNOWN, mariadb=mariadb)
-    with pytest.raises(SchemaUnknown, match=r"2 columns, the event 3: .*shmstore produce --start latest"):
+    with pytest.raises(
+        SchemaUnknown, match=r"the event has 3 columns .*, the table as it is followed 2 .*shmstore produce --start latest"
+    ):
         _ = layout.fields
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shmstore import Column
-from shmstore.producer.binlog.table_map import Wire
+from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.connection.binary_rows import BIG, Cell, ResultRows, new_rows
 from shmstore.producer.native_code import COMPILED
 

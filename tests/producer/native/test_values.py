@@ -13,7 +13,8 @@ from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
 from shmstore.producer.binlog import row_interpreter
 from shmstore.producer.binlog.row_program import steps
-from shmstore.producer.binlog.table_map import Field, Wire
+from shmstore.producer.binlog.table_map import Field
+from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="no compiled decoder")
