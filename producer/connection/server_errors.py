@@ -90,6 +90,11 @@ def _dump_error(text: str, where: str, server_id: int) -> SourceError:
     choices = "start again with start = latest (or earliest) and a new store, or set on_purged"
     if "purged" in low or "could not find first log file" in low:
         return BinlogPurged(f"{where} no longer has the binlog of the start position: {text}; {choices}")
+    if "could not find next log" in low:
+        return PositionNotFound(
+            f"{where} has no binlog file after the one that was read: {text}; its binlog was reset (RESET BINARY LOGS AND GTIDS, RESET MASTER), or "
+            f"a file of it is missing; {choices}"
+        )
     if any(
         word in low for word in ("not in the master's binlog", "impossible position", "position > file size", "truncated", "gtid")
     ):

@@ -30,6 +30,7 @@ from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import BlockingPut, Stop
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
+from shmstore.producer.start.last_transaction import LastTransaction, last_transaction_of
 from shmstore.producer.start.positions import Positions, join_positions, lowest_positions, position_text, split_positions
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush, resized
@@ -51,6 +52,11 @@ class Member:
     def resume(self) -> Resume | None:
         """Where the source goes on: behind what it brought, put or not yet; None for a source that is new."""
         return self._resume
+
+    @property
+    def last(self) -> LastTransaction | None:
+        """The last transaction of the source that the store has: what it brought and is not put yet comes behind it."""
+        return self._group.last(self.source, self._resume.position) if self._resume is not None else None
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
@@ -176,6 +182,10 @@ class Group:
         self._positions[name] = position
         self._texts[name] = position_text(name, position)
         self._joined = True
+
+    def last(self, name: str, position: Position) -> LastTransaction | None:
+        """Return the last transaction of source `name` that the store has, up to `position` of its binlog."""
+        return last_transaction_of(self._store, name, position)
 
     def require_apart(self, name: str, gtids: bool, domain: str) -> None:
         """Raise `SettingsError` unless the GTIDs of source `name` cannot be another's."""

@@ -35,13 +35,15 @@ from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
 from shmstore.producer.start.choose import keep_resume
 from shmstore.producer.start.files import find_position, find_time
+from shmstore.producer.start.origin import Origin, OriginFile, origin_of
 from shmstore.producer.start.publish import publish, publish_files
 from shmstore.producer.start.resume import Start
 from shmstore.producer.start.retention import Retention
+from shmstore.producer.start.same_history import Wanted, require_same_files
 from shmstore.producer.start.schema_history import keep_history
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.producer.transactions.seal import Seal
+from shmstore.producer.transactions.seal import Seal, options_of
 from shmstore.producer.transactions.state import Tail
 from shmstore.table_definitions import DefinitionsFile
 
@@ -102,6 +104,8 @@ class Replicator:
             position, query.database, query.sql, query.session
         )
         self._seal = Seal(settings)
+        self._options = options_of(settings) if before is None else ""
+        self._origin = OriginFile(settings.store, settings.state or None, self._sink.source or "")
         alone = self._sink.source is None and not settings.binlog
         self._snapshot = Snapshot(settings, store, self._decoder, self._log, stop) if alone else None
         if not alone and (settings.snapshot != "never" or settings.on_purged == "snapshot"):
@@ -223,7 +227,7 @@ class Replicator:
             require_binlog(server, self._settings)
             self._decoder.table_case = server.variables.get("lower_case_table_names", "")
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
-            found = Found(session, server, sink.resume, sink.checkpoints)
+            found = Found(session, server, sink.resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
             chosen = choose_beginning(self._settings, found, sink.source or "", self._log)
             self._claim(found)
             self._look_at_row_filters(session)
@@ -251,8 +255,15 @@ class Replicator:
         if isinstance(chosen.schemas, SchemaHistory):
             keep_history(chosen.schemas)
         publish(self._published, found, chosen, self._settings)
+        self._origin.save(self._origin_now(found))
         if self._snapshot is not None and chosen.snapshot:
             self._snapshot.want(found.session, found.server, chosen.snapshot)
+
+    def _origin_now(self, found: Found) -> Origin:
+        known, options = found.origin, self._options
+        same = not found.fresh and known is not None and known.options == options
+        since = known.since if same and known is not None else self._store.newest
+        return origin_of(found.session, found.server)._replace(options=options, since=since)
 
     def _open(self, found: Found, chosen: Beginning) -> Link:
         """Ask for the binlog from the start on, and let the decoder begin there."""
@@ -291,6 +302,8 @@ class Replicator:
         files = list_files(settings.binlog)
         resume = self._sink.resume
         if resume is not None:
+            last = self._sink.last
+            require_same_files(Wanted(last, settings, None, rows=False) if last is not None else None, files, self._log)
             files, position, executed = find_position(files, resume.position, self._stop)
         elif isinstance(start, datetime):
             files, position, executed = find_time(files, start.timestamp(), self._stop)
@@ -332,6 +345,7 @@ class Replicator:
             drained = self._decoder.heartbeats > heartbeats and not self._decoder.in_transaction
             heartbeats = self._decoder.heartbeats
             if drained:
+                self._retention.heartbeat(self._decoder.position)
                 self._statistics.calm()
             if events:
                 self._sink.heard(drained=drained)

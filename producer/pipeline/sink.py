@@ -30,6 +30,7 @@ from shmstore import (
 from shmstore.arguments import duration, size
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
+from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
 from shmstore.producer.start.resume import Resume, Start, resume_point
 from shmstore.producer.transactions.buffer import Flush
 from shmstore.units import quantity
@@ -55,6 +56,10 @@ class Sink(Protocol):
     @property
     def resume(self) -> Resume | None:
         """Where the source goes on; None where nothing of it was read yet."""
+
+    @property
+    def last(self) -> LastTransaction | None:
+        """The last transaction that the store has of the source; None where it cannot be read any more."""
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
@@ -99,6 +104,11 @@ class StoreSink:
         if resume is None and (begun := self._begun or self._store.start_position) is not None:
             return Resume(begun, None)
         return resume
+
+    @property
+    def last(self) -> LastTransaction | None:
+        """The store's last transaction."""
+        return last_transaction(self._store)
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:

@@ -14,7 +14,10 @@ from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import choose_start
 from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
+from shmstore.producer.start.last_transaction import LastTransaction
+from shmstore.producer.start.origin import Origin
 from shmstore.producer.start.resume import Resume, Start
+from shmstore.producer.start.same_history import Wanted, require_same_history
 from shmstore.producer.start.schema_history import open_history, take_snapshot
 
 
@@ -25,6 +28,9 @@ class Found(NamedTuple):
     server: Server
     resume: Resume | None
     checkpoints: Mapping[str, Checkpoint]
+    last: LastTransaction | None = None  # that the store has of this source
+    origin: Origin | None = None  # the server that it was read from
+    options: str = ""  # as `seal.options_of`; empty: a handler may change what is put
 
     @property
     def fresh(self) -> bool:
@@ -53,4 +59,11 @@ def choose_beginning(settings: Settings, found: Found, source: str, log: logging
     snapshot = "purged" if start.lost is not None else "initial" if fresh and settings.snapshot == "initial" else ""
     if isinstance(schemas, SchemaHistory):
         start = go_to_start(schemas, start, session, server, fresh=fresh)
+    if not fresh and start.lost is None:
+        origin, last = found.origin, found.last
+        comparable = (
+            origin is not None and last is not None and "" != origin.options == found.options and last.last > origin.since
+        )
+        wanted = Wanted(last, settings, schemas, comparable) if last is not None else None
+        require_same_history(wanted, origin, session, server, by_gtid=start.by_gtid, log=log)
     return Beginning(start, schemas, snapshot)

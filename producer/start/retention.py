@@ -1,4 +1,4 @@
-"""How long a server keeps what is to be read next: a position is reported before it is lost."""
+"""Whether a server still has what is to be read next: a position is reported before it is purged, and a binlog that was reset is noticed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import time
 
 from shmstore import Position, ShmStoreError, SourceError, checkpoints
 from shmstore.producer.connection.managed import AURORA, AZURE, RDS
-from shmstore.producer.connection.server import Server, binlog_files
+from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
 from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.errors import LinkLost
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.start.resume import lowest
 from shmstore.producer.start.scan import file_begins
 
-EVERY = 60.0  # seconds between two looks
+EVERY = 30.0  # seconds between two looks: what is found has to be noticed within a minute
 SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to fix anything
+SURE = 5.0  # seconds of heartbeats behind the server's end: a server may say where it writes before it sends that
 AGAIN = 3600.0  # seconds between two warnings
 PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to wait for it, too
 
@@ -60,10 +62,32 @@ class Retention:
         self._thread: threading.Thread | None = None
         self._begins: tuple[Endpoint | None, str, float] = (None, "", 0.0)  # of which server's file, and when
         self.purge_ms = 0  # as `StreamStat` has it
+        self._end: tuple[Position, float] | None = None  # where the server wrote at the last look, and when that was
+        self._still: tuple[Position, float] | None = None  # where the stream has sent all, and since when it says so
+        self._reset = ""  # what shows that the server's binlog is another than the one that the stream reads
 
     def use(self, server: Server) -> None:
         """Look at `server` from now on, and soon."""
         self._server, self._next = server, 0.0
+        self._end, self._still, self._reset = None, None, ""
+
+    def heartbeat(self, position: Position) -> None:
+        """The stream says that it has sent all, up to `position`. Raises `LinkLost` where the server has written more, or less: a stream of
+        a binlog that was reset has heartbeats for ever, and nothing else."""
+        if self._reset:
+            raise LinkLost(self._reset)
+        now = time.monotonic()
+        if self._still is None or self._still[0] != position:  # one that passes over what is not asked for moves on
+            self._still = position, now
+            return
+        if self._end is None or self._server is None:
+            return
+        end, asked = self._end
+        if position.order < end.order and now - max(asked, self._still[1]) > SURE:
+            raise LinkLost(
+                f"{self._server.endpoint.where} has written up to {end.file}:{end.offset}, and its stream, at {position.file}:{position.offset}, says that "
+                "it has sent all: its binlog was reset, or is another server's"
+            )
 
     def look(self, position: Position | None) -> None:
         """Look, if it is time to. `position`: how far the source was read. Returns at once."""
@@ -89,11 +113,25 @@ class Retention:
             needed = {"producer": position} | {who: one for who, one in needed.items() if not one.of_group}
             session = connect(self._settings, server.endpoint, lambda: self._closed)
             try:
+                self._look_at_end(server, position, session)
                 self._update(server, needed, session)
             finally:
                 session.close()
         except ShmStoreError as error:
             self._log.debug("how long the binlog is kept is unknown: %s", error)
+
+    def _look_at_end(self, server: Server, position: Position, session: Session) -> None:
+        """Note where the server writes, after it was read up to `position`, for what the stream says next."""
+        now = read_server(session)
+        if not position.file or now.identity != server.identity:
+            return  # the stream has not said where it is; or the address leads to another server by now, and the stream is still the old one's
+        end = log_end(session, server)
+        if end.order < position.order:
+            self._reset = (
+                f"{server.endpoint.where} writes at {end.file}:{end.offset}, and was read up to {position.file}:{position.offset} before: its binlog was "
+                "reset (RESET BINARY LOGS AND GTIDS, RESET MASTER)"
+            )
+        self._end = end, time.monotonic()
 
     def _update(self, server: Server, needed: dict[str, Position], session: Session) -> None:
         kept = kept_seconds(session, server)

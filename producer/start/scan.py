@@ -107,12 +107,12 @@ def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[Boundary]:
         decoder.feed(raw)
         if real and not decoder.in_transaction:
             executed = decoder.executed.copy() if decoder.executed is not None else None
-            outside = raw.code in _OUTSIDE
+            outside = raw.code in OUTSIDE
             yield position if raw.code == EventCode.ROTATE else decoder.position, executed, 0.0 if outside else raw.timestamp
 
 
 _ROWS = ROWS_EVENTS | {EventCode.TABLE_MAP, EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS}
-_OUTSIDE = frozenset(
+OUTSIDE = frozenset(
     (
         EventCode.FORMAT,
         EventCode.PREVIOUS_GTIDS,
@@ -127,20 +127,21 @@ _OUTSIDE = frozenset(
 
 def file_begins(session: Session, file: str) -> float:
     """Return the time of the first event of `file`, seconds since 1970."""
-    with closing(_reader(session, file)) as reader:
+    with closing(dump(session, file, 4)) as reader:
         return next((float(raw.timestamp) for raw in _events(reader, session.stop) if raw.timestamp), 0.0)
 
 
 @contextmanager
 def _reading(session: Session, file: str) -> Iterator[Iterator[Boundary]]:
-    with closing(_reader(session, file)) as reader:
+    with closing(dump(session, file, 4)) as reader:
         yield boundaries(_events(reader, session.stop), file)
 
 
-def _reader(session: Session, file: str) -> BinlogReader:
+def dump(session: Session, file: str, offset: int, gtids: ExecutedSet | None = None) -> BinlogReader:
+    """Open a stream that is not the producer's: from `offset` of `file`, or after `gtids`. Raises `SourceError`."""
     # an id of its own: with the stream's id the server would cut the stream
     own = random.randrange(1 << 31, 1 << 32)
-    return BinlogReader(session.settings, session, file=file, offset=4, gtids=None, server_id=own)
+    return BinlogReader(session.settings, session, file=file, offset=offset, gtids=gtids, server_id=own)
 
 
 def _events(reader: BinlogReader, stop: Callable[[], bool]) -> Iterator[RawEvent]:

@@ -37,12 +37,17 @@ _VERSION = 2  # raised when what the checksum is of changes: one of another vers
 _FORMAT = 2  # bytes before an event's header
 
 
+def options_of(settings: Settings) -> str:
+    """Return a checksum, eight hex digits, of the options that decide what an event holds."""
+    options = repr((shmstore.__version__, _VERSION, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
+    return f"{zlib.crc32(options.encode()):08x}"
+
+
 class Seal:
     """Seals what one source puts."""
 
     def __init__(self, settings: Settings) -> None:
-        options = repr((shmstore.__version__, _VERSION, settings.statements, *(getattr(settings, name) for name in _OPTIONS)))
-        self._options = f"{zlib.crc32(options.encode()):08x}"
+        self._options = options_of(settings)
         self._checksum: int | None = 0  # of the transaction that is open; None: of its beginning it is not known
 
     def begin(self, tail: Tail | None) -> Tail | None:

@@ -92,7 +92,7 @@ def checkpoints(store: str, directory: str | os.PathLike[str] | None = None, *, 
 
 def forget(store: str, state: str | os.PathLike[str] | None = None) -> bool:
     """Forget the checkpoints of `store` and how far its snapshots are; return whether there was anything."""
-    files = _files(home_of(store, state), "*.json", "snapshot*")
+    files = _files(home_of(store, state), "*.json", "snapshot*", "origin")
     _remove(files)
     return bool(files)
 

@@ -311,9 +311,10 @@ def test_a_refused_producer_changes_no_file(any_server: Server, database: str, t
     with running(any_server, state=str(tmp_path), schema_history="off", log="off") as run:
         execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
         events_of(run, any_server)
+        kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         with pytest.raises(ProducerInUse):
             producer.run(dataclasses.replace(run.settings, schema_history="on"), lambda: False)
-        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
         run.stop()
 
 

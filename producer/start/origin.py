@@ -1,0 +1,94 @@
+"""Which server a store was read from, durable in the store's home: for messages, and for where the store cannot show what it ends with.
+
+    STATE/STORE/origin             of the one source; of each of several: STATE/STORE/SOURCE/origin
+
+It names the server, the binlog file that it wrote when the producer last looked, and when that file began: a server that was reset has
+that file no longer, or began it at another time. `options` is a checksum of those that decide what an event holds (`seal`), and
+`since` the last event of the store that was put with others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from shmstore import StoreError, state_directory
+from shmstore.atomic_file import replace
+from shmstore.producer.connection.server import Server, binlog_files, log_end
+from shmstore.producer.connection.session import Session
+from shmstore.producer.errors import PrivilegeMissing
+from shmstore.producer.start.scan import file_begins
+from shmstore.units import moment
+
+NAME: Final = "origin"
+VERSION: Final = 1
+
+
+class Origin(NamedTuple):
+    """A server, as a producer knew it. `file` is empty where it may not be asked; `began` is in seconds since 1970."""
+
+    identity: str
+    server: str  # its flavor and version
+    file: str = ""
+    began: float = 0.0
+    options: str = ""
+    since: int = -1
+
+
+class OriginFile:
+    """Where the origin of a store's source is kept. `source` is its name among several of one store, empty for the only one."""
+
+    def __init__(self, store: str, state: str | os.PathLike[str] | None = None, source: str = "") -> None:
+        self.path = (Path(state) if state else state_directory()) / store / quote(source, safe="") / NAME
+
+    def load(self) -> Origin | None:
+        """Return it; None where there is none, or one of another version. Raises `StoreError` where it cannot be read."""
+        try:
+            value: Mapping[str, Any] = json.loads(self.path.read_bytes())
+            if value["version"] != VERSION:
+                return None
+            identity, server, file, options = [str(value[name]) for name in ("identity", "server", "file", "options")]
+            return Origin(identity, server, file, float(value["began"]), options, int(value["since"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self.path}, which names the server of this store, cannot be read ({error}): let this user read it, or remove it"
+            ) from error
+
+    def save(self, origin: Origin) -> None:
+        """Replace it. Raises `StoreError` where the disk refuses."""
+        text = json.dumps({"version": VERSION, **origin._asdict()})
+        replace(self.path, lambda at: at.write_text(text), "the name of the server", "name another folder with state")
+
+
+def origin_of(session: Session, server: Server) -> Origin:
+    """Return what `server` is now."""
+    try:
+        file = log_end(session, server).file
+        began = file_begins(session, file)
+    except PrivilegeMissing:
+        file, began = "", 0.0
+    return Origin(server.identity, f"{server.flavor} {server.version}", file, began)
+
+
+def differs(origin: Origin, session: Session) -> str | None:
+    """Return what shows that the server's binlog is not the one of `origin`; "" where it is the same, None where that cannot be seen."""
+    if not origin.file:
+        return None
+    try:
+        files = [name for name, _ in binlog_files(session)]
+    except PrivilegeMissing:
+        return None
+    if origin.file not in files:
+        number = [int(digits) for name in (origin.file, files[0]) if (digits := name.rpartition(".")[2]).isdigit()]
+        purged = len(number) == 2 and number[0] < number[1] and origin.file.rpartition(".")[0] == files[0].rpartition(".")[0]
+        return None if purged else f"it has no file {origin.file}, only {files[0]} to {files[-1]}"
+    began = file_begins(session, origin.file)
+    if began == origin.began:
+        return ""
+    return f"its {origin.file} began at {moment(int(began * 1000))}, the one that was read at {moment(int(origin.began * 1000))}"
