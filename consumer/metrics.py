@@ -11,7 +11,7 @@ from typing import Final
 from shmstore import StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat, state_directory
 from shmstore.consumer.access import Login
 from shmstore.consumer.health import NONE, problems
-from shmstore.consumer.http_server import HttpServer, Request, Response, plain
+from shmstore.consumer.http_server import REFUSED, HttpServer, Request, Response, plain
 from shmstore.consumer.table_counts import TableCounts
 from shmstore.snapshots import copies_aside
 
@@ -257,9 +257,17 @@ class Endpoint(HttpServer):
             found = answer(request.path) if request.method == "GET" else None
             if found is None:
                 return plain(404, "there are /metrics and /healthz")
-            return Response(found[0], CONTENT_TYPE, found[1].encode())
+            text = found[1] + self._refusals() if request.path == "/metrics" else found[1]
+            return Response(found[0], CONTENT_TYPE, text.encode())
 
         super().__init__(address, respond, login=login, tls=tls)
+
+    def _refusals(self) -> str:
+        families = Families("shmstore_http")
+        help = "Refused by this HTTP server: connections over a limit, wrong passwords, pages of other origins, requests that come too slowly."
+        for reason in REFUSED:
+            families.add("refused_total", "counter", help, self.refused[reason], reason=reason)
+        return families.text()
 
 
 def _escaped(label: str) -> str:

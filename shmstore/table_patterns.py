@@ -9,6 +9,8 @@ a regular expression     as in Canal: ``shop\\..*``, ``(shop|crm)\\.orders``, ``
 It is read as a regular expression where it holds one of ``\\ | ( ) [ ] { } +`` or ``..``, begins with ``.`` or ``^`` or ends with ``$``, unless
 it cannot be one or holds ``[!``; ``regex:`` or ``glob:`` in front says it outright. A table of exactly the pattern's name always matches.
 
+Expressions are matched in bounded time (`shmstore.patterns.linear_regex`), since a request for a snapshot, a client or a browser may name them.
+
 ``!`` in front leaves out what the pattern names, wherever in the list it stands; of all tables where nothing else is listed: ``!shop.log``.
 """
 
@@ -16,12 +18,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from shmstore.patterns.linear_regex import Name, PatternRefused, compile_pattern
 
 #: What a pattern is, for help texts.
 FORMS = "patterns on DATABASE.TABLE, comma separated: globs (shop.*) or regular expressions as in Canal (shop\\..*); ! in front leaves out"
+
+#: Characters of a list of patterns.
+MOST_CHARACTERS: Final = 32768
 
 _SIGNS = re.compile(r"[\\|(){}+]|\.\.|^[.^]|\$$")  # of a regular expression
 
@@ -35,8 +42,11 @@ class Patterns(NamedTuple):
 
     @classmethod
     def parse(cls, texts: str | Iterable[str]) -> Patterns:
-        """Return the patterns that `texts` list. Raises ValueError for what is no regular expression."""
-        found = [part for text in ([texts] if isinstance(texts, str) else texts) for part in split_patterns(text)]
+        """Return the patterns that `texts` list. Raises ValueError for what is no regular expression, or is too long."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        if (length := sum(map(len, texts))) > MOST_CHARACTERS:
+            raise ValueError(f"the table patterns have {length} characters; allowed are {MOST_CHARACTERS}")
+        found = [part for text in texts for part in split_patterns(text)]
         wanted = [part for part in found if not part.startswith("!")]
         left_out = [part[1:].strip() for part in found if part.startswith("!")]
         for pattern in (*wanted, *left_out):
@@ -64,11 +74,11 @@ class Patterns(NamedTuple):
         return bool(self.wanted)
 
     def match(self, name: str) -> bool:
-        """Whether `name` is wanted and not left out."""
+        """Whether `name` is wanted and not left out. Raises `PatternRefused`, a ValueError, where that takes too long."""
         return self._any(self.wanted, name) and not self._any(self.left_out, name)
 
     def _any(self, patterns: tuple[str, ...], name: str) -> bool:
-        return name in patterns or any(_compiled(pattern, self.any_case).fullmatch(name) for pattern in patterns)
+        return name in patterns or any(_compiled(pattern, self.any_case)(name) for pattern in patterns)
 
     def match_some_of(self, database: str) -> bool:
         """Whether a table of `database` may match."""
@@ -116,18 +126,22 @@ def _reading(pattern: str) -> tuple[bool, str]:
     if _SIGNS.search(pattern) or "[" not in pattern:
         return bool(_SIGNS.search(pattern)), pattern
     try:  # brackets alone: globs have them, too
-        re.compile(pattern)
-    except re.error:
+        compile_pattern(pattern)
+    except PatternRefused:
         return "]" not in pattern, pattern
     return "[!" not in pattern, pattern
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str, any_case: bool) -> re.Pattern[str]:
+def _compiled(pattern: str, any_case: bool) -> Callable[[str], bool]:
     regex, bare = _reading(pattern)
+    if not regex:  # never takes long: what fnmatch makes of a * does not go back
+        match = re.compile(fnmatch.translate(bare), re.DOTALL | (re.IGNORECASE if any_case else 0)).fullmatch
+        return lambda name: match(name) is not None
     try:
-        return re.compile(bare if regex else fnmatch.translate(bare), re.DOTALL | (re.IGNORECASE if any_case else 0))
-    except re.error as error:
-        raise ValueError(
-            f"filter pattern {pattern!r} is no regular expression: {error}; write glob:{pattern} to mean it literally"
-        ) from error
+        fits = compile_pattern(bare, any_case=any_case)
+    except PatternRefused as error:
+        why = str(error).rpartition(" understood: ")[2]
+        text = f"filter pattern {pattern!r} is no regular expression: {why}; write glob:{pattern} to mean it literally"
+        raise PatternRefused(text) from error
+    return lru_cache(maxsize=4096)(lambda name: fits(Name(name)))

@@ -26,7 +26,7 @@ MOST_MODULES = 15  # in one folder
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
     "shmstore": (
-        "native arguments clock errors event gtids sql",
+        "native arguments clock errors event gtids patterns sql",
         "atomic_file sql_tokens start_position table_patterns",
         "memory",
         "encoding",
@@ -76,6 +76,7 @@ PUBLIC_MODULES = tuple(
         "memory.layout",
         "sql.names",
         "native",
+        "patterns.linear_regex",
         "remembered",
         "snapshots",
         "sql_tokens",

@@ -79,7 +79,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
             f"grpc{'+tls' if tls else '+tcp'}://{where}:{port}",
             auth_handler=Handshake(),
             tls_certificates=[tls] if tls else None,
-            middleware={"headers": KeepHeaders(login)},
+            middleware={"headers": KeepHeaders(login, audit)},
         )
         self.address: tuple[str, int] = (host, self.port)
         self._connections = Connections(self.port, max_connections, idle_timeout)
@@ -126,7 +126,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
             yield
         except flight.FlightError:
             raise
-        except (ShmStoreError, ValueError, LookupError, TypeError) as error:
+        except (ShmStoreError, ValueError, LookupError, TypeError, OverflowError) as error:
             if not isinstance(error, ShmStoreError | ValueError):
                 _log.debug("a request was not understood", exc_info=error)
                 error = ValueError(f"the request is not understood: {type(error).__name__} {error}")

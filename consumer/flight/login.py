@@ -11,6 +11,7 @@ from typing import Any
 from pyarrow import flight
 
 from shmstore.consumer.access import Login, credentials
+from shmstore.consumer.wire.server.audit import Audit, Incident
 
 
 class Headers(flight.ServerMiddleware):  # type: ignore[misc]
@@ -28,8 +29,8 @@ class Headers(flight.ServerMiddleware):  # type: ignore[misc]
 class KeepHeaders(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Keeps each call's Authorization header for `Endpoint`; refuses a handshake, which no method sees, itself."""
 
-    def __init__(self, login: Login) -> None:
-        self._login = login
+    def __init__(self, login: Login, audit: Audit) -> None:
+        self._login, self._audit = login, audit
 
     def start_call(self, info: Any, headers: Any) -> Headers:
         """Called by Flight for each call."""
@@ -37,7 +38,10 @@ class KeepHeaders(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         authorization = found[0] if isinstance(found[0], str) else ""
         if info.method != flight.FlightMethod.HANDSHAKE:
             return Headers(authorization, "")
-        if not self._login.admits(authorization)[0]:
+        right, user = self._login.admits(authorization)
+        if not right:  # Flight does not say here who calls
+            text = f"login refused: wrong user name or password for user {user[:64]!r} in a handshake"
+            self._audit.note(Incident.LOGIN, "a handshake", text)
             raise flight.FlightUnauthenticatedError("wrong user name or password")
         return Headers(authorization, credentials(authorization)[1].decode(errors="replace"))
 

@@ -1,4 +1,4 @@
-"""Canal's flat message: one document for a rows event or a statement, all values text."""
+"""Canal's flat message, as its ``MQMessageUtils`` makes it of an entry: one document for a rows event or a statement, all values text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from shmstore.clock import calendar_ms
 from shmstore.column_type import column_type
 from shmstore.consumer.formats.canal_statement import canal_statement
-from shmstore.consumer.formats.canal_values import Values, renderings
-from shmstore.consumer.formats.context import STATEMENTS, Context, gtid, image
+from shmstore.consumer.formats.canal_values import Values, canal_key, renderings
+from shmstore.consumer.formats.context import STATEMENTS, Context, image
 from shmstore.event import ABSENT, Event, EventType
 
 
@@ -18,8 +18,8 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
     message: dict[str, Any] = {
         "data": None,
         "database": event.database,
-        "es": event.time_ms,
-        "gtid": gtid(event) or "",
+        "es": event.time_ms // 1000 * 1000,
+        "gtid": event.position.gtids if context.gtids else "",
         "id": context.sequence or 0,
         "isDdl": False,
         "mysqlType": None,
@@ -32,32 +32,10 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
         "type": "INSERT" if event.type is EventType.READ else event.type.name,
     }
     if event.table is not None:
-        table = event.table
-        shown = renderings(table, Values.CANAL)
-        texts = tuple(column.text for column in shown)
-        first = (
-            event.rows[0].after
-            if event.rows and event.rows[0].after is not None
-            else (event.rows[0].before if event.rows else ())
-        )
-        present = [i for i, value in enumerate(first or ()) if value is not ABSENT]
-        data, old = [], []
-        for before, after in event.rows:
-            data.append(image(table, before if after is None else after, texts))
-            if before is not None and after is not None:
-                # Only what this row changed: Canal lets the set of changed columns grow over the rows of an event.
-                was, now = image(table, before, texts) or {}, data[-1] or {}
-                old.append({column: text for column, text in was.items() if column not in now or now[column] != text})
-        message |= {
-            "data": data,
-            "database": table.database,
-            "mysqlType": {table.columns[i].name: column_type(table.columns[i]) for i in present},
-            "old": old or None,
-            "pkNames": [table.columns[i].name for i in table.primary_key] or None,
-            "sqlType": {table.columns[i].name: shown[i].type_of((first or ())[i]) for i in present},
-            "table": table.table,
-        }
-        yield message
+        if "rows_query" in event.props:  # the statement behind the rows, which is an entry of its own
+            about = {"database": "", "table": event.props.get("rows_query_table", "")}
+            yield message | about | {"sql": event.props["rows_query"], "type": EventType.QUERY.name}
+        yield message | _rows(event)
     elif event.entry in STATEMENTS and (sent := canal_statement(event.type, event.sql, event.database, event.props)) is not None:
         yield message | {
             "database": sent.database,
@@ -66,3 +44,32 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
             "table": sent.table,
             "type": sent.type.name,
         }
+
+
+def _rows(event: Event) -> dict[str, Any]:
+    """What the message of a rows event has of its table and its rows."""
+    table = event.table
+    assert table is not None
+    columns, key, shown = table.columns, canal_key(table), renderings(table, Values.CANAL)
+    texts = tuple(column.text for column in shown)
+    data, old = [], []
+    last: tuple[Any, ...] = ()  # the columns that a row has are the same in all rows of an event
+    for before, after in event.rows:
+        last = before or () if after is None else after
+        now = image(table, last, texts) or {}
+        if now:
+            data.append(now)
+        if before is not None and after is not None:
+            # Only what this row changed: Canal lets the set of changed columns grow over the rows of an event.
+            was = image(table, before, texts) or {}
+            old.append({column: text for column, text in was.items() if column in now and now[column] != text})
+    present = [i for i, value in enumerate(last) if value is not ABSENT]
+    return {
+        "data": data or None,
+        "database": table.database,
+        "mysqlType": {columns[i].name: column_type(columns[i]) for i in present} or None,
+        "old": old or None,
+        "pkNames": [columns[i].name for i in present if i in key] or None,
+        "sqlType": {columns[i].name: shown[i].type_of(last[i]) for i in present} or None,
+        "table": table.table,
+    }

@@ -30,7 +30,11 @@ class CanalStatement(NamedTuple):
 
 
 def canal_statement(type_: int, sql: str, database: str, props: Mapping[str, str]) -> CanalStatement | None:
-    """Return what Canal would send of a DDL event's statement, or of one that changes rows; None where it would send nothing."""
+    """Return what Canal would send of a DDL event's statement, or of one that changes rows; None where it would send nothing.
+
+    What ends a prepared transaction names no table: what reads the transaction's rows must see its outcome."""
+    if "xa" in props:
+        return CanalStatement(EventType(type_), "", "", None)
     if type_ in DDL_TYPES:
         schema, table = ddl_target(sql, database, props)
         names = _listed(props.get("tables", "")) or (((schema, table),) if table else ())

@@ -12,12 +12,15 @@ Bytes are always printed as ISO-8859-1 characters, which loses nothing and is wh
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64decode
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
+from struct import pack, unpack
 from typing import Any, Final, NamedTuple
 
 from shmstore.consumer.formats.values import datetime_text, number_text, plain_text, value_text
@@ -156,7 +159,7 @@ def rendering(column: Column, values: Values) -> Rendering:
         return Rendering(_bytes_text, Sql.BLOB, Sql.BLOB, Sql.BLOB, None, "octets", own=False, wide=True)
     if kind in ("float", "double"):
         return (
-            _same(java_number, _TYPES[kind], "java", own=False)
+            _same(java_float if kind == "float" else java_number, _TYPES[kind], "java", own=False)
             if canal
             else _same(number_text, _TYPES[kind], "number", own=False)
         )
@@ -169,6 +172,11 @@ def rendering(column: Column, values: Values) -> Rendering:
 def renderings(table: TableSchema, values: Values) -> tuple[Rendering, ...]:
     """Return the renderings of all columns of `table`."""
     return tuple(rendering(column, values) for column in table.columns)
+
+
+def canal_key(table: TableSchema) -> tuple[int, ...]:
+    """The columns that Canal marks as key: those of a primary key alone, not of a UNIQUE key that the server takes for one."""
+    return () if table.unique_key else table.primary_key
 
 
 def _same(text: Callable[[Any], str], sql_type: int, form: str = "text", *, own: bool = True) -> Rendering:
@@ -207,26 +215,48 @@ def decimal_text(scale: int) -> Callable[[Any], str]:
     return text
 
 
-_UNLIKE_JAVA: Final = re.compile(r"\d[.eE]|\\[bf]|[\x7f-\xa0]")
-_JSON_PARTS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?')
+_UNLIKE_JAVA: Final = re.compile(r"\d[.eE]|\\|[\x7f-\xa0]|base64:type")
+_JSON_PARTS: Final = re.compile(r'("(?:[^"\\]|\\.)*")(: )?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?')
 _ESCAPED: Final = re.compile(r"\\[bf]|\\.|[\x7f-\xa0]")
+_TO_ESCAPE: Final = re.compile(r'["\\\x00-\x1f\x7f-\xa0]')
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# Values of SQL types in a document, as MySQL prints them.
+_OPAQUE: Final = re.compile(
+    r'"(?:base64:type\d+:(?P<bytes>[A-Za-z0-9+/]*={0,2})|0000-00-00 00:00:00\.0{6}|-?00:00:00\.0{6}|(?P<sign>-?)100(?P<rest>:\d\d:\d\d\.\d{6}))"'
+)
 
 
 def canal_json(value: Any) -> str:
-    """Print MySQL's JSON as Canal does: numbers with a point or an exponent as Java prints a double, other escapes."""
+    """Print MySQL's JSON as Canal does: doubles as Java prints them, DECIMAL as `decimal_text` does, other escapes and in names of members none,
+    zero moments without their fraction, bytes as text up to their first zero."""
     text = plain_text(value)
     return _JSON_PARTS.sub(_json_part, text) if _UNLIKE_JAVA.search(text) else text
 
 
 def _json_part(match: re.Match[str]) -> str:
     part = match[0]
+    if match[2] is not None:
+        return f'"{json.loads(match[1], strict=False)}": ' if "\\" in part else part
     if match[1] is not None:
+        if (found := _OPAQUE.fullmatch(part)) is not None:
+            return _opaque(found)
         return _ESCAPED.sub(_escape, part) if _UNLIKE_JAVA.search(part) else part
     if part.lstrip("-").isdigit():
         return part
     number = float(part)
     # A DECIMAL in JSON has its digits as they were written: that no double would be printed so tells it apart.
-    return java_number(number) if number_text(number) in (part, part.removesuffix(".0")) else part
+    if number_text(number) in (part, part.removesuffix(".0")):
+        return java_number(number)
+    return decimal_text(len(part.partition(".")[2]))(part) if "e" not in part.lower() else java_number(number)
+
+
+def _opaque(found: re.Match[str]) -> str:
+    if found["bytes"] is not None:
+        text = b64decode(found["bytes"]).partition(b"\0")[0].decode("utf-8", "replace")
+        return f'"{_TO_ESCAPE.sub(lambda one: _SHORT.get(one[0]) or f"{chr(92)}u{ord(one[0]):04x}", text)}"'
+    if found["rest"] is not None:
+        return f'"{found["sign"]}00{found["rest"]}"'
+    return f'{found[0][:-8]}"'
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -274,11 +304,24 @@ def set_text(members: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def java_number(value: Any) -> str:
-    """Print a FLOAT or DOUBLE as Java's ``toString``: ``1.0``, ``1.5E10``, ``1.0E-5``."""
+    """Print a DOUBLE as Java's ``toString``: ``1.0``, ``1.5E10``, ``1.0E-5``."""
     value = float(value)
+    return _java(value, value)
+
+
+def java_float(value: Any) -> str:
+    """Print a FLOAT, which has the digits of its shortest text, as Java's ``toString``."""
+    value = float(value)
+    return _java(value, unpack("f", pack("f", value))[0])
+
+
+def _java(value: float, exact: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     text = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - 1
+    if len(text) == 1 and power < -37:  # of numbers so small Java prints the nearest that has two digits
+        mantissa, _, power_text = f"{abs(exact):.1e}".partition("e")
+        text, power = mantissa.replace(".", "").rstrip("0"), int(power_text)
     return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"

@@ -22,6 +22,7 @@ class Context:
     name: str = "shmstore"
     schemas: bool = False
     transactions: bool = False
+    gtids: bool = False
     sequence: int | None = None
     thread: int | None = None
     transaction: str = ""

@@ -32,19 +32,27 @@ _dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 class Formatter:
     """Events of one stream, in order, as JSON documents without line ends.
 
-    `name` is Debezium's logical server name, `schemas` its documents with their schema, and `transactions` its transaction metadata.
-    Raises ValueError where `format` is not one of `FORMATS`.
+    `name` is Debezium's logical server name, `schemas` its documents with their schema, and `transactions` its transaction metadata;
+    `gtids`: Canal's documents have the executed GTID set, as with its ``gtidon``. Raises ValueError where `format` is not one of `FORMATS`.
     """
 
     def __init__(
-        self, format: str = "json", *, name: str = "shmstore", schemas: bool = False, transactions: bool = False
+        self,
+        format: str = "json",
+        *,
+        name: str = "shmstore",
+        schemas: bool = False,
+        transactions: bool = False,
+        gtids: bool = False,
     ) -> None:
         if format not in _SHAPES:
             raise ValueError(f"format {format!r} is unknown; formats are {', '.join(FORMATS)}")
         if (schemas or transactions) and format != "debezium":
             raise ValueError(f"format {format} has neither schemas nor transactions of its own: these are debezium's")
+        if gtids and format != "canal":
+            raise ValueError(f"format {format} has GTIDs without being asked: only canal's documents leave them out")
         self._shape = _SHAPES[format]
-        self._context = Context(name, schemas, transactions)
+        self._context = Context(name, schemas, transactions, gtids)
 
     def lines(self, event: Event, sequence: int | None = None, *, wanted: bool = True) -> Iterator[str]:
         """Yield the documents of `event`; none where the shape has none for it. `sequence` is its number in its store (``seq``, ``id``).

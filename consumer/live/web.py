@@ -31,6 +31,7 @@ from shmstore.consumer.live import actions
 from shmstore.consumer.live.events import Feed, Filter
 from shmstore.consumer.live.model import Host, document
 from shmstore.consumer.live.observer import Observer
+from shmstore.patterns.linear_regex import PatternRefused
 
 STEP: Final = 0.5  # seconds between two looks for events
 AGAIN: Final = 2.0  # seconds until a store that is missing is looked for again
@@ -153,6 +154,9 @@ class Web(HttpServer):
                     yield from self._follow(store, feed, passed)
                     passed += feed.passed
                 yield _event({"events": [], "passed": passed, "problem": "the store was removed"})
+            except PatternRefused as error:
+                yield _event(str(error), "refused")
+                return
             except (ShmStoreError, PositionNotFound) as error:
                 yield _event({"events": [], "passed": passed, "problem": str(error)})
             self.closing.wait(AGAIN)
@@ -190,7 +194,7 @@ class Web(HttpServer):
                 done = f"snapshot {actions.snapshot(store, str(asked['tables']))} of {asked['tables']!r} is asked for"
             else:
                 return plain(404, "there are /unsubscribe and /snapshot")
-        except (KeyError, TypeError, json.JSONDecodeError):
+        except (KeyError, TypeError, RecursionError, json.JSONDecodeError):
             return plain(400, 'give JSON: {"store": ..., "subscription": ...} or {"store": ..., "tables": ...}')
         except (ShmStoreError, ValueError, OSError) as error:
             return plain(409, f"not done: {error}")

@@ -61,8 +61,8 @@ def unpack(body: bytes) -> Request:
     """Return the request or answer in `body`. Raises `ProtocolError`."""
     try:
         message = json.loads(body)
-    except ValueError as error:
-        raise errors.ProtocolError(f"not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise errors.ProtocolError(f"not JSON: {'too deep' if isinstance(error, RecursionError) else error}") from error
     if not isinstance(message, dict):
         raise errors.ProtocolError("not a JSON object")
     return message

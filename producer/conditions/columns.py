@@ -120,7 +120,7 @@ def _test(node: Node, schema: TableSchema, kinds: dict[str, tuple[int, _Kind]]) 
         if not kind.like:
             raise ValueError(f"column {column.name!r} is {column.type.upper()}: LIKE is for text")
         fits = _like(str(node.literals[0]))
-        return lambda row: None if row[i] is None else fits(_text(row[i])) is not None
+        return lambda row: None if row[i] is None else fits(_text(row[i]))
     if not kind.ordered and node.sign not in ("=", "<>", "IN"):
         raise ValueError(f"column {column.name!r} is {column.type.upper()}, which has no order: use = <> IN or LIKE")
     try:
@@ -294,10 +294,30 @@ def _like_parts(pattern: str) -> list[tuple[str, bool]]:
     return parts
 
 
-def _like(pattern: str) -> Callable[[str], Any]:
-    wildcards = {"%": ".*", "_": "."}
-    regex = "".join([wildcards[char] if wild else re.escape(char) for char, wild in _like_parts(pattern)])
-    return re.compile(regex, re.DOTALL).fullmatch
+def _like(pattern: str) -> Callable[[str], bool]:
+    """Whether a text is LIKE `pattern`. What is between two ``%`` is found at its first place, and nothing is tried again: a condition may be
+    another user's, and a text long."""
+    pieces: list[list[str]] = [[]]
+    for char, wild in _like_parts(pattern):
+        if wild and char == "%":
+            pieces.append([])
+        else:
+            pieces[-1].append("." if wild else re.escape(char))
+    first, *rest = (re.compile("".join(piece), re.DOTALL) for piece in pieces)
+    if not rest:
+        return lambda text: first.fullmatch(text) is not None
+    *between, last = rest
+    tail = len(pieces[-1])
+
+    def like(text: str) -> bool:
+        found = first.match(text)
+        for piece in between:
+            if found is None:
+                return False
+            found = piece.search(text, found.end())
+        return found is not None and found.end() <= len(text) - tail and last.match(text, len(text) - tail) is not None
+
+    return like
 
 
 def _like_sql(name: str, pattern: str) -> str:

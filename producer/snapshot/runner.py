@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent, checkpoints
 from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
+from shmstore.patterns.linear_regex import PatternRefused
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import Rows
@@ -167,6 +168,8 @@ class Snapshot:
             session = connect(self._settings, server.endpoint, self._stop)
             try:
                 tables, problem = self._choose(session, request)
+            except PatternRefused as error:
+                problem = str(error)
             finally:
                 session.close()
         if problem:

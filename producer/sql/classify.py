@@ -264,22 +264,37 @@ def _table(head: str, tokens: Tokens, database: str) -> Statement:
     return Statement(Kind.DDL, EventType.ERASE, tuple(tables))
 
 
+#: What a part after ALTER TABLE t may begin with; any other word is an option of the table.
+_ALTERATIONS = frozenset(
+    (
+        *("ADD", "ALGORITHM", "ALTER", "CHANGE", "CONVERT", "DISABLE", "DISCARD", "DROP", "ENABLE", "FORCE", "IMPORT", "LOCK"),
+        *("MODIFY", "ORDER", "RENAME", "WITH", "WITHOUT"),
+    )
+)
+
+
 def _alterations(tokens: Tokens, table: TableName, database: str) -> Statement:
-    """Read the list after ALTER TABLE t: the kind is RENAME where the table is renamed, else that of the first part, as in Canal."""
+    """Read the list after ALTER TABLE t: the kind is RENAME where the table is renamed, ALTER where the table has another option, else that
+    of the first part, as in Canal: foreign keys and checks are none."""
     tokens.wait()
     kinds: list[EventType] = []
     target: TableName | None = None
     for part in map(Tokens, tokens.parts()):
+        if part.peek() not in _ALTERATIONS:  # an option of the table, such as ENGINE
+            kinds.insert(0, EventType.ALTER)
+            continue
         verb, kind = part.accept_one("ADD", "DROP", "RENAME"), EventType.ALTER
-        unique = False
+        key = False
         if verb == "ADD":
             if part.accept("CONSTRAINT") and part.peek() not in ("UNIQUE", "PRIMARY", "FOREIGN", "CHECK"):
                 part.name()
-            unique = part.accept_one("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR") == "UNIQUE"
+            if part.peek() in ("FOREIGN", "CHECK"):
+                continue
+            key = bool(part.accept_one("UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "VECTOR"))
         if verb == "RENAME" and part.peek() not in ("COLUMN", "INDEX", "KEY"):
             part.accept_one("TO", "AS", "=")
             target = part.table_name(database)
-        elif unique or (verb in ("ADD", "DROP") and part.peek() in ("INDEX", "KEY")):
+        elif key or (verb in ("ADD", "DROP") and part.peek() in ("INDEX", "KEY")):
             kind = EventType.CINDEX if verb == "ADD" else EventType.DINDEX
         elif verb == "DROP" and part.peek() == "CONSTRAINT":
             kind = EventType.DINDEX

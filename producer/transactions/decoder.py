@@ -267,7 +267,7 @@ class EventDecoder:
         state, gtids = self.state, self._commit()
         props = {**props, "events": str(state.events), "rows": str(state.rows)}
         if state.xa:
-            props |= {"xa": "prepare", "xa_xid": state.xa} | ({"xa_end": state.xa_end} if state.xa_end else {})
+            props = {"xa": "prepare", **props, "xa_xid": state.xa} | ({"xa_end": state.xa_end} if state.xa_end else {})
         state.order += 1
         self.writer.write(raw, EntryType.END, props=props, gtids=gtids)
         state.gtids = gtids
@@ -284,8 +284,8 @@ class EventDecoder:
     def _xa_prepare(self, raw: RawEvent) -> None:
         one_phase, xid = events.xa_prepare(raw.body)
         self._require_open("XA PREPARE")
-        self.state.xa = "" if one_phase else str(xid)
-        self._end(raw, {})
+        self.state.xa = str(xid)
+        self._end(raw, {"xa": "one phase"} if one_phase else {})
 
     def _rollback(self, raw: RawEvent) -> None:
         """The transaction did not happen; what was not transactional in it was logged before, as its own transaction."""

@@ -40,6 +40,7 @@ def add_form(sub: Parser) -> None:
     form.add_argument("--format", choices=FORMATS, default="json", help="form of the documents (default: json)")
     form.add_argument("--schemas", action="store_true", help="debezium: add its schema to each document")
     form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
+    form.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal with gtidon")
 
 
 def add_log_lines(sub: argparse.ArgumentParser) -> None:

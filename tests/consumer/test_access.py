@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -181,3 +181,84 @@ def test_a_stream_ends_with_its_client() -> None:
                     time.sleep(0.01)
     connection.close()
     assert len(ended) == 2
+
+
+def connected(server: HttpServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+
+
+def test_a_request_comes_in_time_as_a_whole(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that sends a byte now and then holds its thread no longer than one that sends none; that is counted, and written."""
+    monkeypatch.setattr(http_server, "PATIENCE", 1.0)
+    with serving(lambda _: plain(200, "here")) as server, connected(server) as slow:
+        began = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() - began < 20:
+                slow.sendall(b"G")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 10
+        assert server.refused["slow"] == 1
+        assert ask(server)[0] == 200
+    assert "request from 127.0.0.1 refused: it did not come within 1 s" in caplog.text
+
+
+def test_one_address_leaves_connections_to_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """More connections than an address may have are refused, counted, and written in one line."""
+    monkeypatch.setattr(http_server, "MOST_OF_ADDRESS", 3)
+    with serving(lambda _: plain(200, "here")) as server, ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(connected(server))
+        for _ in range(2):
+            with connected(server) as one_more:
+                assert one_more.recv(1) == b""
+        assert server.refused["connection"] == 2
+    assert caplog.text.count("connection from 127.0.0.1 refused") == 1
+
+
+def test_a_length_of_any_digits_is_refused() -> None:
+    """A Content-Length that Python would not read is too long like any other."""
+    with serving(lambda _: plain(200, "here")) as server, connected(server) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n")
+        assert client.makefile("rb").readline().split()[1] == b"413"
+
+
+def test_wrong_passwords_are_counted_and_written(caplog: pytest.LogCaptureFixture) -> None:
+    """One line an address, without the password; a browser's first question, which has none, is no wrong one."""
+    with serving(lambda _: plain(200, "here"), Login("me", "right")) as server:
+        assert ask(server)[0] == 401
+        assert server.refused["login"] == 0
+        for _ in range(3):
+            assert ask(server, Authorization=basic("you", "wr0ng"))[0] == 401
+        assert server.refused["login"] == 3
+    assert caplog.text.count("login refused from 127.0.0.1: wrong user name or password for user 'you'") == 1
+    assert "wr0ng" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://elsewhere"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://the-name-of-a-proxy"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+    ],
+)
+def test_pages_of_others_get_nothing(headers: dict[str, str], status: int) -> None:
+    """What a page of another origin asks for is not answered, whichever way the browser says so; a link is."""
+    asked = []
+
+    def respond(request: Request) -> Response:
+        asked.append(request)
+        return plain(200, "here")
+
+    with serving(respond) as server:
+        assert ask(server, **headers)[0] == status
+        own = {"Origin": f"http://127.0.0.1:{server.server_port}"}
+        assert ask(server, method="POST", **own)[0] == 200
+        assert server.refused["origin"] == (status == 403)
+    assert len(asked) == 1 + (status == 200)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.servers.maven import jars
 from tests.servers.packages import ServerUnavailable
 from tests.servers.ports import free_port
 from tests.servers.server import Server
 
-__all__ = ["DESTINATION", "VERSION", "CanalServer", "canal_server"]
+__all__ = ["DESTINATION", "VERSION", "CanalServer", "canal_server", "flat_messages"]
 
 VERSION = "1.1.7"  # the newest whose server is there
 DESTINATION = "canal"
@@ -44,15 +47,13 @@ def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: 
 
     `zone`: the JVM's time zone, in which it prints TIMESTAMPs. Raises `ServerUnavailable` where it cannot be had.
     """
-    folder = jars(f"canal-{VERSION}", f"com.alibaba.otter:canal.server:{VERSION}", f"com.alibaba.otter:canal.client:{VERSION}")
-    if shutil.which("javac") is None:
-        raise ServerUnavailable("Canal's server needs javac, which is not on the PATH: install it (openjdk-17-jdk-headless)")
+    folder = _jars()
     with server.connect() as connection, connection.cursor() as cursor:  # its driver takes no empty password
         cursor.execute("SET SESSION sql_log_bin = 0")
         cursor.execute("CREATE USER IF NOT EXISTS canal@'127.0.0.1' IDENTIFIED BY 'canal'")
         cursor.execute("GRANT ALL ON *.* TO canal@'127.0.0.1'")
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
-        subprocess.run(["javac", "-nowarn", "-cp", f"{folder}/*", "-d", work, _SOURCE], check=True, capture_output=True)
+        _compile(folder, _SOURCE, work)
         (Path(work) / "logback.xml").write_text(_QUIET)
         port = free_port()
         command = ["java", "-Xmx2g", f"-Duser.timezone={zone}", "-cp", f"{work}:{folder}/*", "CanalServer"]
@@ -80,3 +81,25 @@ def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: 
                 process.kill()
                 process.wait()
             process.stdout.close()
+
+
+def flat_messages(entries: list[bytes]) -> list[dict[str, Any]]:
+    """The flat messages that Canal makes of entries; begin and end have none."""
+    folder = _jars()
+    with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
+        _compile(folder, _SOURCE.with_name("CanalMessages.java"), work)
+        (Path(work) / "logback.xml").write_text(_QUIET)
+        framed = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
+        command = ["java", "-Xmx1g", "-cp", f"{work}:{folder}/*", "CanalMessages"]
+        done = subprocess.run(command, input=framed, capture_output=True, check=True, timeout=120)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _jars() -> Path:
+    if shutil.which("javac") is None:
+        raise ServerUnavailable("Canal's programs need javac, which is not on the PATH: install it (openjdk-17-jdk-headless)")
+    return jars(f"canal-{VERSION}", f"com.alibaba.otter:canal.server:{VERSION}", f"com.alibaba.otter:canal.client:{VERSION}")
+
+
+def _compile(folder: Path, source: Path, to: str) -> None:
+    subprocess.run(["javac", "-nowarn", "-cp", f"{folder}/*", "-d", to, source], check=True, capture_output=True)

@@ -84,3 +84,14 @@ def test_help_says_the_same_everywhere(command: str) -> None:
     """Each command that takes patterns says in the same words what one is."""
     done = subprocess.run([*COMMAND, *command.split(), "--help"], capture_output=True, text=True, check=True)
     assert FORMS in " ".join(done.stdout.split())
+
+
+def test_matching_takes_bounded_time() -> None:
+    """A pattern that a backtracking matcher never gets done with is matched at once, or refused: names come from a server."""
+    name = "shop." + "a" * 64
+    assert not Patterns.of_tables("regex:shop.(a+)+b").match(name)
+    assert not Patterns.of_tables("glob:shop." + "*a" * 40 + "*b").match(name)
+    assert not Patterns.of_tables("shop.(?i)A+").match("shop.aab")
+    assert Patterns.of_tables("(?i)SHOP.A+").match(name)
+    with pytest.raises(ValueError, match="allowed are 32768"):
+        Patterns.of_tables("shop." + "a" * 40_000)

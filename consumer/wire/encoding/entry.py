@@ -112,7 +112,7 @@ class Encoder:
                     value = _xa(_BEGIN_PROP, "XA START", more, " ") + value
             elif entry == _END:
                 entry_type, value = _END_TYPE, string("\x12", more.get("xid", "0"))
-                if "xa" in more:
+                if "xa" in more and (self._canal or more["xa"] != "one phase"):
                     value += _xa(_END_PROP, "XA END", more, " " if self._canal else "")
                     if self._canal and "xa_end" in more:
                         offset, length = map(int, more["xa_end"].split(":"))
@@ -190,11 +190,9 @@ def _rows(type_: int, table: Table, body: list[Any]) -> tuple[str, str, str]:
 
 
 def _statement(header: Header, canal: bool) -> CanalStatement | None:
-    """What a statement is to a client; of none it names no table where it ends a prepared transaction: whoever saw its rows must see that."""
+    """What a statement is to a client; None where it is not sent."""
     kind, sql, database, props = header.type, header.sql, header.database, header.props
-    if "xa" in props:
-        return CanalStatement(EventType(kind), "", "", None)
-    if canal:
+    if canal or "xa" in props:
         return canal_statement(kind, sql, database, props)
     schema, table = ddl_target(sql, database, props)
     return CanalStatement(EventType(kind), schema, table, kind in DDL_TYPES or None, (f"{schema}.{table}",) if table else ())

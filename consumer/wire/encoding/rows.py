@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from shmstore.column_type import column_type, logged_type
-from shmstore.consumer.formats.canal_values import Rendering, Sql, Values, renderings
+from shmstore.consumer.formats.canal_values import Rendering, Sql, Values, canal_key, renderings
 from shmstore.consumer.wire.encoding.protobuf import SMALL, message, narrow, number, string, varint
 from shmstore.encoding.codec import bare_schema, decode_schema
 from shmstore.event import Column
@@ -50,6 +50,7 @@ _SIDES: Final = (_BEFORE, _AFTER, _AFTER)
 _UPDATED: Final = ("", "", "\x28\x01")
 
 _Cell = Callable[[Any], str]
+_Same = Callable[[Any, Any], bool]
 
 
 class Plan(NamedTuple):
@@ -70,7 +71,7 @@ class Plan(NamedTuple):
 class _Column:
     """One column of one table: how its values become bytes."""
 
-    __slots__ = ("_fixed", "_named", "_shown", "_tail", "_usual", "cell")
+    __slots__ = ("_fixed", "_named", "_shown", "_tail", "_usual", "cell", "same")
 
     def __init__(self, name: str, index: int, is_key: bool, shown: Rendering, tail: str) -> None:
         self._shown = shown
@@ -83,6 +84,8 @@ class _Column:
         self.cell = tuple(
             _cell(shown, self._usual[how], high[how], tail, message(_SIDES[how], self._null(how))) for how in range(3)
         )
+        #: Whether two values count as the same.
+        self.same = _same(shown.text)
 
     def _head(self, sql_type: int, how: int) -> str:
         """What stands before a value."""
@@ -160,6 +163,20 @@ def _cell(shown: Rendering, usual: _Pieces, high: _Pieces, tail: str, null: str)
     return unsigned
 
 
+def _same(text: Callable[[Any], str]) -> _Same:
+    """What says whether two values are the same: as Canal, by what is printed, so that 0 is not -0, and a moment is not the same hour of
+    summer time."""
+
+    def same(old: Any, new: Any) -> bool:
+        if old is None or new is None:
+            return old is new
+        if old == new and type(new) is not float:
+            return True
+        return text(old) == text(new)
+
+    return same
+
+
 class Table:
     """One table version, as the entries of its rows need it. `blob` is its stored schema."""
 
@@ -168,14 +185,13 @@ class Table:
     def __init__(self, blob: bytes, values: Values) -> None:
         self._schema = schema = decode_schema(blob)
         type_of = column_type if values is Values.CANAL else logged_type
-        # Canal's isKey is of a primary key alone: a UNIQUE key that the server takes for one is none.
-        key = () if schema.unique_key and values is Values.CANAL else schema.primary_key
+        key = canal_key(schema) if values is Values.CANAL else schema.primary_key
         self._columns = tuple(
             _Column(column.name, i, i in key, shown, string("\x52", type_of(column)))
             for i, (column, shown) in enumerate(zip(schema.columns, renderings(schema, values), strict=True))
         )
         self._was = tuple(column.cell[_WAS] for column in self._columns)
-        self._after = tuple(column.cell[_SAME:] for column in self._columns)
+        self._after = tuple((column.same, column.cell[_SAME], column.cell[_CHANGED]) for column in self._columns)
         self._changed = tuple(column.cell[_CHANGED] for column in self._columns)
         #: The name that filters see.
         self.name = f"{schema.database}.{schema.table}"
@@ -203,8 +219,8 @@ class Table:
                 cells = [cell(value) for cell, value in zip(self._was, was, strict=True)]
                 if after:
                     cells += [
-                        (same if old == new else changed)(new)
-                        for (same, changed), old, new in zip(self._after, was, after[0], strict=True)
+                        (usual if same(old, new) else changed)(new)
+                        for (same, usual, changed), old, new in zip(self._after, was, after[0], strict=True)
                     ]
             row = "".join(cells)
             length = len(row)
@@ -226,7 +242,8 @@ class Table:
             cells = [columns[i].cell[_WAS](value) for i, value in was.items()]
         if after:
             for i, value in zip(self._numbers(after_columns), after[0], strict=True):
-                cells.append(columns[i].cell[_SAME if i in was and was[i] == value else _CHANGED](value))
+                column = columns[i]
+                cells.append(column.cell[_SAME if i in was and column.same(was[i], value) else _CHANGED](value))
         return cells
 
     def _images(
@@ -243,10 +260,10 @@ class Table:
                 column = self._columns[i]
                 if i not in was:
                     sides.append(column.cells(_CHANGED, values))
-                elif was[i] == values:
-                    sides.append(column.cells(_SAME, values))
                 else:
                     # Not in one go: what changed differs from row to row.
-                    _, same, changed = column.cell
-                    sides.append([(same if old == new else changed)(new) for old, new in zip(was[i], values, strict=True)])
+                    _, usual, changed = column.cell
+                    sides.append(
+                        [(usual if column.same(old, new) else changed)(new) for old, new in zip(was[i], values, strict=True)]
+                    )
         return sides

@@ -13,6 +13,8 @@ cdef struct Column:
     int count                  # of an ENUM or a SET: its members, in UTF-8
     Piece* members
     Piece was                  # the value in the image before, as it is stored
+    size_t cell                # where that image's bytes of this column begin in the output, and how many they are
+    size_t cell_size
 
 cdef enum:
     BEFORE = 0x0A              # the tags of the two images in a row
@@ -111,7 +113,9 @@ cdef class Table:
         cdef int64_t count, indexes = self.width, number, index = -1, k
         cdef Column* column
         cdef const uint8_t* after
-        cdef int same, i
+        cdef bint here, same
+        cdef int i
+        cdef size_t start
         if present != NULL:
             present = read_array(present, end, &indexes)
             if present == NULL:
@@ -133,15 +137,22 @@ cdef class Table:
             after = behind_cell(p, end)
             if after == NULL:
                 return NULL
-            same = 0
-            if compared and column.was.at != NULL:
-                same = same_value(column.was.at, column.was.size, p, after - p)
-                if same < 0:
-                    return NULL
+            here = compared and column.was.at != NULL
+            same = here and after - p == <Py_ssize_t>column.was.size and not memcmp(column.was.at, p, column.was.size)
+            start = out.size
+            if not self.cell(out, column, <int>number, p, end, side, side == AFTER and not here):
+                return NULL
             if side == BEFORE:
                 column.was.at, column.was.size = p, after - p
-            if not self.cell(out, column, <int>number, p, end, side, side == AFTER and not same):
-                return NULL
+                column.cell, column.cell_size = start, out.size - start
+            elif here and not same and (
+                # As Canal, by what is printed. What differs in more than the side is written again, as updated.
+                out.size - start != column.cell_size
+                or memcmp(out.data + start + 1, out.data + column.cell + 1, column.cell_size - 1)
+            ):
+                out.size = start
+                if not self.cell(out, column, <int>number, p, end, side, True):
+                    return NULL
             p = after
         return p
 
@@ -356,32 +367,3 @@ cdef inline const uint8_t* behind_cell(const uint8_t* p, const uint8_t* end) noe
             at = read_bin(p, end, &size)
         return at + size if at != NULL else NULL
     return p + 1 + size if <size_t>(end - p) > size else NULL
-
-
-cdef int same_value(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size) noexcept nogil:
-    """Whether two values are equal, as Python has it; -1 where the reference must say so."""
-    cdef int64_t one, other
-    cdef uint64_t large, other_large
-    cdef double real, other_real
-    cdef const uint8_t* at
-    cdef const uint8_t* other_at
-    cdef size_t size, other_size
-    if a_size == b_size and memcmp(a, b, a_size) == 0:
-        return 1
-    if a_size == 0 or b_size == 0:
-        return -1
-    if a[0] == 0xC0 or b[0] == 0xC0:
-        return a[0] == b[0]
-    at, other_at = read_text(a, a + a_size, &size), read_text(b, b + b_size, &other_size)
-    if at == NULL and other_at == NULL:
-        at, other_at = read_bin(a, a + a_size, &size), read_bin(b, b + b_size, &other_size)
-    if at != NULL or other_at != NULL:
-        return at != NULL and other_at != NULL and size == other_size and memcmp(at, other_at, size) == 0
-    if read_double(a, a + a_size, &real) != NULL and read_double(b, b + b_size, &other_real) != NULL:
-        return real == other_real
-    if read_signed(a, a + a_size, &one) != NULL and read_signed(b, b + b_size, &other) != NULL:
-        return one == other
-    if read_unsigned(a, a + a_size, &large) != NULL and read_unsigned(b, b + b_size, &other_large) != NULL:
-        return large == other_large
-    # One is negative and the other too large for that, or one of them is a number with a point.
-    return 0 if read_double(a, a + a_size, &real) == NULL and read_double(b, b + b_size, &real) == NULL else -1

@@ -41,8 +41,7 @@ from shmstore.consumer.wire.server.connection import ClientSocket
 from shmstore.consumer.wire.server.metrics import ClientMetrics, Metrics
 from shmstore.consumer.wire.server.sessions import Sessions, SubscriptionRefused
 from shmstore.consumer.wire.server.settings import Settings
-from shmstore.consumer.wire.session.filter import compile_filter
-from shmstore.consumer.wire.session.regex import FilterRefused
+from shmstore.consumer.wire.session.filter import FilterRefused, compile_filter
 from shmstore.consumer.wire.session.session import LARGE, SAVING, Session
 from shmstore.consumer.wire.session.turn import SharedSession, Turn
 

@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from shmstore.consumer.wire.session.regex import FilterRefused, Name, compile_pattern
+from shmstore.errors import ProtocolError
+from shmstore.patterns.linear_regex import Name, PatternRefused, compile_pattern
 
 MOST_CHARACTERS: Final = 32768
 _EVERYTHING: Final = frozenset((r".*\..*", ".*", ".+", r".+\..+"))
 
 Wanted = Callable[[str], bool]
+
+
+class FilterRefused(ProtocolError):
+    """A filter that is not understood, or takes too long."""
 
 
 def patterns(text: str) -> Iterator[str]:
@@ -28,6 +33,13 @@ def patterns(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
+def _compiled(pattern: str) -> Callable[[Name], bool]:
+    try:
+        return compile_pattern(pattern)
+    except PatternRefused as error:
+        raise FilterRefused(str(error)) from error
+
+
 @lru_cache(maxsize=64)
 def compile_filter(text: str) -> Wanted | None:
     """Return whether a ``schema.table`` is wanted, as a function; None where all are.
@@ -41,11 +53,14 @@ def compile_filter(text: str) -> Wanted | None:
     chosen = [pattern for pattern in patterns(text) if pattern]
     if not chosen or any(pattern in _EVERYTHING for pattern in chosen):
         return None
-    compiled = [compile_pattern(pattern) for pattern in chosen]
+    compiled = list(map(_compiled, chosen))
 
     @lru_cache(maxsize=16384)
     def wanted(name: str) -> bool:
         matched = Name(name)
-        return any(matches(matched) for matches in compiled)
+        try:
+            return any(matches(matched) for matches in compiled)
+        except PatternRefused as error:
+            raise FilterRefused(str(error)) from error
 
     return wanted

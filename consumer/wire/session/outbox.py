@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """What a batch may hold: entries, bytes of entries; and how many of either make it full."""
+    """What a batch may hold: entries, bytes of entries; and how many of either make it full.
+
+    As in Canal, the entry that exceeds `bytes` still goes with it; `most` bytes are exceeded by a first entry alone."""
 
     entries: int
     bytes: int
+    most: int
 
 
 class Run(NamedTuple):
@@ -95,7 +98,7 @@ class Ready:
         for run in self._runs:
             if not run.alone and None not in run.entries and len(taken) + len(run.entries) <= limit.entries:
                 more = sum(map(len, run.entries))  # type: ignore[arg-type]
-                if size + more <= limit.bytes:
+                if size + more <= min(limit.bytes, limit.most):
                     taken += run.entries  # type: ignore[arg-type]
                     size += more
                     rows += sum(run.rows)
@@ -104,7 +107,8 @@ class Ready:
             for sequence, (entry, count) in enumerate(zip(run.entries, run.rows, strict=True), run.first):
                 if entry is not None:
                     alone = sequence in run.alone
-                    if taken and (alone or len(taken) >= limit.entries or size + len(entry) > limit.bytes):
+                    full = len(taken) >= limit.entries or size > limit.bytes or size + len(entry) > limit.most
+                    if taken and (alone or full):
                         return Portion(taken, rows, last)
                     taken.append(entry)
                     size += len(entry)

@@ -19,10 +19,9 @@ from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFo
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
-from shmstore.consumer.wire.session.filter import Wanted, compile_filter
+from shmstore.consumer.wire.session.filter import FilterRefused, Wanted, compile_filter
 from shmstore.consumer.wire.session.outbox import Limit, Ready, Run
-from shmstore.consumer.wire.session.regex import FilterRefused
-from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, RecordFile, boot_id
+from shmstore.consumer.wire.session.unacked import MOST_BATCHES, NOTHING_ACKED, STAYED, Given, RecordFile, boot_id
 from shmstore.event import EntryType
 from shmstore.memory.layout import DISARMED, header_word
 
@@ -110,9 +109,13 @@ class Session:
         """Go back to where the client was: the batches it holds count as given, unless the subscription was moved."""
         record, boot = self._record_file.record, boot_id()
         ack = self.subscription.ack_cursor.sequence
-        given = deque(() if moved else record.batches_after(self.store.epoch, ack, self.store.newest, boot))
+        held = () if moved else record.batches_after(self.store.epoch, ack, self.store.newest, boot)
+        left = record.resume != STAYED
+        given = deque(() if left else held)
+        #: Batches from before the client unsubscribed, by id: their events come again, and as with Canal it may still ack them.
+        self._former = {batch.id: batch.last for batch in held} if left else {}
         self._advance(given[-1].last if given else ack)
-        self._record_file.write(record._replace(epoch=self.store.epoch, resume=-1, batches=tuple(given), boot=boot))
+        self._record_file.write(record._replace(epoch=self.store.epoch, resume=STAYED, batches=tuple(given), boot=boot))
         return given
 
     def _advance(self, sequence: int) -> None:
@@ -143,8 +146,8 @@ class Session:
     def limit(self, size: int) -> Limit:
         """What a GET of `size` asks for: entries in an ITEMSIZE store, memory units (KiB) of entries in a MEMSIZE store."""
         if self.store.batch_mode is BatchMode.ITEMSIZE:
-            return Limit(size, self._max_reply)
-        return Limit(1 << 62, min(size * self.store.memory_unit, self._max_reply))
+            return Limit(size, self._max_reply, self._max_reply)
+        return Limit(1 << 62, min(size * self.store.memory_unit, self._max_reply), self._max_reply)
 
     def full(self, limit: Limit) -> bool:
         """True where waiting longer would not make the batch larger, or where the producer waits for free space."""
@@ -251,16 +254,30 @@ class Session:
 
     def ack(self, batch_id: int) -> None:
         """The client is done with its oldest batch. Raises `ProtocolError` where `batch_id` is not that one."""
-        self._oldest(batch_id, "acked")
-        self.subscription.ack(self._given[0].last)
-        self._given.popleft()
-        self._keep()
+        if batch_id in self._former:
+            self._ack_former(batch_id)
+        else:
+            self._oldest(batch_id, "acked")
+            self.subscription.ack(self._given[0].last)
+            self._given.popleft()
+            self._keep()
         self._pass_dropped()
+
+    def _ack_former(self, batch_id: int) -> None:
+        if batch_id != (oldest := min(self._former)):
+            raise ProtocolError(f"batchId:{batch_id} is not the firstly:{oldest}: batches are acked oldest first")
+        last = self._former.pop(batch_id)
+        # Events that were given again since then are those of another batch, whose ack counts.
+        if not self._given and last > self.acked:
+            self._back()
+            self._advance(last)
+            self.subscription.ack(last)
 
     def rollback(self, batch_id: int) -> None:
         """Give again all that is not acked, under new ids. `batch_id` is 0, or the oldest batch's. Raises `ProtocolError`."""
-        if batch_id != 0:
+        if batch_id != 0 and batch_id not in self._former:
             self._oldest(batch_id, "rolled back")
+        self._former.clear()
         self.subscription.rollback()
         self._ready.clear()
         if self._given:
@@ -330,7 +347,8 @@ class Session:
             self.store.close()
 
     def forget(self) -> None:
-        """Remove the subscription, so that it holds nothing in the store; what it has acked is kept for a later one."""
+        """Remove the subscription, so that it holds nothing in the store. What the client has acked is kept for a later one, and which
+        batches it holds."""
         if self.closed:
             return
         self.closed = True
@@ -344,7 +362,11 @@ class Session:
             # Removed with the subscription: a producer must not start over for a reader that has left.
             self._checkpoint.remove()
             with suppress(StoreError):  # it starts again then, at worst seeing again what it has acked
-                self._record_file.write(self._record_file.record._replace(epoch=self.store.epoch, resume=acked, batches=()))
+                self._record_file.write(
+                    self._record_file.record._replace(
+                        epoch=self.store.epoch, resume=acked if acked >= 0 else NOTHING_ACKED, batches=tuple(self._given)
+                    )
+                )
         finally:
             self.store.close()
 

@@ -32,6 +32,9 @@ _BATCH: Final = struct.Struct("<qq")
 _MAGIC: Final = b"SWL2"
 _RECORD_BYTES: Final = 1 << 18
 MOST_BATCHES: Final = 4096
+#: Values of `Record.resume` that are no sequence: of a client that has not unsubscribed, and of one that had acked nothing.
+STAYED: Final = -1
+NOTHING_ACKED: Final = -2
 
 
 class Given(NamedTuple):
@@ -48,12 +51,12 @@ def boot_id() -> int:
 
 
 class Record(NamedTuple):
-    """A client's state. Sequences count inside `epoch`; `resume` is the sequence acked when the client unsubscribed, or -1; `boot` is the
-    `boot_id` under which the batches were given."""
+    """A client's state. Sequences count inside `epoch`; `resume` is the sequence acked when the client unsubscribed, which then held `batches`;
+    `boot` is the `boot_id` under which the batches were given."""
 
     epoch: int = 0
     next_id: int = 1
-    resume: int = -1
+    resume: int = STAYED
     batches: tuple[Given, ...] = ()
     filter: str = ""
     boot: int = 0

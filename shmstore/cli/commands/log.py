@@ -127,7 +127,8 @@ def export(options: argparse.Namespace) -> int:
 
     chosen = None if options.tables is None else tables(options.tables)
     with look(options) as store:
-        formatter = Formatter(options.format, name=store.name, schemas=options.schemas, transactions=options.transactions)
+        more = {"schemas": options.schemas, "transactions": options.transactions, "gtids": options.gtids}
+        formatter = Formatter(options.format, name=store.name, **more)
         first = store.find(options.start)
         last = store.newest if options.last is None else options.last
         if not first - 1 <= last <= store.newest:

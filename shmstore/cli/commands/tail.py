@@ -81,7 +81,8 @@ def tail(options: argparse.Namespace) -> int:
     if options.state:
         os.environ["SHMSTORE_STATE"] = options.state
     with look(options) as store:
-        formatter = Formatter(options.format, name=store.name, schemas=options.schemas, transactions=options.transactions)
+        more = {"schemas": options.schemas, "transactions": options.transactions, "gtids": options.gtids}
+        formatter = Formatter(options.format, name=store.name, **more)
         reader: Consumer | Peek
         if options.subscription is None:
             reader = Peek(store, options.start, follow=options.follow, missed=warn_of_missed)

@@ -170,17 +170,49 @@ def test_canal_fields() -> None:
         ["data", "database", "es", "gtid", "id", "isDdl", "mysqlType", "old", "pkNames", "sql", "sqlType", "table", "ts", "type"]
     )
     assert (message["database"], message["table"], message["type"], message["isDdl"]) == ("shop", "orders", "UPDATE", False)
-    assert (message["es"], message["id"], message["sql"], message["gtid"]) == (1700000000123, 9, "", "0-5-77")
+    assert (message["es"], message["id"], message["sql"], message["gtid"]) == (1700000000000, 9, "", "")
     assert message["pkNames"] == ["id"]
     first = message["data"][0]
     assert all(value is None or isinstance(value, str) for row in message["data"] for value in row.values())
     assert (first["id"], first["kind"], first["tags"], first["bits"]) == (str(2**64 - 1), "2", "5", "513")
     assert (first["price"], first["took"], first["blob"]) == ("12345678901234567890.0123456789", "-100:00:00.25", "\x00\xff")
     assert message["old"] == [{"name": "old", "blob": None}, {"year": None}]
-    assert message["sqlType"]["id"] == Sql.DECIMAL
+    assert message["sqlType"]["id"] == Sql.BIGINT  # the last row's
     assert message["sqlType"]["name"] == Sql.VARCHAR
     assert message["mysqlType"]["name"] == "varchar(20)"
     assert message["mysqlType"]["tags"] == "set('a','b','c')"
+
+
+def test_canal_of_images_that_lack_columns() -> None:
+    """With MINIMAL and its like a message has what the images have: key and types of what is in `data`, `old` of what is in both."""
+    none = (ABSENT,) * len(ONE)
+    index = {column.name: i for i, column in enumerate(TABLE.columns)}
+    key = tuple(value if i == index["id"] else ABSENT for i, value in enumerate(ONE))
+    name = tuple(value if i == index["name"] else ABSENT for i, value in enumerate(ONE))
+    (minimal,) = documents(rows(EventType.UPDATE, Row(key, name)), "canal")
+    assert (minimal["data"], minimal["old"], minimal["pkNames"]) == ([{"name": ONE[index["name"]]}], [{}], None)
+    assert list(minimal["sqlType"]) == list(minimal["mysqlType"]) == ["name"]
+    (whole,) = documents(rows(EventType.UPDATE, Row(changed(ONE, name="old"), name)), "canal")
+    assert whole["old"] == [{"name": "old"}]
+    (empty,) = documents(rows(EventType.UPDATE, Row(key, none)), "canal")
+    assert (empty["data"], empty["old"], empty["sqlType"], empty["mysqlType"]) == (None, [{}], None, None)
+
+
+@pytest.mark.parametrize("kind", [EventType.XACOMMIT, EventType.XAROLLBACK])
+def test_canal_ends_prepared_transactions(kind: EventType) -> None:
+    """What became of a prepared transaction is a document, or rows that were rolled back would stay."""
+    event = ddl(kind, f"{kind.name[:2]} {kind.name[2:]} 'x'")._replace(props={"xa": "commit", "xa_xid": "x"})
+    (document,) = documents(event, "canal")
+    assert (document["type"], document["sql"], document["isDdl"], document["table"]) == (kind.name, event.sql, False, "")
+
+
+def test_canal_has_gtids_where_asked() -> None:
+    """The executed set, as with Canal's gtidon."""
+    event = rows(EventType.INSERT, Row(None, ONE))
+    (line,) = Formatter("canal", gtids=True).lines(event._replace(position=event.position._replace(gtids="0-5-77")))
+    assert json.loads(line)["gtid"] == "0-5-77"
+    with pytest.raises(ValueError, match="GTIDs"):
+        Formatter("json", gtids=True)
 
 
 def test_canal_kinds() -> None:

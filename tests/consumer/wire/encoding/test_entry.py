@@ -119,9 +119,9 @@ def _row(table: TableSchema, row: Row, values: Values) -> Any:
             added.value = text or ""
             added.mysqlType = column_type(column) if canal else logged_type(column)
             if side is data.beforeColumns:
-                before[i] = value
+                before[i] = text
             else:
-                added.updated = i not in before or before[i] != value
+                added.updated = i not in before or before[i] != text
     return data
 
 
@@ -384,6 +384,47 @@ def test_a_prepared_transaction_ends_with_its_xa_end() -> None:
     begin = Event(EntryType.BEGIN, EventType.NONE, Position("b.1", 9), 0, props={"thread_id": "3", "xa": "start", "xa_xid": "x"})
     stored = m.TransactionBegin.FromString(canal_entries(begin)[0].storeValue)
     assert [(pair.key, pair.value) for pair in stored.props] == [("XA_TYPE", "XA START"), ("XA_XID", " x")]
+
+
+def test_a_transaction_in_one_phase_ends_with_its_xa_end() -> None:
+    """XA COMMIT ... ONE PHASE has an end at the place of its XA END, too; exactly it is a transaction like any other."""
+    props = {"xa": "one phase", "xa_xid": "X'61',X'',1", "xa_end": "900:85"}
+    event = Event(EntryType.END, EventType.NONE, Position("b.1", 980), 0, length=80, props=props)
+    (entry,) = canal_entries(event)
+    end = m.TransactionEnd.FromString(entry.storeValue)
+    assert (entry.header.logfileOffset, [pair.value for pair in end.props]) == (815, ["XA END", " X'61',X'',1"])
+    exact = m.Messages.FromString(Encoder(Values.EXACT).encode(encode(event))).messages[0]
+    assert not m.TransactionEnd.FromString(m.Entry.FromString(exact).storeValue).props
+
+
+@pytest.mark.parametrize("pure", [False, True])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    ("column", "old", "new", "updated"),
+    [
+        (Column("c", "double"), 0.0, -0.0, True),
+        (Column("c", "double"), 0.0, 0.0, False),
+        (Column("c", "float"), 1e-45, 3e-45, True),
+        (Column("c", "int"), 5, 6, True),
+        (Column("c", "int"), None, 6, True),
+        (Column("c", "int"), None, None, False),
+        (Column("c", "binary", size=3), b"a\0\0", b"a\0\0", False),
+        (Column("c", "json"), '{"a": 1.0}', '{"a": 1.00}', False),
+        (Column("c", "json"), '{"a": 1.0}', '{"a": 1.5}', True),
+        (Column("c", "json"), "[true]", "[false]", True),
+    ],
+)
+def test_updated_is_what_prints_otherwise(column: Column, old: Any, new: Any, updated: bool, rows: int, pure: bool) -> None:
+    """As with Canal a column is updated where its text is another one, not its value."""
+    table = TableSchema("s", "t", (Column("id", "int"), column), (0,))
+    changes = tuple(Row((i, old), (i, new)) for i in range(rows))
+    event = Event(EntryType.ROWS, EventType.UPDATE, Position("b.1", 300), 0, length=40, table=table, rows=changes)
+    encoder = Encoder(Values.CANAL)
+    found = (encoder.encode_pure if pure else encoder.encode)(encode(event))
+    assert found is not None
+    entry = m.Entry.FromString(m.Messages.FromString(found).messages[0])
+    for row in m.RowChange.FromString(entry.storeValue).rowDatas:
+        assert [cell.updated for cell in row.afterColumns] == [False, updated]
 
 
 def test_the_statement_comes_before_its_rows() -> None:

@@ -16,7 +16,7 @@ def expected(items: list[Item], limit: Limit) -> Portion | None:
     last = -1
     for sequence, entry, count, alone in items:
         if entry is not None:
-            if taken and (len(taken) >= limit.entries or size + len(entry) > limit.bytes or alone):
+            if taken and (len(taken) >= limit.entries or size > limit.bytes or size + len(entry) > limit.most or alone):
                 break
             taken.append(entry)
             size += len(entry)
@@ -48,7 +48,7 @@ def test_like_a_plain_list(seed: int) -> None:
                 while items and items[0][1] is None:
                     items.pop(0)
             else:
-                limit = Limit(rng.choice([1, 3, 1 << 62]), rng.choice([1, 30, 100, 1 << 40]))
+                limit = Limit(rng.choice([1, 3, 1 << 62]), rng.choice([1, 30, 100, 1 << 40]), rng.choice([30, 1 << 40]))
                 portion = ready.portion(limit)
                 assert portion == ready.portion(limit) == expected(items, limit)
                 if portion is not None and rng.random() < 0.8:
@@ -65,6 +65,6 @@ def test_cleared() -> None:
     ready.add(Run(5, [b"a", None, b"b"], [1, 1, 1], frozenset((7,))))
     assert ready.has_alone
     ready.clear()
-    assert (ready.count, ready.bytes, ready.has_alone, ready.portion(Limit(9, 9))) == (0, 0, False, None)
+    assert (ready.count, ready.bytes, ready.has_alone, ready.portion(Limit(9, 9, 9))) == (0, 0, False, None)
     ready.add(Run(2, [b"c"], [4]))
-    assert ready.portion(Limit(9, 9)) == Portion([b"c"], 4, 2)
+    assert ready.portion(Limit(9, 9, 9)) == Portion([b"c"], 4, 2)

@@ -1,4 +1,4 @@
-"""shmstore.consumer.wire.session.regex: expressions matched in bounded time, beside Python's `re`."""
+"""shmstore/patterns/linear_regex.py: expressions matched in bounded time, beside Python's `re`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from shmstore.consumer.wire.session.regex import DEEPEST, Name, compile_pattern
-from shmstore.errors import ProtocolError
+from shmstore.patterns.linear_regex import DEEPEST, Name, PatternRefused, compile_pattern
 
 LONG = "a" * 64 + "." + "a" * 64
 
@@ -38,11 +37,13 @@ def expression(rng: random.Random, depth: int = 0) -> str:
 
 
 def test_like_re(seed: int) -> None:
-    """Every expression that is understood matches the names that Python's `re` says, in any case."""
+    """Every expression that is understood matches the names that Python's `re` says, in any case of letters and not."""
     rng = random.Random(seed)
     for _ in range(2000):
         text = expression(rng)
-        reference, matches = re.compile(text, re.IGNORECASE | re.DOTALL), compile_pattern(text)
+        any_case = rng.random() < 0.5
+        reference = re.compile(text, re.DOTALL | (re.IGNORECASE if any_case else 0))
+        matches = compile_pattern(text, any_case=any_case)
         for _ in range(4):
             name = "".join(rng.choices("abAB._1cÉ]{-", k=rng.randrange(1, 8)))
             assert matches(Name(name)) is (reference.fullmatch(name) is not None), (text, name)
@@ -67,7 +68,7 @@ def test_bounded(text: str) -> None:
     """What takes a backtracking engine years is answered, or given up with the name, after so many steps."""
     name = Name(LONG)
     matched = None
-    with suppress(ProtocolError):
+    with suppress(PatternRefused):
         matched = compile_pattern(text)(name)
     assert matched is (None if name.steps < 0 else False)
     assert name.steps > -1000
@@ -82,7 +83,7 @@ def test_bounded(text: str) -> None:
 )  # fmt: skip
 def test_refused(text: str) -> None:
     """What is no expression, or says something that is not understood, is refused in one line; it is never taken for something else."""
-    with pytest.raises(ProtocolError) as refusal:
+    with pytest.raises(PatternRefused) as refusal:
         compile_pattern(text)
     assert "\n" not in str(refusal.value)
     assert repr(text[:20])[:-1] in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Regular expressions matched in bounded time: a pattern comes from a client, and all clients share one process.
+"""Regular expressions matched in bounded time: a pattern comes from a client or from another user, and must not stop a process.
 
 Plan. Python's `re` backtracks, and some patterns take it years on a name of 60 letters. Here a node of the expression
 takes the set of places in a name where it may begin and returns the set of places where it may end, each set the bits of
@@ -6,7 +6,7 @@ an int: a letter is one shift, a repetition goes on until nothing new comes. No 
 repetition; what nesting can still multiply is bounded by counting steps. Single characters and classes are left to `re`.
 
 Understood is what matching a whole name needs: letters, ``.``, escapes, classes, groups, ``|``, ``* + ? {m,n}`` (greedy or
-not is the same here), ``^ $ \\b \\B \\A \\Z``, and looking ahead. Not: references back, looking behind, atomic groups.
+not is the same here), ``^ $ \\b \\B \\A \\Z``, ``(?i)``, and looking ahead. Not: references back, looking behind, atomic groups.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
-
-from shmstore.errors import ProtocolError
 
 DEEPEST: Final = 50
 MOST_STEPS: Final = 200_000
@@ -27,8 +25,8 @@ _WORD: Final = re.compile(r"\w")
 _CLASS_ITEM: Final = re.compile(r"\\.|[^\\]", re.DOTALL)
 
 
-class FilterRefused(ProtocolError):
-    """An expression that is none, or takes too long."""
+class PatternRefused(ValueError):
+    """An expression that is not understood, or takes too long."""
 
 
 class Name:
@@ -44,10 +42,10 @@ class Name:
         self._masks: dict[Callable[[str], bool], int] = {}
 
     def step(self, count: int = 1) -> None:
-        """Count what is about to be done. Raises `FilterRefused` where it is too much."""
+        """Count what is about to be done. Raises `PatternRefused` where it is too much."""
         self.steps -= count
         if self.steps < 0:
-            raise FilterRefused(
+            raise PatternRefused(
                 f"the filter takes more than {MOST_STEPS} steps for {self.text[:200]!r}: simplify its expressions"
             )
 
@@ -145,19 +143,21 @@ _ANCHORS: Final[dict[str, _Node]] = {
 
 
 @lru_cache(maxsize=4096)
-def _character(atom: str) -> Callable[[str], bool]:
-    """What tells whether a character is `atom` in any case: a letter, an escape or ``.``."""
-    match = re.compile(re.escape(atom) if len(atom) == 1 and atom != "." else atom, re.IGNORECASE | re.DOTALL).fullmatch
+def _character(atom: str, any_case: bool) -> Callable[[str], bool]:
+    """What tells whether a character is `atom`: a letter, an escape or ``.``."""
+    flags = re.DOTALL | (re.IGNORECASE if any_case else 0)
+    match = re.compile(re.escape(atom) if len(atom) == 1 and atom != "." else atom, flags).fullmatch
     return lambda character: match(character) is not None
 
 
 @lru_cache(maxsize=1024)
-def _member(text: str, negative: bool) -> Callable[[str], bool]:
+def _member(text: str, negative: bool, any_case: bool) -> Callable[[str], bool]:
     """The same of a class. Not with `re.IGNORECASE`, which would go through a range letter by letter."""
     match = re.compile(text).fullmatch
 
     def fits(character: str) -> bool:
-        return any(map(match, (character, character.lower(), character.upper()))) is not negative
+        cases = (character, character.lower(), character.upper()) if any_case else (character,)
+        return any(map(match, cases)) is not negative
 
     return fits
 
@@ -165,12 +165,13 @@ def _member(text: str, negative: bool) -> Callable[[str], bool]:
 class _Parser:
     """Reads one expression, from left to right."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, any_case: bool) -> None:
         self.text = text
+        self.any_case = any_case
         self.at = 0
 
-    def refuse(self, what: str) -> FilterRefused:
-        return FilterRefused(
+    def refuse(self, what: str) -> PatternRefused:
+        return PatternRefused(
             f"filter {self.text[:100]!r} is no regular expression that is understood: {what} at character {self.at + 1}"
         )
 
@@ -241,7 +242,7 @@ class _Parser:
         if sign in _ANCHORS:
             return _ANCHORS[sign]
         try:
-            return _one(_character(sign))
+            return _one(_character(sign, self.any_case))
         except (re.error, OverflowError) as error:
             raise self.refuse(str(error)) from error
 
@@ -261,7 +262,8 @@ class _Parser:
                 raise self.refuse("this kind of group is not supported")
             self.at = found.end()
             if found[0].endswith(")"):
-                return None  # flags: letters of any case match anyhow
+                self.any_case |= "i" in found[0]
+                return None
             kind = found[1] or ""
         node = self.branches(depth + 1)
         if self.at >= len(self.text):
@@ -283,16 +285,16 @@ class _Parser:
             raise self.refuse(f"the '[' of character {began + 1} has no ']'")
         self.at += 1
         try:
-            return _one(_member(f"[{self.text[first : self.at]}", negative))
+            return _one(_member(f"[{self.text[first : self.at]}", negative, self.any_case))
         except (re.error, OverflowError) as error:
             raise self.refuse(str(error)) from error
 
 
-def compile_pattern(text: str) -> Callable[[Name], bool]:
-    """Return whether `text` matches the whole of a name, in any case of letters, as a function.
+def compile_pattern(text: str, *, any_case: bool = True) -> Callable[[Name], bool]:
+    """Return whether `text` matches the whole of a name, as a function; with `any_case` in any case of letters.
 
-    That function raises `FilterRefused` where the name has no steps left. Raises `FilterRefused` where `text` is no
+    That function raises `PatternRefused` where the name has no steps left. Raises `PatternRefused` where `text` is no
     expression, or one that is not understood.
     """
-    node = _Parser(text).parse()
+    node = _Parser(text, any_case).parse()
     return lambda name: bool(node(name, 1) >> name.length & 1)

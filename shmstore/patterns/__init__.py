@@ -1,0 +1,1 @@
+"""Matching names with patterns of strangers."""

@@ -1,0 +1,36 @@
+import com.alibaba.fastjson2.JSON;
+import com.alibaba.fastjson2.JSONWriter.Feature;
+import com.alibaba.otter.canal.connector.core.producer.MQMessageUtils;
+import com.alibaba.otter.canal.connector.core.producer.MQMessageUtils.EntryRowData;
+import com.alibaba.otter.canal.protocol.CanalEntry;
+import com.alibaba.otter.canal.protocol.FlatMessage;
+import java.io.DataInputStream;
+import java.io.EOFException;
+import java.io.PrintStream;
+
+/** Entries on standard input, each with its length in four bytes before it; Canal's flat message of each as a line of JSON on standard output. */
+public class CanalMessages {
+    public static void main(String[] arguments) throws Exception {
+        DataInputStream in = new DataInputStream(System.in);
+        PrintStream out = new PrintStream(System.out, false, "UTF-8");
+        while (true) {
+            byte[] bytes;
+            try {
+                bytes = new byte[in.readInt()];
+            } catch (EOFException end) {
+                break;
+            }
+            in.readFully(bytes);
+            EntryRowData one = new EntryRowData();
+            one.entry = CanalEntry.Entry.parseFrom(bytes);
+            if (one.entry.getEntryType() != CanalEntry.EntryType.ROWDATA) {
+                continue;
+            }
+            one.rowChange = CanalEntry.RowChange.parseFrom(one.entry.getStoreValue());
+            for (FlatMessage message : MQMessageUtils.messageConverter(new EntryRowData[] {one}, 0)) {
+                out.println(JSON.toJSONString(message, Feature.WriteNulls));
+            }
+        }
+        out.flush();
+    }
+}
