@@ -52,7 +52,7 @@ LAYERS = {
         ),
         *("wire", "flight", "live", "spark"),
     ),
-    "shmstore.consumer.spark": ("ddl options spark_version", "decode", "source", "replicate"),
+    "shmstore.consumer.spark": ("callbacks ddl options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),

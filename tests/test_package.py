@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from importlib import metadata
 from pathlib import Path
 
@@ -59,6 +60,23 @@ def test_extras() -> None:
     assert named
     assert set(named[1].split(",")) == set(extras) - {"all", "dev", "docs"}
     assert set(metadata.metadata("shmstore").get_all("Provides-Extra") or []) == set(extras)
+
+
+def test_pyspark_does_not_warn_of_the_pandas_that_comes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `spark` leaves out the releases of pandas of which the installed pyspark says at each start that it cannot use them."""
+    import pandas
+    from pyspark.sql.pandas.utils import require_minimum_pandas_version
+
+    (wanted,) = [one for one in map(Requirement, PROJECT["optional-dependencies"]["spark"]) if one.name == "pandas"]
+    warned = []
+    for release in ("2.2.0", "2.3.3", "3.0.0", "3.1.1"):
+        monkeypatch.setattr(pandas, "__version__", release)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            require_minimum_pandas_version()
+        warned += [release] * bool(caught)
+    assert not [release for release in warned if wanted.specifier.contains(release)]
+    assert wanted.specifier.contains("2.2.0")
 
 
 @pytest.mark.parametrize("version", ["4.0.0", "4.0.2", "4.1.4", "4.2.1", "4.3.0"])

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 from shmstore.consumer.copies.stored_values import rows_with, stored_rows
 from shmstore.errors import CopyUnreadable, install
 from shmstore.event import TableSchema
+from shmstore.sql.names import index_of, places_of
 
 BATCH_ROWS = 1 << 16
 _CURRENT = "_current"
@@ -42,8 +43,9 @@ class ArrowCopy:
     def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the rows that have these keys."""
         first = table.columns[table.primary_key[0]]
-        fields = {field.name: field.type for field in self._open().schema}
-        kind = fields.get(first.name)
+        schema = self._open().schema
+        at = index_of(first.name, schema.names)
+        kind = None if at is None else schema.field(at).type
         some = None
         if (
             kind is not None
@@ -51,20 +53,22 @@ class ArrowCopy:
             and all(isinstance(key[0], int | str) for key in keys)
         ):
             values = pa.array([key[0] for key in keys], pa.int32() if pa.types.is_date32(kind) else None)
-            some = ds.field(first.name).isin(values.cast(kind))
+            some = ds.field(schema.names[at]).isin(values.cast(kind))
         return rows_with(keys, table, self._read(table, some))
 
     def _read(self, table: TableSchema, some: Any) -> Iterator[list[tuple[Any, ...]]]:
         dataset = self._open()
-        names = set(dataset.schema.names)
-        if lacking := [name for name in table.names if name not in names]:
+        names = dataset.schema.names
+        places = places_of(table.names, names)
+        if lacking := [name for name, i in zip(table.names, places, strict=True) if i is None]:
             raise CopyUnreadable(f"{self._what} has no column {lacking[0]}: it has {', '.join(sorted(names))}")
-        if _CURRENT in names:
+        called = [names[i] for i in places if i is not None]
+        if _CURRENT in names and _CURRENT not in called:  # of a table that has such a column there is no history
             raise CopyUnreadable(f"{self._what} holds the table's history: verify compares a table with its rows of now")
-        for batch in dataset.to_batches(columns=list(table.names), filter=some, batch_size=BATCH_ROWS):
+        for batch in dataset.to_batches(columns=called, filter=some, batch_size=BATCH_ROWS):
             if batch.num_rows:
                 try:
-                    yield stored_rows(table.columns, batch)
+                    yield stored_rows(table.columns, batch.select(called))
                 except (TypeError, ValueError, pa.ArrowException) as error:
                     raise CopyUnreadable(f"{self._what} holds what is no value of its table: {error}") from error
 

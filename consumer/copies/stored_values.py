@@ -58,8 +58,8 @@ def stored_column(column: Column, cells: pa.ChunkedArray | pa.Array) -> list[Any
 
 
 def stored_rows(columns: Sequence[Column], table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Return the rows of a table, with the values of `columns`, in stored form."""
-    return list(zip(*[stored_column(column, table.column(column.name)) for column in columns], strict=True))
+    """Return the rows of a table, whose columns have the values of `columns` in their order, in stored form."""
+    return list(zip(*[stored_column(column, table.column(i)) for i, column in enumerate(columns)], strict=True))
 
 
 def rows_with(

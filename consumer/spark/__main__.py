@@ -56,6 +56,11 @@ def arguments() -> argparse.ArgumentParser:
     )
     what.add_argument("--history", action="store_true", help="keep every version of a row (SCD type 2)")
     what.add_argument(
+        "--remove-dropped",
+        action="store_true",
+        help="remove the copy of a table that is dropped or gets another name (default: it stays, without rows); histories stay",
+    )
+    what.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="delta-rs storage option, for an object store"
     )
     what.add_argument(
@@ -164,6 +169,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
 
 def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Event, **settings: Any) -> int:
     """Keep copies until the query ends, or is `stopping`; return the exit code."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException, StreamingQueryException
 
     from shmstore.consumer.spark.replicate.replicate import replicate
@@ -183,6 +189,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
             trigger={"availableNow": True} if given.once else {"processingTime": given.interval},
             url=given.url,
             optimize=given.optimize,
+            remove_dropped=given.remove_dropped,
             **settings,
         )
         query.awaitTermination()
@@ -196,6 +203,11 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
             raise
         print(f"shmstore: {_cause(error)}", file=sys.stderr)
         return 1 if isinstance(error, StreamingQueryException) else 2
+    except Py4JJavaError as error:  # what pyspark has no exception of its own for
+        if "SHMSTORE_DEBUG" in os.environ:
+            raise
+        print(f"shmstore: Spark: {str(error.java_exception).splitlines()[0]}", file=sys.stderr)
+        return 2
     finally:
         spark.stop()
     return 0

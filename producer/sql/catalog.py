@@ -15,6 +15,7 @@ from shmstore.producer.sql.options import read_options
 from shmstore.producer.sql.sequences import sequence_table, typed_sequence
 from shmstore.producer.sql.session import UNKNOWN, Dialect, Session
 from shmstore.producer.sql.table_change import Draft, Table
+from shmstore.sql.names import folded
 from shmstore.sql_tokens import Tokens, has_query, scan, statement
 
 __all__ = ["Catalog", "Change", "TableName", "Unreadable"]
@@ -56,7 +57,7 @@ class Catalog:
 
     def key(self, database: str, table: str) -> TableName:
         """The key of a table, in lower case where the server does not tell cases apart."""
-        return (database.lower(), table.lower()) if self.fold_case else (database, table)
+        return (folded(database), folded(table)) if self.fold_case else (database, table)
 
     def find(self, database: str, table: str) -> Table | Unreadable | None:
         """The table as it is now."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from shmstore.event import Column
 from shmstore.producer.sql.columns import ColumnDefinition, converted, is_text, settled
 from shmstore.producer.values.charsets import WIDTHS
+from shmstore.sql.names import folded, same
 
 __all__ = ["ROW_ID", "Draft", "Table"]
 
@@ -57,7 +58,7 @@ class Draft:
     """
 
     def __init__(self, table: Table, *, charset: str = "", convert: str = "") -> None:
-        self._slots = [_Slot(column, column.name.lower()) for column in table.columns]
+        self._slots = [_Slot(column, folded(column.name)) for column in table.columns]
         self._old = list(self._slots)
         self._places: list[tuple[_Slot, str | None]] = []  # of what is new or moves
         self._had_key = bool(table.key)
@@ -78,18 +79,18 @@ class Draft:
 
     def _before(self, name: str) -> _Slot:
         """The column of this name before the statement."""
-        slot = next((slot for slot in self._old if slot.before == name.lower()), None)
+        slot = next((slot for slot in self._old if slot.before == folded(name)), None)
         if slot is None:
             raise ValueError(f"column {name} is not known")
         return slot
 
     def had(self, name: str) -> bool:
         """Whether a column had this name before the statement: what IF EXISTS asks."""
-        return any(slot.before == name.lower() for slot in self._old)
+        return any(slot.before == folded(name) for slot in self._old)
 
     def has(self, name: str) -> bool:
         """Whether a column had this name before the statement, or got it in an earlier part: what IF NOT EXISTS asks."""
-        return self.had(name) or any(slot.column.name.lower() == name.lower() for slot, _ in self._places)
+        return self.had(name) or any(same(slot.column.name, name) for slot, _ in self._places)
 
     @property
     def has_key(self) -> bool:
@@ -223,7 +224,7 @@ class Draft:
     def _named_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         key: list[_Slot] = []
         for name in self._new_key or []:
-            if period and name.lower() == self._period_name.lower():  # WITHOUT OVERLAPS: it ends the key, and its end comes first
+            if period and same(name, self._period_name):  # WITHOUT OVERLAPS: it ends the key, and its end comes first
                 key += period[::-1]
             else:
                 key.append(_called(slots, name))
@@ -232,6 +233,6 @@ class Draft:
 
 def _called(slots: list[_Slot], name: str) -> _Slot:
     for slot in slots:
-        if slot.column.name.lower() == name.lower():
+        if same(slot.column.name, name):
             return slot
     raise ValueError(f"column {name} is not known")

@@ -32,6 +32,8 @@ from shmstore.sql.names import folded, places_of, same
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"
 _MOMENT = pa.timestamp("us", "UTC")
 Columns = Mapping[str, Column]  # of a table, by `folded` names
+OURS: Final = "_shmstore_"  # what names of tables in a database or a catalog begin with that are no copies
+HISTORY: Final = "shmstore.history"  # the mark of a copy that says whether it keeps every version of a row
 NOTHING_KNOWN: Final[Mapping[tuple[str, str], Columns]] = MappingProxyType({})
 HISTORY_FIELDS = [
     pa.field(VALID_FROM, _MOMENT),
@@ -45,6 +47,10 @@ class CannotFollow(ValueError):
     """The stream holds something after which no copy can go on, or the target does not fit; the message says what to do."""
 
 
+class CannotCopy(CannotFollow):
+    """One table can have no copy in this target, whatever comes: the others can."""
+
+
 class CopyDiffers(ValueError):
     """A copy cannot take rows or a change: what it holds is not what its table held. Its rows have to be read again."""
 
@@ -53,9 +59,13 @@ class CopyRefuses(CopyDiffers):
     """A copy of this kind cannot hold such rows, and reading them again is no use."""
 
 
-def keeps_history(names: Iterable[str]) -> bool:
-    """Whether a copy with columns of these names keeps every version of a row."""
-    return {field.name for field in HISTORY_FIELDS} <= set(names)
+def keeps_history(mark: int, names: Iterable[str]) -> bool:
+    """Whether a copy keeps every version of a row: `mark` is its `HISTORY`; of one that is older than the mark the names of its columns say it."""
+    return mark > 0 or (mark < 0 and {field.name for field in HISTORY_FIELDS} <= set(names))
+
+
+#: What a table's rows may raise: it concerns no other table. `CannotFollow`, a ValueError too, is of all.
+OF_ONE_TABLE: Final = (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 class Merge(NamedTuple):
@@ -77,9 +87,10 @@ class Versions(NamedTuple):
 
 
 class Empty(NamedTuple):
-    """The table lost all its rows (TRUNCATE, DROP), at this moment."""
+    """The table lost all its rows (TRUNCATE, DROP), at this moment; `dropped`: it is no more, or has another name."""
 
     time_ms: int
+    dropped: bool = False
 
 
 class Alter(NamedTuple):
@@ -89,7 +100,7 @@ class Alter(NamedTuple):
 
 
 class Reread(NamedTuple):
-    """Only the server knows what the table's rows are now. With `help`, somebody has to do something before they can be read.
+    """Only the server knows what the table's rows are now. With `help`, a person has to act before they can be read.
 
     `schema` and `keys` are those of the rows that could not be taken, where they are known.
     """
@@ -274,7 +285,7 @@ class TableChanges:
         """Take one DDL. Raises `CopyDiffers`."""
         self._flush()
         if action.kind in ("truncate", "drop"):
-            self.steps.append(Empty(header.time_ms))
+            self.steps.append(Empty(header.time_ms, action.kind == "drop"))
         elif action.kind == "alter" and self._keeps_values(action, header):
             changes = tuple([change for change in action.changes if change.name or change.to])
             self._leave_names(change.to for change in changes)
@@ -290,7 +301,7 @@ class TableChanges:
 
     def distrust(self, reason: str) -> None:
         """Only the server knows the rows from here on."""
-        with suppress(CopyDiffers):
+        with suppress(*OF_ONE_TABLE):
             self._flush()
         self._last, self._log = {}, []
         self.steps.append(Reread(reason))
@@ -312,8 +323,8 @@ class TableChanges:
         return True
 
     def fail(self, reason: str) -> None:
-        """Its rows cannot be taken from here on, until somebody does something."""
-        with suppress(CopyDiffers):
+        """Its rows cannot be taken from here on, until a person has acted."""
+        with suppress(*OF_ONE_TABLE):
             self._flush()
         step = Reread(reason, True, self._schema, self._names() if self._schema is not None else ())
         self._last, self._log, self._schema = {}, [], None
@@ -324,7 +335,7 @@ class TableChanges:
         """Return the steps."""
         try:
             self._flush()
-        except CopyDiffers as error:
+        except OF_ONE_TABLE as error:
             self.fail(str(error))
         return self.steps
 
@@ -435,7 +446,7 @@ def collect(
                 touched.add(change.name)
                 try:
                     change.add(table, header, body)
-                except (CopyDiffers, PartialImage) as error:
+                except OF_ONE_TABLE as error:
                     change.fail(str(error))
         elif header.entry == EntryType.BEGIN:
             touched = set()
@@ -475,7 +486,7 @@ def collect(
                         sure = case or (name[0] == action.database and action.table in ("*", name[1]))
                         try:
                             change.act(action if sure else Action("reread", *name), header)
-                        except CopyDiffers as error:
+                        except OF_ONE_TABLE as error:
                             change.fail(str(error))
     return found
 

@@ -4,10 +4,11 @@
        ▲                  │ ▲               │
        └──── Empty ───────┘ └──── Reread ───┘
 
-aside     The copy stays as it was before the change that it could not follow, and takes no rows.
+aside     The copy stays as it was before the change that it could not follow, and takes no rows: its rows are being read again, or a person
+          has to act before they can be. So does a copy that could not even be created; that it is aside is kept in the store's home.
 filling   A snapshot of the table goes by. Its rows, and all changes between them, go into another copy next to this one.
           At its end that has every row, and its rows replace those of this one in one step.
-          TRUNCATE and DROP leave no row that would have to be read, so the copy follows again.
+          TRUNCATE and DROP leave no row that would have to be read, so the copy follows again. A dropped table's copy is removed where that is asked for.
 
 A snapshot after a gap, where the server had purged what was to be read next, fills a copy that follows, too.
 
@@ -23,7 +24,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from pyspark.errors import AnalysisException
+
 from shmstore.consumer.spark.replicate.change_reduction import (
+    HISTORY,
+    OF_ONE_TABLE,
+    Alter,
+    CannotFollow,
     Columns,
     CopyDiffers,
     CopyRefuses,
@@ -36,6 +43,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     Step,
     Versions,
 )
+from shmstore.consumer.spark.replicate.jdbc_connection import DatabaseError
 from shmstore.consumer.spark.replicate.parquet import RowFile
 from shmstore.event import TableSchema
 
@@ -82,12 +90,16 @@ class FileTarget(Target, Protocol):
     def folder(self) -> str:
         """Where these are written, of a target in a folder."""
 
-    def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
-        """Create it with the rows of these files, in one commit."""
+    def take(self, schema: TableSchema, files: Sequence[RowFile], marks: Mapping[str, int]) -> None:
+        """Create it with the rows of these files and `marks`, in one commit."""
 
 
 class Copy:
-    """The copy of table `name` at `path`; `open` opens a target, `filling` names the place of the one that is to replace it."""
+    """The copy of table `name` at `path`; `open` opens a target, `filling` names the place of the one that is to replace it.
+
+    `aside`: the run before left it so, and it may have no target that says it. `reads_again`: the producer can be asked for rows. With
+    `remove_dropped` a copy goes with its table.
+    """
 
     def __init__(
         self,
@@ -98,12 +110,17 @@ class Copy:
         *,
         history: bool = False,
         store: str = "STORE",
+        aside: bool = False,
+        reads_again: bool = True,
+        remove_dropped: bool = False,
     ) -> None:
         self._open, self._path, self._name, self._place, self._history = open, path, name, filling, history
         self._command = f"shmstore snapshot {store} --tables '{name}'"
         self._target = open(path, name)
         self._next: tuple[int, Target] | None = None
         self._missing = 0  # a request's number, where rows are wanted of a table without a copy
+        self._reads_again, self._remove_dropped = reads_again, remove_dropped
+        self._homeless = aside and not self._target.exists  # aside, and without a target that could say it
         self._troubles: set[str] = set()  # that were reported
 
     # ---------------------------------------------------------------- state
@@ -116,7 +133,7 @@ class Copy:
     @property
     def aside(self) -> bool:
         """Whether the copy does not follow its table now."""
-        return self._target.mark(ASIDE) > 0
+        return self._homeless or self._target.mark(ASIDE) > 0
 
     @property
     def wanted(self) -> str:
@@ -149,8 +166,11 @@ class Copy:
             if max(self._target.mark(query), -1 if other is None else other.mark(query)) < version:
                 try:
                     self._do(step, query, version)
-                except CopyDiffers as error:
-                    self._do(Reread(str(error), help=isinstance(error, CopyRefuses)), query, version)
+                except (CannotFollow, DatabaseError):
+                    raise
+                except (*OF_ONE_TABLE, AnalysisException) as error:
+                    # on the way back nothing was committed; where the target takes not even a mark now, all ends
+                    self._do(_reread(step, error), query, version)
 
     def _do(self, step: Step, query: str, version: int) -> None:
         target, at = self._target, {query: version}
@@ -162,10 +182,19 @@ class Copy:
                 self._commit(None, {**at, **FOLLOWS, ASIDE: _NEEDS_HELP if step.help else token})
             elif not step.help:
                 self._missing = token
-            elif step.schema is not None and not self._history:
-                target.create(step.schema, step.keys, {**at, ASIDE: _NEEDS_HELP})
+            else:
+                self._create_aside(step, at)
         elif isinstance(step, Empty):
+            self._homeless = False
+            if step.dropped and self._remove_dropped and not self._history:
+                self._remove()
+                return
+            if step.dropped and target.exists:
+                self._say_kept()
             self._commit(step, {**at, **(FOLLOWS if self.aside else {})})
+        elif self._homeless:
+            if isinstance(step, First):
+                self._follow(step, at)
         elif isinstance(step, First) and target.exists and (self.aside or step.gap):
             if not target.keeps_history:
                 aside = {} if self.aside else {ASIDE: token}
@@ -175,11 +204,11 @@ class Copy:
         elif (other := self._filling()) is None:
             pass  # the rows will be read again, and with them what this step does
         elif not isinstance(step, Last):
-            other.commit(step, at)
+            other.commit(step, _first(other, at, history=False))
         elif step.snapshot == target.mark(SNAPSHOT):
             place = self._place(self._path, target.mark(FILLING))
             self._commit(Replace(place, step.schema, step.keys), {**at, **FOLLOWS})
-            _log.warning("the rows of %s were read again, and its copy follows it", self._name)
+            _log.info("the rows of %s were read again, and its copy follows it", self._name)
 
     def _commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Commit to the copy itself. What was to replace it goes where it is no longer to."""
@@ -189,9 +218,41 @@ class Copy:
             self._next = None
             other.remove()  # after a crash before this line it stays, and nobody looks at it
 
+    def _create_aside(self, step: Reread, at: Mapping[str, int]) -> None:
+        """A copy without rows that says it is aside; where there can be none, this object and the store's home say it."""
+        self._homeless = True
+        if step.schema is not None and not self._history:
+            try:
+                self._target.create(step.schema, step.keys, {**at, ASIDE: _NEEDS_HELP, HISTORY: 0})
+            except (CannotFollow, DatabaseError):
+                raise
+            except (*OF_ONE_TABLE, AnalysisException):
+                return
+            self._homeless = False
+
+    def _remove(self) -> None:
+        """The table is no more, and its copy goes: a batch that is run again makes it again, and removes it again."""
+        other = self._filling()
+        for target in (other, self._target):
+            if target is not None and target.exists:
+                target.remove()
+        self._next = None
+        _log.info("%s was dropped, and its copy %s is removed", self._name, self._path)
+
+    def _say_kept(self) -> None:
+        if "dropped" not in self._troubles:
+            self._troubles.add("dropped")
+            kept = (
+                "keeps its history"
+                if self._history
+                else "has no rows any more, and is not removed: remove_dropped=True does that"
+            )
+            _log.info("%s was dropped or renamed: its copy %s %s", self._name, self._path, kept)
+
     def _follow(self, step: Step, at: Mapping[str, int]) -> None:
+        at = _first(self._target, at, history=self._history)
         if isinstance(step, First | Last):
-            self._missing = 0
+            self._missing, self._homeless = 0, False
             if not self._target.exists and not self._history:
                 self._target.create(step.schema, step.keys, at)
         elif isinstance(step, Merge | Versions) or self._target.exists:
@@ -201,10 +262,33 @@ class Copy:
         if step.reason in self._troubles:
             return
         self._troubles.add(step.reason)
+        by = (
+            f": {self._command}"
+            if self._reads_again
+            else " TRUNCATE, or when the copy is removed: a store with several sources has no snapshots"
+        )
         if step.help:
-            end = f"put that right; then its rows are read again by: {self._command}"
+            end = f"put that right; then its rows are read again by{by}"
         elif self._target.keeps_history:
-            end = f"its history ends there: move it away, and a new one begins by: {self._command}"
+            end = f"its history ends there: move it away, and a new one begins by{by}"
+        elif not self._reads_again:
+            end = f"it follows again by{by}"
         else:
-            end = "a snapshot of it was asked for, whose rows replace those of the copy"
-        _log.warning("the copy of %s is set aside, and the others go on: %s; %s", self._name, step.reason, end)
+            _log.info("re-reading %s: %s; until its rows have come, its copy stays as it was", self._name, step.reason)
+            return
+        _log.warning("the copy of %s is set aside, and the others continue: %s; %s", self._name, step.reason, end)
+
+
+def _first(target: Target, marks: Mapping[str, int], *, history: bool) -> Mapping[str, int]:
+    """`marks`, and, where they are a target's first ones, whether it keeps a history."""
+    return marks if target.exists else {**marks, HISTORY: int(history)}
+
+
+def _reread(step: Step, error: Exception) -> Reread:
+    """What becomes of a step that a copy cannot do."""
+    ours = isinstance(error, CopyDiffers)
+    text = str(error) if ours else f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    help = not ours or isinstance(error, CopyRefuses)
+    if isinstance(step, Empty | Alter):
+        return Reread(text, help)
+    return Reread(text, help, step.schema, step.keys)

@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -26,12 +28,14 @@ from shmstore.clock import calendar_ms
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
+    HISTORY,
     SEQ,
     VALID_TO,
     Alter,
     CannotFollow,
     Columns,
     CopyDiffers,
+    CopyRefuses,
     Empty,
     Merge,
     Replace,
@@ -42,6 +46,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
 )
 from shmstore.consumer.spark.replicate.parquet import RowFile
 from shmstore.event import TableSchema
+from shmstore.sql.names import free
 
 PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
 
@@ -78,7 +83,9 @@ class DeltaTarget:
     @property
     def keeps_history(self) -> bool:
         """Whether it keeps every version of a row."""
-        return self._table is not None and keeps_history(field.name for field in self._table.schema().fields)
+        return self._table is not None and keeps_history(
+            self.mark(HISTORY), [field.name for field in self._table.schema().fields]
+        )
 
     @property
     def columns(self) -> Columns:
@@ -99,7 +106,10 @@ class DeltaTarget:
 
         Raises `CopyDiffers`, `CannotFollow`; then nothing was changed.
         """
-        marked = _with(marks)
+        with _refusals(self._name):
+            self._commit(step, _with(marks))
+
+    def _commit(self, step: Step | None, marked: CommitProperties) -> None:
         if self._table is None:
             if isinstance(step, Merge | Versions):
                 self._write(step.upserts if isinstance(step, Merge) else step.versions, marked, mode="append")
@@ -132,14 +142,15 @@ class DeltaTarget:
         """Where files for `take` are written."""
         return os.path.abspath(self._path)
 
-    def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
-        """Create the table of files in `folder`, in one commit."""
+    def take(self, schema: TableSchema, files: Sequence[RowFile], marks: Mapping[str, int]) -> None:
+        """Create the table of files in `folder`, with `marks`, in one commit."""
         now = calendar_ms()
         create_table_with_add_actions(
             self._path,
             Schema.from_arrow(pa.schema(target_fields(schema))),
             [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files],
             mode="error",
+            commit_properties=_with(marks),
         )
         self._table = self._opened()
 
@@ -236,13 +247,14 @@ class DeltaTarget:
             if field.name not in step.keys:
                 deletes = deletes.append_column(field, pa.nulls(len(deletes), field.type))
         rows = pa.concat_tables([step.upserts, deletes.select(step.upserts.column_names)])
-        rows = rows.append_column("_shmstore_deleted", pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
+        deleted = free("_shmstore_deleted", rows.column_names)
+        rows = rows.append_column(deleted, pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
         values = {_quoted(name): f"s.{_quoted(name)}" for name in step.upserts.column_names}
         (
             self._merger(rows, _same(step.keys), properties)
-            .when_matched_delete(predicate="s._shmstore_deleted")
-            .when_matched_update(values, predicate="NOT s._shmstore_deleted")
-            .when_not_matched_insert(values, predicate="NOT s._shmstore_deleted")
+            .when_matched_delete(predicate=f"s.{deleted}")
+            .when_matched_update(values, predicate=f"NOT s.{deleted}")
+            .when_not_matched_insert(values, predicate=f"NOT s.{deleted}")
             .execute()
         )
 
@@ -273,6 +285,17 @@ class DeltaTarget:
         else:
             # not DeltaTable.delete(), which commits nothing, and so no mark, where there is no row
             self._write(self._sample(), properties, mode="overwrite")
+
+
+@contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """Raise `CopyRefuses` where delta-rs cannot take what it was given: another table may be well."""
+    try:
+        yield
+    except (CommitFailedError, TableNotFoundError):
+        raise
+    except DeltaError as error:
+        raise CopyRefuses(f"Delta refuses what became of {name}: {str(error).strip().splitlines()[0]}") from error
 
 
 def _with(marks: Mapping[str, int]) -> CommitProperties:

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from shmstore.consumer.formats.values import time_text
 from shmstore.consumer.spark.options import Options
-from shmstore.consumer.spark.replicate.change_reduction import target_fields
+from shmstore.consumer.spark.replicate.change_reduction import HISTORY, target_fields
 from shmstore.consumer.spark.replicate.copy import Copy, FileTarget
 from shmstore.consumer.spark.replicate.parquet import Flow, RowFile, write
 from shmstore.consumer.spark.source.server_table import PartedTable, numbers, partitions, rows_of
@@ -100,7 +100,7 @@ def load(
             table = again
             continue
         _clean(folder, {file.name for file in files})  # of tasks that failed, and were done again
-        target.take(table.schema, files)
+        target.take(table.schema, files, {HISTORY: 0})
         rows = sum(file.rows for file in files)
         _log.info("initial rows: %s: %s rows in %.1f s", name, f"{rows:,}", time.monotonic() - began)
         return table.schema

@@ -10,18 +10,22 @@ one transaction. Iceberg's columns have identities, so that renames and drops re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
+    HISTORY,
+    OURS,
     SEQ,
     VALID_TO,
     Alter,
@@ -38,16 +42,15 @@ from shmstore.consumer.spark.replicate.change_reduction import (
 )
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema
-from shmstore.sql.names import folded
+from shmstore.sql.names import folded, free
 
 MARKS = "shmstore.marks"
-_OURS = "shmstore.copy"  # a table's property: its snapshots have marks
+_COPY = "shmstore.copy"  # a table's property: its snapshots have marks
 _PROPERTY = f"spark.sql.iceberg.snapshot-property.{MARKS}"
 _JARS = {(4, 0): "4.0", (4, 1): "4.1"}
 _RELEASE = "1.11.0"
-_PREFIX = "_shmstore_"
-_ROWS = _PREFIX + "rows"
-_DELETED = "_shmstore_deleted"
+_ABSENT = re.compile("SCHEMA_NOT_FOUND|NoSuchNamespace|NoSuchDatabase|FileNotFound|Failed to list namespace")
+_ROWS = OURS + "rows"
 
 
 def require_runtime(session: SparkSession, target: str) -> None:
@@ -78,27 +81,32 @@ def require_runtime(session: SparkSession, target: str) -> None:
 def place_of_next(path: str, number: int) -> str:
     """Return the name of the table whose rows replace those of the copy `path`."""
     space, _, _ = path.rpartition(".")
-    return f"{space}.{_PREFIX}next_{number:x}"
+    return f"{space}.{OURS}next_{number:x}"
 
 
 def tables_like(session: SparkSession, head: str, tail: str) -> list[str]:
     """Return the source tables that have a copy: what is between `head` (``catalog.database.prefix``) and `tail` in their names."""
     space, _, prefix = head.rpartition(".")
-    try:
-        rows = session.sql(f"SHOW TABLES IN {_quoted(space)}").collect()
-    except Exception as error:
-        if "SCHEMA_NOT_FOUND" in str(error) or "NoSuchNamespace" in str(error):
-            return []
-        raise
-    names = [row.tableName for row in rows if not row.tableName.startswith(_PREFIX)]
+    rows = _shown(session, f"SHOW TABLES IN {_quoted(space)}")
+    names = [row.tableName for row in rows if not row.tableName.startswith(OURS)]
     return [name[len(prefix) : len(name) - len(tail)] for name in names if name.startswith(prefix) and name.endswith(tail)]
 
 
 def all_tables(session: SparkSession, catalog: str) -> list[str]:
     """Return every copy in a catalog, as ``catalog.database.table``."""
-    spaces = [row.namespace for row in session.sql(f"SHOW NAMESPACES IN {_quoted(catalog)}").collect()]
+    spaces = [row.namespace for row in _shown(session, f"SHOW NAMESPACES IN {_quoted(catalog)}")]
     names = [f"{catalog}.{space}.{name}" for space in spaces for name in tables_like(session, f"{catalog}.{space}.", "")]
-    return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_quoted(name)}").where(f"key = '{_OURS}'").count()]
+    return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_quoted(name)}").where(f"key = '{_COPY}'").count()]
+
+
+def _shown(session: SparkSession, sql: str) -> list[Any]:
+    """The rows of a SHOW; none where the catalog has no such namespace yet, nor a folder for any: the first copy makes it."""
+    try:
+        return session.sql(sql).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        if _ABSENT.search(str(error)):
+            return []
+        raise
 
 
 def _quoted(path: str) -> str:
@@ -129,7 +137,13 @@ class IcebergTarget:
         self._jvm: Any = session.sparkContext._jvm
         self._found: Any = None  # the Java table
         self._marks: dict[str, int] = {}
-        if session.catalog.tableExists(self._table):
+        try:
+            there = session.catalog.tableExists(self._table)
+        except (PySparkException, Py4JJavaError) as error:
+            if not _ABSENT.search(str(error)):
+                raise
+            there = False
+        if there:
             self._look()
 
     def _look(self) -> None:
@@ -145,7 +159,7 @@ class IcebergTarget:
                 return
             parent = snapshot.parentId()
             snapshot = None if parent is None else self._found.snapshot(parent)
-        if self._found.properties().get(_OURS) is not None:
+        if self._found.properties().get(_COPY) is not None:
             raise CannotFollow(
                 f"the copy {self._path} of {self._name} has no snapshot left that says how far it is: they were expired. Remove it, and it begins "
                 "again; keep the newest snapshot of replicate when others are expired (retain_last)"
@@ -162,7 +176,7 @@ class IcebergTarget:
     @property
     def keeps_history(self) -> bool:
         """Whether it keeps every version of a row."""
-        return self._found is not None and keeps_history(self._names())
+        return self._found is not None and keeps_history(self.mark(HISTORY), self._names())
 
     @property
     def columns(self) -> Columns:
@@ -249,11 +263,23 @@ class IcebergTarget:
     def _replace(self, frame: DataFrame, marks: Mapping[str, int]) -> None:
         space, _, _ = self._path.rpartition(".")
         if self._found is None:
-            self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(space)}")
-        writer = frame.writeTo(self._table).using("iceberg").tableProperty("format-version", "2").tableProperty(_OURS, "1")
+            self._make_space(space)
+        writer = frame.writeTo(self._table).using("iceberg").tableProperty("format-version", "2").tableProperty(_COPY, "1")
         with self._marked(marks):
             writer.createOrReplace()
         self._look()
+
+    def _make_space(self, space: str) -> None:
+        """Create the namespace, with those that it is in. Raises `CannotFollow` where the catalog refuses."""
+        parts = space.split(".")
+        for count in range(2, len(parts) + 1):
+            try:
+                self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted('.'.join(parts[:count]))}")
+            except (PySparkException, Py4JJavaError) as error:
+                line = str(getattr(error, "java_exception", error)).strip().splitlines()[0]
+                raise CannotFollow(
+                    f"the catalog has no namespace {'.'.join(parts[1:])}, for the copy of {self._name}, and refuses to create it: {line}"
+                ) from error
 
     # ---------------------------------------------------------------- steps
 
@@ -284,12 +310,13 @@ class IcebergTarget:
             if field.name not in step.keys:
                 deletes = deletes.append_column(field, pa.nulls(len(deletes), field.type))
         rows = pa.concat_tables([step.upserts, deletes.select(step.upserts.column_names)])
-        rows = rows.append_column(_DELETED, pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
+        deleted = free(OURS + "deleted", rows.column_names)
+        rows = rows.append_column(deleted, pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
         names = step.upserts.column_names
         self._run(
             rows,
-            f"MERGE INTO {self._table} t USING {_ROWS} s ON {_same(step.keys)} WHEN MATCHED AND s.{_DELETED} THEN DELETE "
-            f"WHEN MATCHED THEN UPDATE SET {_assigned(names)} WHEN NOT MATCHED AND NOT s.{_DELETED} THEN INSERT {_inserted(names)}",
+            f"MERGE INTO {self._table} t USING {_ROWS} s ON {_same(step.keys)} WHEN MATCHED AND s.{deleted} THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {_assigned(names)} WHEN NOT MATCHED AND NOT s.{deleted} THEN INSERT {_inserted(names)}",
             marks,
         )
 

@@ -40,6 +40,16 @@ class InitialRows(threading.Thread):
 
     def run(self) -> None:
         """Wait for the query's subscription: what is put from then on reaches it. Then ask, and look until the rows are in the store."""
+        try:
+            self._ask_and_look()
+        except Exception as error:  # the query continues, and nobody else would say that rows are missing
+            _log.exception(
+                "initial rows cannot be asked for, so copies begin without them: shmstore snapshot %s asks: %s",
+                self._options.store,
+                error,
+            )
+
+    def _ask_and_look(self) -> None:
         while not self._reads():
             if not self._rest():
                 return

@@ -25,6 +25,8 @@ from shmstore.consumer.spark.ddl import Change
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
+    HISTORY,
+    OURS,
     SEQ,
     VALID_FROM,
     VALID_TO,
@@ -47,8 +49,7 @@ from shmstore.event import Column, TableSchema
 from shmstore.sql.names import folded
 
 MARKS = "_shmstore_marks"
-_OURS = "_shmstore_"  # what names of tables that are no copies begin with
-_STAGE = _OURS + "stage"
+_STAGE = OURS + "stage"
 _POSTGRES_NAME = 63  # bytes
 
 
@@ -57,7 +58,7 @@ def tables_like(database: Database, head: str, tail: str) -> list[str]:
     schema, _, prefix = head.rpartition(".")
     where = database.dialect.text(schema) if schema else database.dialect.current_schema
     found = [row[0] for row in database.query(f"SELECT table_name FROM information_schema.tables WHERE table_schema = {where}")]
-    fitting = [name for name in found if name.startswith(prefix) and name.endswith(tail) and not name.startswith(_OURS)]
+    fitting = [name for name in found if name.startswith(prefix) and name.endswith(tail) and not name.startswith(OURS)]
     return [name[len(prefix) : len(name) - len(tail)] for name in fitting]
 
 
@@ -70,15 +71,15 @@ def all_tables(database: Database) -> list[str]:
     found = []
     for schema, own in schemas:
         names = [row[0] for row in database.query(f"SELECT DISTINCT name FROM {dialect.quote(schema)}.{MARKS} ORDER BY name")]
-        found += [f"{schema}.{name}" for name in names if not name.startswith(_OURS)]
-        found += [name for name in names if schema == own and not name.startswith(_OURS)]
+        found += [f"{schema}.{name}" for name in names if not name.startswith(OURS)]
+        found += [name for name in names if schema == own and not name.startswith(OURS)]
     return found
 
 
 def place_of_next(path: str, number: int) -> str:
     """Return the name of the table whose rows replace those of the copy `path`."""
     schema, dot, _ = path.rpartition(".")
-    return f"{schema}{dot}{_OURS}next_{number:x}"
+    return f"{schema}{dot}{OURS}next_{number:x}"
 
 
 class JdbcTarget:
@@ -115,7 +116,7 @@ class JdbcTarget:
     @property
     def keeps_history(self) -> bool:
         """Whether it keeps every version of a row."""
-        return keeps_history(self._columns or [])
+        return self._columns is not None and keeps_history(self.mark(HISTORY), self._columns)
 
     @property
     def columns(self) -> Columns:
@@ -235,7 +236,7 @@ class JdbcTarget:
         """Create the table where it is missing, and check that it is a copy of `schema`. Raises `CannotFollow`, `CopyDiffers`."""
         if self._columns is None:
             self._create(schema, keys, history)
-        if history != self.keeps_history:
+        elif history != self.keeps_history:
             fix = "choose another target, or history=True" if not history else "choose another target"
             raise CannotFollow(
                 f"the copy {self._table} of {self._name} keeps {'no' if history else 'the'} history of its rows: {fix}"

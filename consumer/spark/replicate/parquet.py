@@ -24,6 +24,7 @@ from shmstore.atomic_file import replace
 from shmstore.consumer.spark.replicate import schema_evolution
 from shmstore.consumer.spark.replicate.change_reduction import (
     CURRENT,
+    HISTORY,
     HISTORY_FIELDS,
     SEQ,
     VALID_TO,
@@ -39,6 +40,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     target_fields,
 )
 from shmstore.event import TableSchema
+from shmstore.sql.names import free
 
 FILE = "part-00000.parquet"
 _MARKS = b"shmstore.marks"
@@ -61,11 +63,6 @@ class Flow(NamedTuple):
 
     schema: pa.Schema
     rows: Rows
-
-    @property
-    def history(self) -> bool:
-        """True for a copy that keeps every version of a row."""
-        return keeps_history(self.schema.names)
 
     def through(self, change: Callable[[pa.Table], pa.Table], after: Rows | None = None) -> Flow:
         """The same rows, each part `change`d, with the rows of `after` behind them."""
@@ -99,7 +96,7 @@ class ParquetTarget:
     @property
     def keeps_history(self) -> bool:
         """Whether it keeps every version of a row."""
-        return self._schema is not None and keeps_history(self._schema.names)
+        return self._schema is not None and keeps_history(self.mark(HISTORY), self._schema.names)
 
     @property
     def columns(self) -> Columns:
@@ -137,15 +134,15 @@ class ParquetTarget:
         """Where files for `take` are written."""
         return str(self._path.absolute() / "_rows")
 
-    def take(self, schema: TableSchema, files: Sequence[RowFile]) -> None:
-        """Create the copy with the rows of files in `folder`, which are removed."""
+    def take(self, schema: TableSchema, files: Sequence[RowFile], marks: Mapping[str, int]) -> None:
+        """Create the copy with the rows of files in `folder`, which are removed, and with `marks`."""
 
         def rows() -> Rows:
             for file in files:
                 with pq.ParquetFile(Path(self.folder, file.name)) as source:
                     yield from _read(source)
 
-        self._replace(Flow(pa.schema(target_fields(schema)), rows()), {})
+        self._replace(Flow(pa.schema(target_fields(schema)), rows()), marks)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove(self) -> None:
@@ -166,10 +163,10 @@ class ParquetTarget:
         if isinstance(step, Merge | Versions):
             own, step = step, schema_evolution.spelled(step, flow.schema.names)
             fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
-            if isinstance(step, Merge) == flow.history:
+            if isinstance(step, Merge) == self.keeps_history:
                 raise CannotFollow(
-                    f"the copy of {self._name} in {self._path} keeps {'the' if flow.history else 'no'} history of its rows: "
-                    f"choose another target{', or history=True' * flow.history}"
+                    f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
+                    f"choose another target{', or history=True' * self.keeps_history}"
                 )
             if not schema_evolution.same_columns(flow.schema, fields):
                 if rows:
@@ -179,7 +176,7 @@ class ParquetTarget:
             return self._merge(flow, step) if isinstance(step, Merge) else self._add_versions(flow, step)
         if isinstance(step, Alter):
             return flow.through(lambda part: schema_evolution.alter(part, step.changes, self._name))
-        if flow.history:
+        if self.keeps_history:
             moment = pa.scalar(step.time_ms * 1000).cast(pa.timestamp("us", "UTC"))  # type: ignore[union-attr]
             return flow.through(lambda part: _end(part, part.column(CURRENT), moment))
         return Flow(flow.schema, iter(()))
@@ -237,14 +234,15 @@ def write(path: Path, flow: Flow, mark: Mapping[bytes, bytes]) -> None:
 def _end_versions(part: pa.Table, step: Versions) -> pa.Table:
     """Return `part` where the current versions that a change of the batch follows have ended."""
     numbers = pa.array(range(len(part)), pa.int64())
-    ends = step.ends.rename_columns([*step.keys, "_end", "_end_seq"])
-    numbered = part.append_column("_shmstore_number", numbers)
+    number, moment, seq = (free(name, part.column_names) for name in ("_number", "_end", "_end_seq"))
+    ends = step.ends.rename_columns([*step.keys, moment, seq])
+    numbered = part.append_column(number, numbers)
     hit = numbered.filter(numbered.column(CURRENT)).join(ends, list(step.keys), join_type="inner")
-    hit = hit.filter(pc.less(hit.column(SEQ), hit.column("_end_seq")))
+    hit = hit.filter(pc.less(hit.column(SEQ), hit.column(seq)))
     if not len(hit):
         return part
-    found = pc.index_in(numbers, hit.column("_shmstore_number").combine_chunks())
-    return _end(part, pc.is_valid(found), hit.column("_end").combine_chunks().take(found))
+    found = pc.index_in(numbers, hit.column(number).combine_chunks())
+    return _end(part, pc.is_valid(found), hit.column(moment).combine_chunks().take(found))
 
 
 def _end(table: pa.Table, which: pa.Array, moment: pa.Array | pa.Scalar) -> pa.Table:

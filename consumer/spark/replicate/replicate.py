@@ -27,10 +27,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shmstore import state_directory
+from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.decode.worker_memory import no_collector
 from shmstore.consumer.spark.options import FORMATS, Options
 from shmstore.consumer.spark.replicate import executor_rows
-from shmstore.consumer.spark.replicate.change_reduction import CannotFollow, Columns, collect
+from shmstore.consumer.spark.replicate.change_reduction import OURS, CannotCopy, CannotFollow, Columns, collect
 from shmstore.consumer.spark.replicate.copy import Copy, Target
 from shmstore.consumer.spark.replicate.executor_rows import SourceTables
 from shmstore.consumer.spark.replicate.initial_rows import InitialRows, exactly, require_one_source
@@ -47,7 +48,8 @@ from shmstore.sql.names import folded
 from shmstore.table_definitions import DefinitionsFile
 
 _log = logging.getLogger(__name__)
-_NO_FOLDER = re.compile(r"^[._]|[~%/{}\[\]\x00-\x1f]")  # delta-rs takes % for an escape of its own, and no brackets
+# delta-rs takes % for an escape of its own and a backslash for a slash, and panics at some others
+_NO_FOLDER = re.compile(r"^[._]|[~%/\\{}\[\]^|\x00-\x1f\x7f]")
 
 
 def _target(
@@ -103,6 +105,7 @@ class Replication:
         checkpoint: str | None = None,
         optimize: int = 0,
         session: SparkSession | None = None,
+        remove_dropped: bool = False,
     ) -> None:
         if "{table}" not in target:
             raise ValueError(
@@ -125,14 +128,22 @@ class Replication:
 
             self._place_of_next = iceberg_place_of_next
         self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
-        self._history = history
+        self._history, self._remove_dropped = history, remove_dropped
+        if remove_dropped and "://" in target:
+            raise ValueError(
+                "remove_dropped=True removes copies in folders, databases and catalogs, not in an object store: leave it out"
+            )
         self._copies: dict[tuple[str | None, str, str], Copy] = {}
         self._known: dict[str | None, dict[tuple[str, str], Columns]] = {}
         self._asked: set[str] = set()
         home = (Path(options.state_directory) if options.state_directory else state_directory()) / options.store
         self._aside = set(copies_aside(home).get(options.subscription, []))  # as the run before left them
         if self._aside:
-            _log.warning("copies that are set aside since an earlier run: %s", ", ".join(sorted(self._aside)))
+            _log.warning(
+                "copies that do not follow their tables since an earlier run (%s): %s",
+                "set aside, or to be read again",
+                ", ".join(sorted(self._aside)),
+            )
 
     def path(self, database: str, table: str, source: str | None = None) -> str:
         """Return where the copy of a table is: a path, or a table's name. `source` is its server, in a store of several."""
@@ -142,10 +153,13 @@ class Replication:
         """A name as part of a copy's path: one folder, inside the target, that Spark does not take for hidden."""
         if not self._in_names:
             return _NO_FOLDER.sub(lambda found: f"~{ord(found[0]):02X}", name)
-        if "." in name:
-            raise CannotFollow(
-                f"the name {name!r} has a dot, which separates schema and table in a database: leave the table out (tables='*,!*.{name}')"
+        if "." in name or name.lower().startswith(OURS):
+            why = (
+                "has a dot, which separates schema and table"
+                if "." in name
+                else f"begins with {OURS}, as tables of replicate's own do"
             )
+            raise CannotCopy(f"the name {name!r} {why}: copies in a database or a catalog cannot be called so")
         return name
 
     @property
@@ -164,12 +178,13 @@ class Replication:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Apply one micro-batch of payload=raw."""
-        session = frame.sparkSession
-        query = self._query_of(session)
-        rows = frame.select("sequence", "payload", "source").toArrow().sort_by("sequence")
-        names = rows.column("source").unique().to_pylist()
-        found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
-        self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
+        with answering():
+            session = frame.sparkSession
+            query = self._query_of(session)
+            rows = frame.select("sequence", "payload", "source").toArrow().sort_by("sequence")
+            names = rows.column("source").unique().to_pylist()
+            found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
+            self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
 
     def begin_with(self, spark: SparkSession, tables: SourceTables) -> None:
         """Make copies of the tables that have none, of rows that executors read; call it before the query starts. Raises ValueError, `SourceError`."""
@@ -177,9 +192,13 @@ class Replication:
         executor_rows.check(options, self._format, self._template, history=self._history)
         executor_rows.subscribe(options)
         for database, table in tables.names():
-            if not options.wants(database, table) or (copy := self._copy(None, database, table)).target.exists:
-                continue
             name = f"{database}.{table}"
+            try:
+                copy = self._copy(None, database, table)
+            except CannotCopy:
+                continue  # the query says it, if the table changes
+            if not options.wants(database, table) or copy.target.exists:
+                continue
             schema = executor_rows.load(spark, tables, name, copy, self._keys.get(name, ()), options.zero_dates)
             if schema is not None:
                 known = self._known.setdefault(None, {})
@@ -218,10 +237,16 @@ class Replication:
                     known[database, table] = change.known
                     if not steps:
                         continue
-                    copy = self._copy(source, database, table)
+                    name = _full_name(source, database, table)
+                    try:
+                        copy = self._copy(source, database, table)
+                    except CannotCopy as error:
+                        if name not in aside:
+                            _log.warning("%s has no copy, and the others continue: %s", name, error)
+                        aside.add(name)
+                        continue
                     if not copy.done(query, batch):
                         copy.apply(steps, query, batch)
-                    name = f"{database}.{table}" if source is None else f"{source}:{database}.{table}"
                     (aside.add if copy.aside else aside.discard)(name)
                     if copy.wanted and source is None:
                         waiting.append((name, copy.wanted))
@@ -278,7 +303,17 @@ class Replication:
         copy = self._copies.get((source, database, table))
         if copy is None:
             path, name = self.path(database, table, source), f"{database}.{table}"
-            copy = Copy(self._open, path, name, self._place_of_next, history=self._history, store=self._options.store)
+            copy = Copy(
+                self._open,
+                path,
+                name,
+                self._place_of_next,
+                history=self._history,
+                store=self._options.store,
+                aside=source is None and _full_name(source, database, table) in self._aside,
+                reads_again=source is None,
+                remove_dropped=self._remove_dropped,
+            )
             self._copies[source, database, table] = copy
         return copy
 
@@ -331,6 +366,10 @@ class Replication:
 
     def _existing(self, template: str, database: str) -> list[str]:
         """The tables of a database that have a copy: a DROP DATABASE drops them all."""
+        try:
+            self._named(database)
+        except CannotCopy:
+            return []
         head, tail = template.replace("{database}", self._named(database)).split("{table}", 1)
         if self._database is not None:
             from shmstore.consumer.spark.replicate.jdbc import tables_like
@@ -350,6 +389,10 @@ class Replication:
         found = glob.glob(glob.escape(head) + "*" + glob.escape(tail))
         names = [path[len(head) : len(path) - len(tail)] for path in found if not os.path.basename(path).startswith("_")]
         return [self._unnamed(name) for name in names]
+
+
+def _full_name(source: str | None, database: str, table: str) -> str:
+    return f"{database}.{table}" if source is None else f"{source}:{database}.{table}"
 
 
 def _payloads(column: pa.ChunkedArray) -> Iterator[memoryview]:
@@ -383,6 +426,7 @@ def replicate(
     snapshot: bool | SourceTables = False,
     storage: Mapping[str, str] | None = None,
     optimize: int = 0,
+    remove_dropped: bool = False,
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
@@ -396,7 +440,8 @@ def replicate(
     The checkpoint is kept in ``_checkpoint`` next to the copies where none is given. With `snapshot` the rows of the tables that have no
     copy yet are asked of the store's producer, and the log (``shmstore``, at INFO) says how far that is. `storage` are delta-rs's storage options, for
     copies in an object store: ``target="s3://lake/{database}/{table}"``, ``storage={"AWS_REGION": ...}``; then `checkpoint` must
-    be given. After each `optimize` commits to a Delta table its small files are put together, and files that no version of the last week needs are removed.
+    be given. With `remove_dropped` a copy goes when its table is dropped or gets another name; otherwise it stays, without rows.
+    After each `optimize` commits to a Delta table its small files are put together, and files that no version of the last week needs are removed.
     Where `snapshot` is a `shmstore.producer.ServerTables`, of the producer's settings, Spark's executors read those rows straight from the server, before
     the query starts and this returns: into Delta or Parquet, in folders that driver and executors see.
 
@@ -443,6 +488,7 @@ def replicate(
         checkpoint=where,
         optimize=optimize,
         session=spark,
+        remove_dropped=remove_dropped,
     )
     if database is not None:
         database.connect()  # a wrong URL or account is an error before a query runs
@@ -480,9 +526,11 @@ def _require_iceberg(spark: SparkSession, target: str, checkpoint: str | None) -
 
 def _stop_at_end(query: StreamingQuery) -> None:
     """Stop a query that has processed everything up to its endingOffsets, or one that failed, whose error stays its own."""
-    with suppress(Exception):
-        query.processAllAvailable()
-    query.stop()
+    try:
+        with suppress(Exception):
+            query.processAllAvailable()
+    finally:
+        query.stop()
 
 
 def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | float | int | str | None]:

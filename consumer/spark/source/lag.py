@@ -15,6 +15,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from shmstore import EventStore, PositionNotFound, StoreError
+from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.source.offset import Offset
 
 
@@ -67,11 +68,12 @@ class LagListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Report the lag of each source."""
-        for source in event.progress.sources:
-            end, latest = _offset(source.endOffset), _offset(source.latestOffset)
-            lag = lag_of(str(event.progress.id), end, latest) if end else None
-            if lag is not None:
-                self._report(lag)
+        with answering():
+            for source in event.progress.sources:
+                end, latest = _offset(source.endOffset), _offset(source.latestOffset)
+                lag = lag_of(str(event.progress.id), end, latest) if end else None
+                if lag is not None:
+                    self._report(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """An idle query has processed every whole transaction."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,8 +25,15 @@ from tests.consumer.spark.events import ORDERS, Binlog, order_row
 FORMATS = ["parquet", "delta"]
 
 
+@pytest.fixture(autouse=True)
+def _home(caplog: pytest.LogCaptureFixture, state: Path) -> None:
+    """A home of the test's own, which says what is aside; routine is logged."""
+    caplog.set_level(logging.INFO, "shmstore")
+
+
 def replication(tmp_path: Path, format: str, **named: Any) -> Replication:
-    return Replication(Options.parse({"store": "none"}), str(tmp_path / "lake/{database}/{table}"), format, **named)
+    options = {"store": "none", "subscription": named.pop("subscription", "spark")}
+    return Replication(Options.parse(options), str(tmp_path / "lake/{database}/{table}"), format, **named)
 
 
 def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
@@ -44,7 +52,26 @@ def rows(copy: Replication, format: str, table: str = "orders") -> dict[Any, tup
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("name", ["../../up", ".", "..", "a/b", "_x", "odd na-me.ü%2F", "{table}", "*?[a]"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../up",
+        ".",
+        "..",
+        "a/b",
+        "_x",
+        "odd na-me.ü%2F",
+        "{table}",
+        "*?[a]",
+        "a\\b",
+        "\\",
+        "new\nline",
+        "q'\"",
+        "#:<>&;?",
+        "^|",
+        "\x7f",
+    ],
+)
 def test_a_name_stays_in_the_target(tmp_path: Path, binlog: Binlog, format: str, name: str) -> None:
     """Whatever a table and its database are called, a copy has a folder of its own beside the others, and is found when the database goes."""
     copy = replication(tmp_path, format)
@@ -212,12 +239,13 @@ def test_what_only_the_server_knows_is_read_again(
     assert set(rows(copy, format)) == {1, 2, 3}
     assert set(rows(copy, format, "other")) == {1, 2}
     assert "shop.orders" in copy.aside
-    assert "shop.orders is set aside, and the others go on: the DDL at binlog.000001:" in caplog.text
+    assert "re-reading shop.orders: the DDL at binlog.000001:" in caplog.text
+    assert "set aside" not in caplog.text
     (asked,) = [one for _, one in ProgressFile("none").asked() if one.tables == (r"regex:shop\.orders",)]
     assert asked.reason == "reread"
     assert copies_aside(ProgressFile("none").folder) == {"spark": copy.aside}
     copy = replication(tmp_path, format)  # the same batch again, by another driver: the same request
-    assert "set aside since an earlier run: " in caplog.text
+    assert "since an earlier run (set aside, or to be read again): shop.orders" in caplog.text
     apply(copy, 1, *second)
     assert asked.id in [one.id for _, one in ProgressFile("none").asked()]
     apply(copy, 2, binlog.read("first", (*order_row(2), 2), table=new), binlog.insert((*order_row(9), 9), table=new))
@@ -295,8 +323,14 @@ def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Binlog, c
     assert "keys=" in caplog.text
     assert set(rows(without, "parquet")) == {1}
     copy = replication(tmp_path, "parquet", keys={"shop.log": ["n"]})
-    apply(copy, 0, events, binlog.update(((1, "a"), (1, "c")), table=log))
+    apply(copy, 1, binlog.update(((1, "a"), (1, "c")), table=log))
+    assert copy.aside == ["shop.log"], "earlier rows are not in the copy, which begins with a snapshot"
+    apply(copy, 2, binlog.read("whole", (1, "c"), (2, "b"), table=log))
     assert rows(copy, "parquet", "log") == {1: (1, "c"), 2: (2, "b")}
+    assert not copy.aside
+    fresh = replication(tmp_path / "fresh", "parquet", keys={"shop.log": ["n"]}, subscription="fresh")
+    apply(fresh, 0, events, binlog.update(((1, "a"), (1, "c")), table=log))
+    assert rows(fresh, "parquet", "log") == {1: (1, "c"), 2: (2, "b")}
 
 
 @pytest.mark.parametrize("format", FORMATS)
