@@ -148,11 +148,17 @@ def _unquoted(text: str, mode: SqlMode) -> str:
 def literal(token: Token) -> str | bytes:
     """Return the text of a string, or the bytes of a hexadecimal or bit literal. Raises ValueError for another token."""
     if token.kind == "string":
-        return token.text
+        return _readable(token.text)
     if token.kind not in ("hex", "bits"):
         raise ValueError(f"{token.text!r} where a literal belongs")
     digits, base, each = token.text[2:].rstrip("'"), *((16, 2) if token.kind == "hex" else (2, 8))
     return int(digits or "0", base).to_bytes(-(-len(digits) // each), "big")
+
+
+def _readable(text: str) -> str:
+    if "\ufffd" in text:
+        raise ValueError(f"{text!r}, whose bytes are no text of the client's character set")
+    return text
 
 
 class Tokens:
@@ -224,7 +230,7 @@ class Tokens:
         token = self.take()
         if token.kind in ("other", "hex", "bits"):
             raise ValueError(f"{token.text!r} where a name belongs")
-        return token.text
+        return _readable(token.text)
 
     def drain(self) -> None:
         """Pass over all that is left."""

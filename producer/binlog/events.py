@@ -12,6 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from shmstore.errors import UnsupportedEvent
+from shmstore.producer.binlog.statement_text import statement_text
 from shmstore.producer.gtid import GtidSet, MariadbGtids, format_uuid
 from shmstore.producer.sql.session import UNKNOWN, Session
 from shmstore.producer.values.charsets import charset_of
@@ -164,31 +165,6 @@ _STATUS_FLAGS, _STATUS_SQL_MODE, _STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_E
     16,
     128,
 )
-# collation id of character_set_client -> Python codec, where a client can send other than UTF-8
-_CLIENT_CODEC = {
-    "cp1252": (5, 8, 15, 31, 47, 48, 49, 94),
-    "big5": (1, 84),
-    "iso8859_2": (2, 9, 21, 27, 77),
-    "koi8_r": (7, 74),
-    "euc_jp": (12, 91),
-    "shift_jis": (13, 88),
-    "cp1251": (14, 23, 50, 51, 52),
-    "iso8859_8": (16, 71),
-    "tis_620": (18, 89),
-    "euc_kr": (19, 85),
-    "koi8_u": (22, 75),
-    "gb2312": (24, 86),
-    "iso8859_7": (25, 70),
-    "cp1250": (26, 34, 44, 66, 99),
-    "gbk": (28, 87),
-    "iso8859_9": (30, 78),
-    "cp1257": (29, 58, 59),
-    "cp1256": (57, 67),
-    "cp932": (95, 96),
-    "gb18030": (248, 249, 250),
-}
-_CODEC_OF = {id_: codec for codec, ids in _CLIENT_CODEC.items() for id_ in ids}
-
 
 STRICT = 3 << 21  # of sql_mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES, in all versions
 
@@ -198,14 +174,13 @@ def query(body: bytes, flags: int = 0) -> Query:
     """Read a QUERY event (2; of 165 after decompression). `flags` are of its header."""
     thread_id, _, database_size, error_code, status_size = _QUERY.unpack_from(body)
     at = _QUERY.size + status_size
-    database = body[at : at + database_size].decode("utf-8", "replace")
+    database = body[at : at + database_size].decode("utf-8")
     text = body[at + database_size + 1 :]
     if at + database_size + 1 > len(body):
         raise ValueError("its text is missing")
-    charset, microsecond, session = _status(body[_QUERY.size : at])
-    sql = text.decode(_CODEC_OF.get(charset, "utf-8"), "replace")
+    client, microsecond, session = _status(body[_QUERY.size : at])
     return Query(
-        sql,
+        statement_text(text, client, session.mode),
         database,
         thread_id,
         microsecond,
@@ -224,7 +199,9 @@ def _status(status: bytes) -> tuple[int, int, Session]:
         at += 1
         if code == _STATUS_CHARSET:
             charset, literals, server = struct.unpack_from("<HHH", status, at)
-            session = session._replace(literals=_charset_name(literals), server=_charset_name(server))
+            session = session._replace(
+                client=_charset_name(charset), literals=_charset_name(literals), server=_charset_name(server)
+            )
         elif code == _STATUS_SQL_MODE:
             session = session._replace(sql_mode=int.from_bytes(status[at : at + 8], "little"))
         elif code == _STATUS_FLAGS:

@@ -152,4 +152,10 @@ def _member(part: list[Token], dialect: Dialect) -> str | bytes:
         raise ValueError("a member of ENUM or SET that is no literal")
     member = literal(part[0])
     charset = dialect.session.literals
-    return stored_text(member, charset) if isinstance(member, str) and charset else member
+    if isinstance(member, bytes) or not charset:
+        return member
+    if charset == "binary":  # the bytes that the client sent
+        if dialect.session.client not in ("utf8mb4", "utf8mb3", "binary") and not member.isascii():
+            raise ValueError("a member of ENUM or SET in bytes of another character set than UTF-8")
+        return member.encode()
+    return stored_text(member, charset)

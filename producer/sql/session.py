@@ -21,6 +21,7 @@ class Session(NamedTuple):
     """
 
     sql_mode: int = 0  # bits
+    client: str = ""  # character set of the statement's bytes
     literals: str = ""  # character set of collation_connection: each string passes through it
     server: str = ""  # character set of collation_server: that of a database which names none
     options: int | None = None

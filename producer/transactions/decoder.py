@@ -17,6 +17,7 @@ from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
 from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder, Schemas
+from shmstore.producer.binlog.statement_text import without_mariadb
 from shmstore.producer.binlog.table_map import TableMap
 from shmstore.producer.errors import LinkLost, TransactionBroken
 from shmstore.producer.filter import TableFilter
@@ -312,6 +313,8 @@ class EventDecoder:
 
     def _query(self, raw: RawEvent) -> None:
         query = events.query(raw.body, raw.flags)
+        if not self.rows_decoder.mariadb:
+            query = query._replace(sql=without_mariadb(query.sql, query.mode))
         statement = classify(query.sql, query.database, query.mode)
         kind = statement.kind
         state = self.state

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from shmstore.errors import UnsupportedEvent
 
-__all__ = ["WIDTHS", "charset_of", "decoder", "member_text", "python_codec", "stored_text"]
+__all__ = ["WIDTHS", "charset_of", "decoder", "lenient", "member_text", "python_codec", "statement_decoder", "stored_text"]
 
 # information_schema.COLLATIONS of MySQL 9.7, MariaDB 10.11 and 11.8, which agree; 1024 + id is MariaDB's NOPAD variant.
 _COLLATIONS = {
@@ -267,6 +267,46 @@ def decoder(charset: str) -> Callable[[bytes], str]:
             return lambda raw: raw.replace(b"\x8f\xa2\xb7", b"\xa1\xc1").decode(codec, errors).translate(exchanged)
         return lambda raw: raw.decode(codec, errors).translate(exchanged)
     return lambda raw: raw.decode(codec, errors)
+
+
+# Single bytes that are characters to Python's codec and none to the servers: MySQL cuts a name there.
+_CP932_NONE = str.maketrans(dict.fromkeys("\x80\uf8f0\uf8f1\uf8f2\uf8f3", "\ufffd"))
+
+
+@lru_cache(maxsize=64)
+def statement_decoder(charset: str) -> tuple[Callable[[bytes], str], dict[str, str]]:
+    """Return how to read a statement that a client sent in `charset`: its decoder, and what characters mean inside of names and strings.
+
+    Each byte of ASCII stays what it is, since it may be syntax, and no other becomes ASCII. The decoder raises UnicodeDecodeError.
+    """
+    decode = decoder(charset)
+    if charset in _EIGHT_BIT or charset in _SINGLE_BYTE:
+        meant = decode(bytes(range(256)))
+        shown = [chr(i) if i < 128 else chr(0xF700 + i) if c.isascii() and c != _UNDEFINED else c for i, c in enumerate(meant)]
+        table = "".join(shown)
+        differing = {seen: character for seen, character in zip(shown, meant, strict=True) if seen != character}
+        return lambda raw: codecs.charmap_decode(raw, "strict", table)[0], differing
+    codec, errors = _PYTHON[charset], f"shmstore-{charset}" if charset in _EXTRA else "strict"
+    if charset in ("sjis", "ujis"):
+        return lambda raw: raw.decode(codec, errors), _EXCHANGED[charset]
+    if charset == "cp932":
+        return lambda raw: raw.decode(codec).translate(_CP932_NONE), {}
+    return decode, {}
+
+
+def _pair(error: UnicodeError) -> tuple[str, int]:
+    """U+FFFD for a character that is none, both of its bytes: the second may be a backslash or a backtick, which the server does not see."""
+    assert isinstance(error, UnicodeDecodeError)
+    tail = error.object[error.start + 1 : error.start + 2]
+    return "\ufffd", error.start + 1 + (tail >= b"@" and tail != b"\x7f")
+
+
+codecs.register_error("shmstore-pair", _pair)
+
+
+def lenient(raw: bytes, charset: str) -> str:
+    """Return the text of bytes that are no text of `charset`, an East Asian set: U+FFFD where there is no character."""
+    return raw.decode(_PYTHON[charset], "shmstore-pair")
 
 
 # Sets in which no character takes one byte: how many it takes at least.
