@@ -25,6 +25,7 @@ from shmstore.consumer.access import Login
 from shmstore.consumer.flight.connections import Connections, Place, place_of
 from shmstore.consumer.flight.login import Handshake, KeepHeaders
 from shmstore.consumer.flight.metrics import Metrics
+from shmstore.consumer.remote.events import slices
 from shmstore.consumer.remote.protocol import Request, error_name, pack, pack_error, unpack
 from shmstore.consumer.wire.server.audit import Audit, Incident
 
@@ -159,7 +160,9 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         try:
             with self._translated():
                 for each in content:
-                    yield (each[0], pack(each[1])) if isinstance(each, tuple) else each
+                    batch, said = each if isinstance(each, tuple) else (each, None)
+                    for part in slices(batch):
+                        yield part if said is None else (part, pack(said))
         finally:
             with self._lock:
                 self._running -= 1

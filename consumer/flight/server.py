@@ -199,6 +199,8 @@ class Server(Endpoint):
                     "newest": store.newest,
                 }
         if action == "subscribe":
+            if "resume" in request:  # first: a subscription that was made for one that is refused would hold the log
+                self._sessions.check_resume(request)
             session, new = self._sessions.subscribe(request, caller.place)
             with session.turn(caller.place):
                 if "resume" in request:

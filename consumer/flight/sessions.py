@@ -86,8 +86,7 @@ class Session:
     def resume(self, known: Request) -> None:
         """Go on for a client that has acked and got so much. Raises `StoreClosed` where the store is another one."""
         store, subscription = self.attached, self.subscription
-        if int(known["epoch"]) != store.epoch:
-            raise StoreClosed(f"store {self.store!r} is another one now: it was removed, and created again; attach again")
+        check_epoch(known, store, self.store)
         acked = min(int(known["acked"]), store.newest)
         if subscription.ack_cursor.sequence < acked:
             self.align(acked)
@@ -141,6 +140,14 @@ class Session:
         self._consumer.close()
 
 
+def check_epoch(known: Request, store: EventStore, name: str) -> None:
+    """Raise `StoreClosed` where a client knows another store of this name; KeyError, TypeError or ValueError where it does not say what it knows."""
+    for what in ("acked", "got"):
+        int(known[what])
+    if int(known["epoch"]) != store.epoch:
+        raise StoreClosed(f"store {name!r} is another one now: it was removed, and created again; attach again")
+
+
 class Sessions:
     """The sessions of one server."""
 
@@ -186,6 +193,12 @@ class Sessions:
                     self._sessions[id] = made
                 self._starting.remove(id)
                 self._changed.notify_all()
+
+    def check_resume(self, request: Request) -> None:
+        """Raise what `Session.resume` would raise, before anything is made for the client."""
+        store = str(request["store"])
+        with EventStore.attach(self._store_of(store)) as attached:
+            check_epoch(request["resume"], attached, store)
 
     def _consumer(self, request: Request, store: str, name: str, place: Place) -> Consumer:
         real = self._store_of(store)

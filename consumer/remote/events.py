@@ -29,8 +29,8 @@ SCHEMA: Final = pa.schema(
     ]
 )
 _FIELDS: Final = SCHEMA.names[2:]  # those of the slot
-#: Bytes of one message, where it has more than one event: far below what gRPC can send, and two of them fit any window.
-MESSAGE_BYTES: Final = 16 << 20
+#: Bytes of one message, where it has more than one row: gRPC's clients take 4 MiB unless they are set otherwise, as few can be in some languages.
+MESSAGE_BYTES: Final = 3 << 20
 
 
 class Events(NamedTuple):
@@ -55,22 +55,25 @@ class Events(NamedTuple):
 
 
 def pack(events: Events) -> Iterator[pa.RecordBatch]:
-    """Yield `events` in record batches of at most `MESSAGE_BYTES`, or one event; one without rows where there are none."""
+    """Yield `events` in record batches, as `slices`; one without rows where there are none."""
     count = len(events.ends)
     offsets = np.zeros(count + 1, np.int64)
     offsets[1:] = events.ends
     payload = pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(events.raw)], 0)
     numbers = np.arange(events.first, events.first + count, dtype=np.int64)
     slots = [pa.array(np.ascontiguousarray(events.slots[name])) for name in _FIELDS]
-    whole = pa.RecordBatch.from_arrays([pa.array(numbers), payload, *slots], schema=SCHEMA)
-    if not count or int(offsets[-1]) <= MESSAGE_BYTES:
-        yield whole
+    yield from slices(pa.RecordBatch.from_arrays([pa.array(numbers), payload, *slots], schema=SCHEMA))
+
+
+def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a record batch in ones of at most `MESSAGE_BYTES` as they are sent, or of one row."""
+    size, rows = pa.ipc.get_record_batch_size(batch), batch.num_rows
+    if rows <= 1 or size <= MESSAGE_BYTES:
+        yield batch
         return
-    at = 0
-    while at < count:
-        end = max(at + 1, int(np.searchsorted(offsets, offsets[at] + MESSAGE_BYTES, "right")) - 1)
-        yield whole.slice(at, end - at)
-        at = end
+    step = max(1, rows // (size // MESSAGE_BYTES + 1))
+    for at in range(0, rows, step):
+        yield from slices(batch.slice(at, step))
 
 
 def unpack(batch: pa.RecordBatch) -> Events:

@@ -13,19 +13,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from shmstore import (
+    Column,
     Consumer,
+    EntryType,
+    Event,
     EventStore,
+    EventType,
+    Position,
     PositionNotFound,
     ProtocolError,
+    Row,
     StoreError,
     StoreNotFound,
     StoreUnreachable,
     SubscriptionInUse,
+    TableSchema,
 )
 from shmstore.consumer.flight import Settings, sessions
 from shmstore.consumer.flight.process import serving
@@ -540,3 +548,56 @@ def test_the_lease_is_bounded() -> None:
         with pytest.raises(ValueError, match="give"):
             Settings(**wrong)
     assert "secret" not in repr(Settings(user="u", password="secret"))
+
+
+def test_any_grpc_client_takes_the_messages(server: Server, store_name: str, state: Path) -> None:
+    """Messages are below gRPC's default of 4 MiB: a client in any language that sets nothing reads events and rows, whole."""
+    table = TableSchema("shop", "orders", (Column("id", "int"), Column("note", "varchar", size=500, charset="utf8mb4")), (0,))
+    count, width = 30_000, 250
+    rows = tuple(Row(None, (i, f"{i:0{width}}")) for i in range(count))
+    insert = Event(EntryType.ROWS, EventType.INSERT, Position("b.1", 500), 1, length=100, table=table, rows=rows)
+    small = [insert._replace(position=Position("b.1", 600 + i), rows=rows[:1]) for i in range(20_000)]
+    with EventStore.create(store_name, capacity=1 << 15, memory_unit=2048) as store:
+        store.put([insert])
+        for at in range(0, len(small), 5000):
+            store.put(small[at : at + 5000])
+    name = b'{"store": "%s"' % store_name.encode()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        ask = channel.unary_stream(
+            "/arrow.flight.protocol.FlightService/DoGet",
+            request_serializer=lambda ticket: b"\x0a" + bytes([len(ticket)]) + ticket,  # the message Ticket
+            response_deserializer=bytes,
+        )
+        for ticket in (name + b', "table": "shop.orders"}', name + b', "first": 1}'):
+            sizes = [len(message) for message in ask(ticket)]
+            assert sum(sizes) > 2 * max(sizes)
+            assert max(sizes) < 3.1 * (1 << 20)
+    client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+    found = get(client, store=store_name, table="shop.orders")
+    assert found.num_rows == count + len(small)
+    assert [row["id"] for row in found["after"].to_pylist()[:count]] == list(range(count))
+    assert get(client, store=store_name, first=1)["seq"].to_pylist() == list(range(1, len(small) + 1))
+
+
+@pytest.mark.parametrize("known", [{"epoch": 7, "acked": 0, "got": 0}, {"epoch": 7}, {}, 5, {"epoch": "x", "acked": 0, "got": 0}])
+def test_a_resume_that_is_refused_leaves_nothing(client: flight.FlightClient, log_store: EventStore, known: Any) -> None:
+    """What a client cannot resume is found out before a subscription is made, which would hold the log for nobody."""
+    request = {"store": log_store.name, "subscription": "away", "session": "0123456789abcdef", "resume": known}
+    with pytest.raises(flight.FlightServerError):
+        list(client.do_action(flight.Action("subscribe", pack(request))))
+    assert log_store.subscriptions() == ()
+
+
+def test_json_that_is_too_deep_is_no_internal_error(
+    client: flight.FlightClient, log_store: EventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ticket or an action of nothing but brackets, or of a number of thousands of digits, is refused like any other that is not understood."""
+    for body in (b"[" * 200_000, b'{"store": ' + b"[" * 100_000, b'{"store": ' + b"9" * 5000 + b"}"):
+        with pytest.raises(flight.FlightServerError, match="not JSON"):
+            client.do_get(flight.Ticket(body)).read_all()
+        with pytest.raises(flight.FlightServerError, match="not JSON"):
+            list(client.do_action(flight.Action("store", body)))
+    for first in (10**400, 1e308, [["x"]], {"a": 1}, True, None):
+        with pytest.raises(flight.FlightServerError):
+            get(client, store=log_store.name, first=first)
+    assert "a call failed" not in caplog.text
