@@ -72,7 +72,7 @@ SET SESSION binlog_format = ROW;;
 create event ev on schedule every 1 day do select 1;;
 create function fn() returns int deterministic return 1;;
 -- mysql: insert into js values (9, json_object('date', cast('2024-02-29' as date), 'zero', cast('00:00:00' as time), 'hours', cast('100:00:01' as time), 'bits', b'101', 'bytes', x'4100', 'exact', cast(12345678.5 as decimal(20,1)), 'scaled', cast(1 as decimal(20,3)), 'a"b', 1), '1');;
-create table ck (id int primary key, b int, f float, d double);;
+create table ck (id int not null primary key, b int not null, f float, d double);;
 insert into ck values (1, 2, 0, 0), (2, 3, 1e-45, 5e-324);;
 update ck set f = -0e0, d = -0e0;;
 alter table ck add index ix (b), comment 'an option comes first';;

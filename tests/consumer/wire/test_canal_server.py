@@ -243,7 +243,7 @@ def differing(path: str, canals: Any, ours: Any, column_types: dict[str, Any], s
     column = re.search(r"Columns\[(\w+)\]\.(value|sqlType|updated|isKey)$", path)
     if column and column[1].startswith(OTHER_CHARSETS) and ("\ufffd" in str(canals) or column[2] == "updated"):
         return "character set"
-    if column and column[1].startswith("json") and (column[2] == "updated" or _by_text(canals) == _by_text(ours)):
+    if column and re.match(r"json|j$", column[1]) and (column[2] == "updated" or _by_text(canals) == _by_text(ours)):
         return "types in JSON"
     if column and column[2] == "isKey" and canals:
         return "old key"
