@@ -315,21 +315,23 @@ _KEYS = Table(lambda raw: quoted(raw.decode()) + ": ", 1 << 12)  # a key's bytes
 
 # ---------------------------------------------------------------- partial updates
 
-_LEG = re.compile(r'\.\s*(?:"((?:[^"\\]|\\.)*)"|([^.\[\s"]+))|\[\s*(\d+)\s*\]', re.DOTALL)
+_LEG = re.compile(r'\s*(?:\.\s*(?:"((?:[^"\\]|\\.)*)"|([^.\[\s"]+))|\[\s*(?:(\d+)|last\s*(?:-\s*(\d+))?)\s*\])', re.DOTALL)
 _UNESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 def _legs(path: str) -> list[str | int]:
-    """Parse the path of a diff ($.name."other name"[3]) into names and indexes."""
+    """Parse the path of a diff ($.name."other name"[3][last-1]) into names and indexes; those from the end are negative."""
     legs: list[str | int] = []
     at = 1 if path.startswith("$") else 0
     while at < len(path):
         leg = _LEG.match(path, at)
         if leg is None:
             raise ValueError(f"JSON path {path!r}")
-        name, bare, index = leg.groups()
+        name, bare, index, back = leg.groups()
         if index is not None:
             legs.append(int(index))
+        elif name is None and bare is None:
+            legs.append(-1 - int(back or 0))
         else:
             legs.append(bare if bare is not None else re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, name, flags=re.DOTALL))
         at = leg.end()
@@ -343,31 +345,31 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 def _apply(root: list[Any], operation: int, legs: list[str | int], value: Any) -> None:
     """Apply one diff to the tree in root[0]: 0 replace, 1 insert, 2 remove."""
-    if not legs:
-        if operation != 0:
-            raise ValueError("a JSON diff inserts or removes the whole document")
-        root[0] = value
+    parent: Any = root
+    key: str | int = 0  # what the path leads to so far is parent[key]
+    for leg in legs[:-1] if operation == 1 else legs:
+        node = parent[key]
+        if type(node) is list and type(leg) is int and -len(node) <= leg < len(node):
+            parent, key = node, leg
+        elif type(node) is dict and leg in node:
+            parent, key = node, leg
+        elif type(node) is list or leg not in (0, -1):  # of what is no array, element 0 is itself
+            raise ValueError(f"the JSON document has no {leg!r} where a diff changes it")
+    if operation == 0:
+        parent[key] = value
         return
-    node = root[0]
-    for leg in legs[:-1]:
-        node = node[_existing(node, leg)]
-    last = legs[-1]
-    if operation == 1 and type(node) is dict and type(last) is str and last not in node:
+    if parent is root and operation == 2 or not legs:
+        raise ValueError("a JSON diff inserts or removes the whole document")
+    if operation == 2:
+        del parent[key]
+        return
+    node, last = parent[key], legs[-1]
+    if type(node) is dict and type(last) is str and last not in node:
         node[last] = value
         ordered = sorted(node.items(), key=lambda item: (len(item[0].encode()), item[0].encode()))
         node.clear()
         node.update(ordered)
-    elif operation == 1 and type(node) is list and type(last) is int:
-        node.insert(last, value)
-    elif operation == 0:
-        node[_existing(node, last)] = value
-    elif operation == 2:
-        del node[_existing(node, last)]
+    elif type(node) is list and type(last) is int:
+        node.insert(last if last >= 0 else max(0, len(node) + last), value)
     else:
         raise ValueError(f"JSON diff {operation} at {last!r} does not fit the document")
-
-
-def _existing(node: Any, leg: str | int) -> Any:
-    if (type(node) is dict and leg in node) or (type(node) is list and type(leg) is int and leg < len(node)):
-        return leg
-    raise ValueError(f"the JSON document has no {leg!r} where a diff changes it")

@@ -141,9 +141,34 @@ def test_partial_updates_give_the_whole_document(mysql: Server) -> None:
         assert partial_updates(connection, log) >= 10
 
 
+PATHS = ["$.a", "$.b", "$.c", "$.d.x", "$.l[1]", "$.l[9]", "$.new1", '$."n w"', "$.l[0]"]
+PATHS += [
+    "$.l[last]",
+    "$.l[last-1]",
+    "$.l[ last - 2 ]",
+    "$.l[last-99]",
+    "$.a[0]",
+    "$.b[last]",
+    "$.c[last-1]",
+    "$[0].d",
+    "$[last].l[last]",
+]
+PATHS += [
+    "$.l[last][0]",
+    "$.l[last].x",
+    "$.e[0][last]",
+    "$.a[1]",
+    "$.größe",
+    '$."last"',
+    '$."[last]"',
+    '$."a\\"b"',
+    "$.f[last].last",
+]
+
+
 @pytest.mark.server
 def test_random_partial_updates(mysql: Server, seed: int) -> None:
-    """300 random changes of random documents (seeded), several rows to an event."""
+    """1,200 random changes of random documents (seeded), several rows to an event."""
     random_ = random.Random(seed)
     with database_of(mysql, "json_random") as (connection, log):
         run(connection, "CREATE TABLE t (id int primary key, j json)")
@@ -154,9 +179,9 @@ def test_random_partial_updates(mysql: Server, seed: int) -> None:
             ]
             cursor.executemany("INSERT INTO t VALUES (%s, %s)", documents)
         partial = 0
-        for _ in range(10):
+        for _ in range(40):
             log.skip()
-            paths = random_.sample(["$.a", "$.b", "$.c", "$.d.x", "$.l[1]", "$.l[9]", "$.new1", '$."n w"', "$.l[0]"], 3)
+            paths = random_.sample(PATHS, 3)
             verbs = [random_.choice(("json_set", "json_replace", "json_insert", "json_remove")) for _ in paths]
             expression = "j"
             arguments: list[Any] = []
