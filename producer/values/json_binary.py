@@ -349,16 +349,14 @@ def _apply(root: list[Any], operation: int, legs: list[str | int], value: Any) -
     key: str | int = 0  # what the path leads to so far is parent[key]
     for leg in legs[:-1] if operation == 1 else legs:
         node = parent[key]
-        if type(node) is list and type(leg) is int and -len(node) <= leg < len(node):
-            parent, key = node, leg
-        elif type(node) is dict and leg in node:
+        if (type(node) is list and type(leg) is int and -len(node) <= leg < len(node)) or (type(node) is dict and leg in node):
             parent, key = node, leg
         elif type(node) is list or leg not in (0, -1):  # of what is no array, element 0 is itself
             raise ValueError(f"the JSON document has no {leg!r} where a diff changes it")
     if operation == 0:
         parent[key] = value
         return
-    if parent is root and operation == 2 or not legs:
+    if (parent is root and operation == 2) or not legs:
         raise ValueError("a JSON diff inserts or removes the whole document")
     if operation == 2:
         del parent[key]
