@@ -47,3 +47,7 @@ class PatternError(SourceError, ValueError):
 
 class SettingsError(SourceError, ValueError):
     """An option is unknown, missing or not allowed."""
+
+
+class ValueRefused(ValueError):
+    """A value is whole, and cannot be decoded exactly all the same: the message has the fix."""

@@ -12,6 +12,7 @@ from shmstore.producer.binlog.row_interpreter import Convert, Program, Row
 from shmstore.producer.binlog.row_program import steps
 from shmstore.producer.binlog.table_map import Field
 from shmstore.producer.binlog.wire_types import Wire
+from shmstore.producer.errors import ValueRefused
 from shmstore.producer.values.json_binary import json_text, patched_text
 
 __all__ = ["PartialUpdate"]
@@ -46,7 +47,9 @@ class PartialUpdate:
     def _read_options(self, data: bytes, at: int) -> int:
         options = data[at]
         if options not in (0, _PARTIAL_JSON):
-            raise ValueError(f"row value options {options:#x}; 1 (PARTIAL_JSON) can be read")
+            raise ValueRefused(
+                f"row value options {options:#x}, of which 1 (PARTIAL_JSON) can be read; a newer shmstore may know them"
+            )
         stop = at + 1 + (self._size if options else 0)
         self._changed = int.from_bytes(data[at + 1 : stop], "little")
         return stop

@@ -23,6 +23,7 @@ from shmstore.producer.binlog.compression import uncompress
 from shmstore.producer.binlog.partial_update import PartialUpdate
 from shmstore.producer.binlog.row_program import steps
 from shmstore.producer.binlog.table_map import Field, Layout, TableMap, parse_layout
+from shmstore.producer.errors import ValueRefused
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values.varint import packed
 
@@ -281,7 +282,13 @@ def _named(image: _Image, shown: int) -> _Image:
 
 def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseException, column: str) -> UnsupportedEvent:
     where = f"column {column!r} of " if column else ""
+    fix = "; check the binlog with mysqlbinlog --verify-binlog-checksum, or leave the table out with --exclude"
+    if isinstance(error, ValueRefused):
+        fix = ""
+    elif isinstance(error, UnicodeDecodeError):
+        fix = (
+            "; the column holds bytes that are no text of its character set: correct them, or leave the table out with --exclude"
+        )
     return UnsupportedEvent(
-        f"rows event (type {event_type}) of {len(body)} bytes: {where}table {table.database}.{table.table} cannot be decoded: "
-        f"{error}; check the binlog with mysqlbinlog --verify-binlog-checksum, or leave the table out of the source"
+        f"rows event (type {event_type}) of {len(body)} bytes: {where}table {table.database}.{table.table} cannot be decoded: {error}{fix}"
     )

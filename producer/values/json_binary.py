@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from shmstore.producer.errors import ValueRefused
 from shmstore.producer.values.scalars import Table, decimal_size, decimals
 from shmstore.producer.values.varint import packed
 
@@ -54,7 +55,7 @@ def patched_text(document: bytes | None, diffs: bytes) -> str:
     Raises ValueError, IndexError or struct.error where either is damaged or a path does not exist.
     """
     if document is None:
-        raise ValueError(
+        raise ValueRefused(
             "a partial JSON update whose row image lacks the document before it; "
             "SET GLOBAL binlog_row_image=FULL or binlog_row_value_options=''"
         )

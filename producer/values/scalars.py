@@ -20,6 +20,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
+from shmstore.producer.errors import ValueRefused
+
 __all__ = [
     "DATES",
     "FLOATS",
@@ -158,7 +160,7 @@ def _zero(digits: int) -> str:
 
 def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, microseconds: int, digits: int) -> int | str:
     if year > 9999 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
-        raise ValueError(
+        raise ValueRefused(
             f"DATETIME {year}-{month}-{day} {hour}:{minute}:{second} in the old format; if the column has fractional seconds, the "
             "binlog does not say so: ALTER TABLE ... FORCE with mysql56_temporal_format=ON, or keep a schema history"
         )
@@ -245,7 +247,7 @@ def old_times(digits: int) -> tuple[int, Table]:
         number = int.from_bytes(raw, "little", signed=True)
         size = abs(number)
         if size // 100 % 100 > 59 or size % 100 > 59:
-            raise ValueError(f"TIME {number} in the old format; with fractional seconds it takes a schema history to read it")
+            raise ValueRefused(f"TIME {number} in the old format; with fractional seconds it takes a schema history to read it")
         value = (size // 10000 * 3600 + size // 100 % 100 * 60 + size % 100) * _SECOND
         return -value if number < 0 else value
 

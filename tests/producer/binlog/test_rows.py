@@ -263,8 +263,10 @@ def test_a_bad_value_names_its_column() -> None:
     decoder = reference()
     decoder.table_map(table_map(b"\x02id\x05na\\me", b"\x03\x0f", struct.pack("<H", 100), b"\x01\x01\x00\x02\x01\x2d"))
     body = rows(b"\0" + struct.pack("<i", 1) + b"\x02\xc3\x28", columns=2, present=b"\x03")
-    with pytest.raises(UnsupportedEvent, match=r"column 'na\\\\me' of table d.t cannot be decoded: 'utf-8' codec"):
+    with pytest.raises(UnsupportedEvent, match=r"column 'na\\\\me' of table d.t cannot be decoded: 'utf-8' codec") as raised:
         decoder.rows(30, body)
+    assert str(raised.value).count("table d.t") == 1
+    assert "mysqlbinlog" not in str(raised.value), "the binlog is sound"
 
 
 def test_a_table_without_names_is_an_error_only_when_it_is_wanted() -> None:
