@@ -77,12 +77,13 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
         if context.thread is not None:
             head["thread_id"] = context.thread
         for before, after in event.rows:
-            data = image(table, before if after is None else after, values) or {}
+            was, now = image(table, before, values) or {}, image(table, after, values) or {}
+            known = was | now  # a column that only the image before has did not change
+            data = {column.name: known[column.name] for column in table.columns if column.name in known}
             names = [table.columns[i].name for i in table.primary_key]
             keys = {"primary_key": [data.get(column) for column in names], "primary_key_columns": names}
             document = head | keys | {"data": data}
             if before is not None and after is not None:
-                was = image(table, before, values) or {}
                 document["old"] = {column: value for column, value in was.items() if column in data and data[column] != value}
             yield document
     elif event.entry is EntryType.DDL:

@@ -222,17 +222,24 @@ _Image = list[int] | None  # indexes of the columns present in the image before 
 class _Decoder:
     """Decodes the rows of one layout, of one kind of event, with one set of columns present.
 
-    `before` and `after`: the columns of the images as the event's body names them. `programs`: of the images. Compiled ones
+    Of a table with a key, where the image before has all columns (MariaDB's binlog_row_image=FULL_NODUP), the one after gets from it those
+    that it lacks: they did not change. Without a key this cannot be told from MINIMAL, which canal clients get as it is. `before` and `after`: the columns of the images as the event's body names them. `programs`: of the images. Compiled ones
     give rows as MessagePack: no value becomes a Python object.
     """
 
-    __slots__ = ("_images", "_names", "_rows_of", "after", "before", "compiled", "programs", "type")
+    __slots__ = ("_images", "_names", "_rows_of", "_unchanged", "after", "before", "compiled", "programs", "type")
 
     def __init__(self, layout: Layout, kind: _Kind, images: tuple[_Image, _Image], may_compile: bool) -> None:
         fields, shown = layout.fields, len(layout.schema.columns)
+        before, after = images
         self.type = kind.type
-        self.before, self.after = _named(images[0], shown), _named(images[1], shown)
-        self.compiled = may_compile and not kind.partial and shown == len(fields)
+        self._unchanged: list[int] | None = None  # for each column its place in the image after; -1: as before
+        keyed = 0 < len(layout.schema.primary_key) < len(fields)
+        if keyed and before is not None and after is not None and len(before) == len(fields) > len(after):
+            places = {column: place for place, column in enumerate(after)}
+            self._unchanged = [places.get(i, -1) for i in range(shown)]
+        self.before, self.after = _named(before, shown), _named(before if self._unchanged is not None else after, shown)
+        self.compiled = may_compile and not kind.partial and shown == len(fields) and self._unchanged is None
         self._images = images
         self._names = [field.column.name for field in fields]
         self.programs: tuple[Any, Any]
@@ -256,6 +263,9 @@ class _Decoder:
         if not any(self._images):
             raise ValueError("no column is present in the rows")
         count, before, after = self._rows_of(*self.programs, data, at)
+        if self._unchanged is not None:
+            places = list(enumerate(self._unchanged))
+            after = [[was[i] if at < 0 else now[at] for i, at in places] for was, now in zip(before, after, strict=True)]
         if self.compiled:
             before, after = before and Packed(before), after and Packed(after)
         return DecodedRows(table, self.type, [self.before, before, self.after, after], count)

@@ -275,6 +275,25 @@ def test_debezium_ops() -> None:
     assert sorted(alter) == ["databaseName", "ddl", "schemaName", "source", "tableChanges", "ts_ms"]
 
 
+def test_maxwell_of_partial_images() -> None:
+    """Under row image MINIMAL the key is in the image before alone: it is in the data and in primary_key, and old has what changed."""
+    absent = Row(tuple([ABSENT] * len(ONE)), tuple([ABSENT] * len(ONE)))
+    assert absent.before is not None
+    key = TABLE.primary_key[0]
+    other = next(i for i in range(len(ONE)) if i not in TABLE.primary_key)
+    before, after = list(absent.before), list(absent.before)
+    before[key], after[other] = ONE[key], ONE[other]
+    (update,) = documents(rows(EventType.UPDATE, Row(tuple(before), tuple(after))), "maxwell")
+    names = [TABLE.columns[i].name for i in (key, other)]
+    assert update["primary_key_columns"] == [TABLE.columns[i].name for i in TABLE.primary_key]
+    assert update["primary_key"] == [update["data"][names[0]]] != [None]
+    assert set(update["data"]) == set(names)
+    assert update["old"] == {}
+    after[key] = ONE[key] + 1
+    (update,) = documents(rows(EventType.UPDATE, Row(tuple(before), tuple(after))), "maxwell")
+    assert (update["primary_key"], update["old"]) == ([ONE[key] + 1], {names[0]: ONE[key]})
+
+
 def test_maxwell() -> None:
     """One document a row: type, ts in seconds, data, and in old only what changed; sets are arrays, blobs base64."""
     before = changed(ONE, name="old", ratio=None)

@@ -14,7 +14,7 @@ from shmstore.errors import SchemaUnknown, UnsupportedEvent
 from shmstore.event import ABSENT, EventType
 from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder
 from tests.producer.decoding import TABLE_MAP, Log, database_of, plain, reference, run
-from tests.servers.server import Server
+from tests.servers.server import Server, start_server
 
 COLUMNS = "id int primary key, n int, v varchar(40), t text, b blob"
 
@@ -73,6 +73,18 @@ def test_row_images_tell_null_from_absent(table: tuple[Any, Log], image: str) ->
     assert [event.type.name for event in events] == ["INSERT", "INSERT", "UPDATE", "UPDATE", "DELETE"]
     found = [tuple(row) for event in events for row in event.rows]
     assert found == IMAGES[image]
+
+
+@pytest.mark.server
+def test_full_nodup_images_are_whole() -> None:
+    """MariaDB's FULL_NODUP leaves out of the image after what did not change: it is taken from the one before, so that rows are whole."""
+    with start_server("mariadb118") as server, database_of(server, "nodup") as (connection, log):
+        for key in ("PRIMARY KEY", "NOT NULL UNIQUE"):
+            run(connection, f"CREATE OR REPLACE TABLE t (id INT {key}, n INT, v VARCHAR(40), t TEXT, b BLOB)")
+            log.skip()
+            run(connection, "SET SESSION binlog_row_image = FULL_NODUP", *CHANGES, "UPDATE t SET id = 3, n = NULL")
+            found = [tuple(row) for event in log.seen() for row in event.rows]
+            assert found == [*IMAGES["full"], ((2, None, "only", None, None), (3, None, "only", None, None))]
 
 
 @pytest.mark.server
