@@ -223,8 +223,10 @@ class _Decoder:
     """Decodes the rows of one layout, of one kind of event, with one set of columns present.
 
     Of a table with a key, where the image before has all columns (MariaDB's binlog_row_image=FULL_NODUP), the one after gets from it those
-    that it lacks: they did not change. Without a key this cannot be told from MINIMAL, which canal clients get as it is. `before` and `after`: the columns of the images as the event's body names them. `programs`: of the images. Compiled ones
-    give rows as MessagePack: no value becomes a Python object.
+    that it lacks: they did not change. Without a key this cannot be told from MINIMAL, which canal clients get as it is.
+
+    `before` and `after`: the columns of the images as the event's body names them. `programs`: of the images. Compiled ones give rows as
+    MessagePack: no value becomes a Python object.
     """
 
     __slots__ = ("_images", "_names", "_rows_of", "_unchanged", "after", "before", "compiled", "programs", "type")
