@@ -120,7 +120,8 @@ class Copy:
         self._next: tuple[int, Target] | None = None
         self._missing = 0  # a request's number, where rows are wanted of a table without a copy
         self._reads_again, self._remove_dropped = reads_again, remove_dropped
-        self._homeless = aside and not self._target.exists  # aside, and without a target that could say it
+        # aside, and without a target that could say it. A history begins with the rows that come: one that was moved away begins again
+        self._homeless = aside and not history and not self._target.exists
         self._troubles: set[str] = set()  # that were reported
 
     # ---------------------------------------------------------------- state
@@ -220,7 +221,7 @@ class Copy:
 
     def _create_aside(self, step: Reread, at: Mapping[str, int]) -> None:
         """A copy without rows that says it is aside; where there can be none, this object and the store's home say it."""
-        self._homeless = True
+        self._homeless = not self._history
         if step.schema is not None and not self._history:
             try:
                 self._target.create(step.schema, step.keys, {**at, ASIDE: _NEEDS_HELP, HISTORY: 0})

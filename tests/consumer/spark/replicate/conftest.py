@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 from shmstore import Event
@@ -19,3 +23,10 @@ def versions(binlog: Binlog) -> list[list[list[Event]]]:
         ],
         [binlog.delete(order_row(2)), binlog.insert(order_row(2, status="again")), binlog.update((order_row(3), order_row(4)))],
     ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_aside() -> None:
+    """Tests without a store share a home, which would say of a table that it is aside since the test before."""
+    if "SHMSTORE_STATE" in os.environ:
+        shutil.rmtree(Path(os.environ["SHMSTORE_STATE"], "none"), ignore_errors=True)

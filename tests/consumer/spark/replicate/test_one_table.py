@@ -181,6 +181,27 @@ def test_an_impossible_date_sets_its_table_aside(
     assert read(copy, format, "days").num_rows == 0
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_history_that_was_moved_away_begins_again(tmp_path: Path, binlog: Binlog, format: str) -> None:
+    """As the log says where it ended: with the rows that come, while a copy without a history begins with a snapshot."""
+    for history, wanted in ((True, {3}), (False, set[int]())):
+        lake = tmp_path / str(history)
+        copy = replication(lake, format, history=history)
+        apply(
+            copy,
+            0,
+            binlog.insert(order_row(1)),
+            binlog.ddl("alter table orders modify seen datetime"),
+            binlog.insert(order_row(2)),
+        )
+        assert copy.aside == ["shop.orders"]
+        Path(copy.path("shop", "orders")).rename(lake / "moved")
+        copy = replication(lake, format, history=history)
+        apply(copy, 1, binlog.insert(order_row(3)))
+        there = Path(copy.path("shop", "orders")).exists()
+        assert ({row["id"] for row in read(copy, format).to_pylist()} if there else set()) == wanted
+
+
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), type("PanicException", (BaseException,), {})("a panic")])
 def test_nothing_that_a_call_of_sparks_raises_is_without_an_answer(
     raised: BaseException, monkeypatch: pytest.MonkeyPatch
