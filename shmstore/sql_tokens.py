@@ -52,8 +52,8 @@ class Token(NamedTuple):
         return self.text.upper() if self.kind in ("word", "number", "other") else ""
 
 
-@lru_cache(maxsize=8)
-def _pattern(mode: SqlMode, mariadb: bool) -> re.Pattern[str]:
+@lru_cache(maxsize=4)
+def _pattern(mode: SqlMode) -> re.Pattern[str]:
     stop, escape = ("", "") if mode.plain_backslash else (r"\\", r"|\\.")
     single, double = [f"{quote}(?:[^{quote}{stop}]|{quote}{quote}{escape})*{quote}" for quote in "'\""]
     name, string = "`(?:[^`]|``)*`", single
@@ -62,9 +62,8 @@ def _pattern(mode: SqlMode, mariadb: bool) -> re.Pattern[str]:
     else:
         string += "|" + double
     letter = r"0-9A-Za-z_$\u0080-\U0010ffff"
-    opened = "M?!" if mariadb else "!"
     return re.compile(
-        rf"""(?P<skip>[ \t-\r]+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!{opened})(?:.*?\*/|.*$) | /\*{opened}(?:\d{{5,6}})? | \*/)
+        rf"""(?P<skip>[ \t-\r]+ | \#[^\n]* | --(?=[\s\x00]|$)[^\n]* | /\*(?!!|M!)(?:.*?\*/|.*$) | /\*M?!(?:\d{{5,6}})? | \*/)
           | (?P<name>{name})
           | (?P<string>{string})
           | (?P<hex>[xX]'[0-9a-fA-F]*' | 0x[0-9a-fA-F]+(?![{letter}]))
@@ -76,16 +75,16 @@ def _pattern(mode: SqlMode, mariadb: bool) -> re.Pattern[str]:
     )
 
 
-def scan(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[Token]:
-    """Cut `sql` into tokens, one after the other as they are asked for. `mariadb`: /*M! ... */ is no comment."""
-    for _, token in located(sql, mode, mariadb=mariadb):
+def scan(sql: str, mode: SqlMode = USUAL) -> Iterator[Token]:
+    """Cut `sql` into tokens, one after the other as they are asked for."""
+    for _, token in located(sql, mode):
         yield token
 
 
-def located(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[tuple[int, Token]]:
+def located(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[int, Token]]:
     """As `scan`, each with the index of its first character in `sql`."""
     at = 0
-    for kind, text in pieces(sql, mode, mariadb=mariadb):
+    for kind, text in pieces(sql, mode):
         if kind == "name":
             yield at, Token(kind, text[1:-1].replace(text[0] * 2, text[0]))
         elif kind == "string":
@@ -95,15 +94,15 @@ def located(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterato
         at += len(text)
 
 
-def pieces(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Iterator[tuple[str, str]]:
+def pieces(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[str, str]]:
     """Cut all of `sql` into (kind of token, text as written); of kind "skip" are spaces, comments, and the marks of executable ones."""
-    for match in _pattern(mode, mariadb).finditer(sql):
+    for match in _pattern(mode).finditer(sql):
         yield match.lastgroup or "", match[0]
 
 
-def statement(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Tokens:
+def statement(sql: str, mode: SqlMode = USUAL) -> Tokens:
     """Return the tokens of a statement, without a semicolon; of MariaDB's SET STATEMENT ... FOR, those of the statement that follows it."""
-    tokens = Tokens(token for token in scan(sql, mode, mariadb=mariadb) if token.upper != ";")
+    tokens = Tokens(token for token in scan(sql, mode) if token.upper != ";")
     while tokens.accept("SET", "STATEMENT"):
         depth = 0
         while tokens.left and ((word := tokens.take().upper) != "FOR" or depth):  # SUBSTRING(a FROM 1 FOR 2) has one, too
@@ -112,7 +111,7 @@ def statement(sql: str, mode: SqlMode = USUAL, *, mariadb: bool = True) -> Token
 
 
 def has_query(tokens: Iterable[Token]) -> bool:
-    """Whether a table whose CREATE goes on like this behind its name has rows from the start: those of SELECT, TABLE t, VALUES or WITH.
+    """Whether a CREATE TABLE that continues like this after the name has a query, whose rows it writes: SELECT, TABLE t, VALUES or WITH.
 
     A query is outside of parentheses or begins them. What a list of columns or partitions holds is none.
     """
@@ -185,7 +184,7 @@ class Tokens:
         return self._reach(0)
 
     def peek(self, ahead: int = 0) -> str:
-        """The keyword `ahead` places on; nothing at the end or where something quoted stands."""
+        """The keyword `ahead` places on; nothing at the end or for what is quoted."""
         return self._ahead[ahead].upper if self._reach(ahead) else ""
 
     def peek_kind(self, ahead: int = 0) -> str:

@@ -95,6 +95,7 @@ def without_mariadb(sql: str, mode: SqlMode = USUAL) -> str:
 
     Both servers log what they do not execute so (``/*!99999 x */`` as ``/* 99999 x */``), but MySQL does not know this form.
     """
+    done = ""
     while "/*M!" in sql:
         at = 0
         for kind, piece in pieces(sql, mode):
@@ -102,6 +103,9 @@ def without_mariadb(sql: str, mode: SqlMode = USUAL) -> str:
                 break
             at += len(piece)
         else:
-            return sql  # of a string
-        sql = sql[: at + 3] + " " + sql[at + 4 :]
-    return sql
+            break  # those of strings
+        end = sql.find("*/", at)
+        end = len(sql) if end < 0 else end + 2
+        done += sql[: at + 3] + " " + sql[at + 4 : end]
+        sql = sql[end:]
+    return done + sql

@@ -106,7 +106,7 @@ class _Statement:
         self.database = database
         self.session = session
         self.dialect = Dialect(catalog.mariadb, session)
-        self.tokens = statement(sql, session.mode, mariadb=catalog.mariadb)
+        self.tokens = statement(sql, session.mode)
         self.subject: TableName | None = None  # the table that alone is concerned, once it is known
         self.gone: list[TableName] = []  # what is not there afterwards in any case
 
@@ -125,7 +125,7 @@ class _Statement:
         """The databases that a statement may concern which does not show its tables: the default one, and each that it names."""
         catalog = self.catalog
         there = {*catalog.databases, *(database for database, _ in catalog.tables)}
-        named = {catalog.key(token.text, "")[0] for token in scan(self.sql, self.session.mode, mariadb=catalog.mariadb)}
+        named = {catalog.key(token.text, "")[0] for token in scan(self.sql, self.session.mode)}
         default = {catalog.key(self.database, "")[0]} if self.database else set()
         return (there & named) | default or there
 
@@ -351,6 +351,6 @@ class _Statement:
         """
         if not (self.dialect.mariadb and self.session.temporary):
             return False
-        if any(token.upper in _OF_SESSION for token in scan(self.sql, self.session.mode, mariadb=True)):
+        if any(token.upper in _OF_SESSION for token in scan(self.sql, self.session.mode)):
             raise ValueError("it may be about a temporary table")
         return True

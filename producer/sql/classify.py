@@ -72,7 +72,7 @@ def classify(sql: str, database: str, mode: SqlMode = USUAL) -> Statement:
 def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
     try:
         return _read(statement(sql, mode), database)
-    except ValueError:  # it ends early, or something else stands where a name belongs
+    except ValueError:  # it ends early, or has something else where a name belongs
         return _unread(statement(sql, mode))
 
 

@@ -23,7 +23,7 @@ _CHANGED = _NEW | {"MODIFY", "CHANGE", "CONVERT", "ENGINE", "ROW_FORMAT"}
 
 def with_hidden(change: Change, catalog: Catalog, sql: str, database: str, session: Session) -> Change:
     """Return `change`, which the statement makes in `catalog`, with the number of hidden columns of each table in it."""
-    words = [token.upper for token in statement(sql, session.mode, mariadb=True).rest()]
+    words = [token.upper for token in statement(sql, session.mode).rest()]
     found = frozenset(words)
     created = words[:1] == ["CREATE"] and "TABLE" in words[1:4] and "LIKE" not in found
     if not change and found & (_CHANGED | {"DROP"}):  # it concerns keys only

@@ -174,8 +174,8 @@ def test_what_changed_rows_counts_as_a_change(any_server: Server, database: str,
                 tables = [one.tables for one in statements]
                 called = "f(" in sql and bool(tables)  # what a function changes is not in the statement
                 gone = name not in after or any(isinstance(one, Statement) and one.type is EventType.CREATE for one in found)
-                told = called or any(not named or wanted in named for named in tables)
-                assert by_rows or gone or told, f"{sql!r} changed {name}: {found}"
+                named_it = called or any(not named or wanted in named for named in tables)
+                assert by_rows or gone or named_it, f"{sql!r} changed {name}: {found}"
                 if name not in before and not by_rows:
                     assert any(one.fills and one.tables == (wanted,) for one in statements), f"{sql!r} filled {name}: {found}"
             if "TEMPORARY" in sql:
