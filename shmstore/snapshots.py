@@ -29,6 +29,7 @@ from shmstore.errors import StoreError
 from shmstore.store.checkpoint import checkpoints, state_directory
 from shmstore.store.stats import StreamStat
 from shmstore.table_patterns import Patterns
+from shmstore.units import printable
 
 __all__ = [
     "REPLACING",
@@ -147,11 +148,11 @@ class Progress:
     def page(self, waits: int = 0) -> str:
         """Return it as text: a line for each table, with rates and what is left."""
         lines = [f"{waits} requests wait for a producer" if waits > 1 else "1 request waits for a producer"] * bool(waits)
-        lines += [f"request {request.id}: {request.problem}" for request in self.requests if request.problem]
+        lines += [printable(f"request {request.id}: {request.problem}") for request in self.requests if request.problem]
         if not self.tasks:
             return "\n".join(lines or ["no snapshot was asked for"])
         table: list[tuple[str, ...]] = [("TABLE", "STATE", "ROWS", "OF ABOUT", "ROWS/S", "LEFT", "")]
-        table += [_line(task) for task in self.tasks]
+        table += [tuple(map(printable, _line(task))) for task in self.tasks]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         for row in table:
             cells = [

@@ -1,10 +1,11 @@
-"""Figures as text for people: bytes, lengths of time, moments."""
+"""Text for people: bytes, lengths of time and moments; and names that others chose, for one line of a terminal or a log."""
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 
-__all__ = ["moment", "quantity", "span"]
+__all__ = ["TextLines", "lines_of", "moment", "printable", "quantity", "span"]
 
 
 def quantity(size: float) -> str:
@@ -27,3 +28,30 @@ def span(seconds: float) -> str:
 def moment(time_ms: int) -> str:
     """Return milliseconds since 1970 as date and time, UTC."""
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def printable(text: str) -> str:
+    """Return `text` with an escape (``\\n``, ``\\x1b``, ``\\u202e``) for each character that does not print."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def lines_of(text: str) -> str:
+    """Return text of several lines, each as `printable` makes it: not where a name in it may have a line break."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+class TextLines(logging.Formatter):
+    """A line for each record, and a traceback below it, where there is one."""
+
+    def __init__(self, form: str = "%(asctime)s %(levelname)s %(name)s: %(message)s") -> None:
+        super().__init__(form)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the record's own line."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, exc_info: object) -> str:
+        """Return the traceback."""
+        return lines_of(super().formatException(exc_info))  # type: ignore[arg-type]

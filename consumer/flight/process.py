@@ -42,13 +42,16 @@ def serving(settings: Settings) -> Iterator[Server]:
 
 
 def run(settings: Settings) -> list[int]:
-    """Serve until SIGTERM or SIGINT comes; return the signals that came."""
+    """Serve until SIGTERM, SIGINT or SIGHUP comes; return the signals that came."""
     came: queue.SimpleQueue[int] = queue.SimpleQueue()  # an Event may not be set where its own wait was interrupted
 
     def end(number: int, _: object) -> None:
         came.put(number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    ending = [
+        number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, end) for number in ending}
     try:
         with serving(settings):
             return [came.get()]

@@ -18,6 +18,7 @@ from shmstore.arguments import Parser
 from shmstore.consumer.spark.options import FORMATS, HELP
 from shmstore.consumer.spark.spark_version import SparkTooOld, check, installed, too_old
 from shmstore.errors import install
+from shmstore.units import TextLines, printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +148,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
         EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing
         tables = tables_of(given.store, given.snapshot_from) if tables_of is not None and given.snapshot_from else given.snapshot
     except (ShmStoreError, OSError) as error:
-        print(f"shmstore: {error}", file=sys.stderr)
+        print(printable(f"shmstore: {error}"), file=sys.stderr)
         return 2
     settings = (
         session_settings() | ({"spark.jars.packages": given.packages} if given.packages else {}) | _pairs(given.conf, parser)
@@ -155,7 +156,9 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     builder: Any = SparkSession.builder.config(map=settings).appName(f"shmstore replicate {given.store}")
     spark = builder.master(given.master).getOrCreate() if given.master else _local(builder)
     spark.sparkContext.setLogLevel("ERROR")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("shmstore").setLevel(logging.INFO)
     stopping = threading.Event()
     jvm = _end_with_jvm(spark, stopping)
@@ -201,7 +204,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
     except (ValueError, ImportError, ShmStoreError, PySparkException) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
-        print(f"shmstore: {_cause(error)}", file=sys.stderr)
+        print(printable(f"shmstore: {_cause(error)}"), file=sys.stderr)
         return 1 if isinstance(error, StreamingQueryException) else 2
     except Py4JJavaError as error:  # what pyspark has no exception of its own for
         if "SHMSTORE_DEBUG" in os.environ:

@@ -8,6 +8,8 @@ import logging
 import sys
 import time
 
+from shmstore.units import TextLines, printable
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -20,14 +22,14 @@ class JsonLines(logging.Formatter):
         line = {"time": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        # What does not print is escaped as JSON does it, so that it reads back: also what JSON itself would let pass.
+        return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in json.dumps(line, ensure_ascii=False))
 
 
 def show(options: argparse.Namespace) -> None:
     """Write the log to stderr, as the options of `cli.options` say."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if options.log_format == "json" else text)
+    handler.setFormatter(JsonLines() if options.log_format == "json" else TextLines())
     logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
 
 
@@ -36,4 +38,4 @@ def say(message: str, level: int = logging.INFO) -> None:
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         logging.getLogger("shmstore").log(max(level, logging.getLogger().level), "%s", message)
     else:
-        print("shmstore:", message, file=sys.stderr, flush=True)
+        print("shmstore:", printable(message), file=sys.stderr, flush=True)

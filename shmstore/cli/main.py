@@ -9,19 +9,19 @@ SHMSTORE_DEBUG=1 shows tracebacks instead.
 
 from __future__ import annotations
 
+import shmstore.cli.interrupt  # noqa: F401  before all others
+
+# isort: split
+
+import logging
+import os
 import sys
 from typing import TYPE_CHECKING
 
-try:
-    import logging
-    import os
-
-    from shmstore.cli import command_line
-    from shmstore.cli.error_text import line_of, missing
-    from shmstore.cli.log_lines import say
-    from shmstore.errors import ShmStoreError
-except KeyboardInterrupt:  # Ctrl-C before `main` can see it
-    sys.exit(130)
+from shmstore.cli import command_line
+from shmstore.cli.error_text import line_of, missing
+from shmstore.cli.log_lines import say
+from shmstore.errors import ShmStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

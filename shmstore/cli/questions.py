@@ -6,6 +6,8 @@ import getpass
 import sys
 from collections.abc import Callable
 
+from shmstore.units import printable
+
 
 def ask(question: str, default: str, refuse: Callable[[str], object] = str) -> str:
     """Return the answer; ask again while `refuse` raises ValueError. The questions are on stderr. Raises KeyboardInterrupt."""
@@ -20,7 +22,7 @@ def ask(question: str, default: str, refuse: Callable[[str], object] = str) -> s
             refuse(answer)
             return answer
         except ValueError as error:
-            print(f"  {error}", file=sys.stderr)
+            print(printable(f"  {error}"), file=sys.stderr)
 
 
 def ask_secretly(question: str) -> str:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for commands that run until they are stopped."""
+"""SIGTERM, SIGHUP and Ctrl-C for commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from types import FrameType
 
 @contextmanager
 def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Call `stop` on SIGTERM and Ctrl-C; a second Ctrl-C interrupts at once. Yields the list of the signals that came."""
+    """Call `stop` on SIGTERM, Ctrl-C, and SIGHUP unless that is ignored, as by nohup; a second Ctrl-C interrupts at once.
+
+    Yields the list of the signals that came.
+    """
     came: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -19,7 +22,10 @@ def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
         came.append(number)
         stop()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    ending = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ending.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in ending}
     try:
         yield came
     finally:
@@ -28,5 +34,5 @@ def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
 
 
 def ended(came: list[int]) -> int:
-    """Exit code of an orderly end after these signals: Ctrl-C is 130, SIGTERM and none are 0."""
+    """Exit code of an orderly end after these signals: Ctrl-C is 130, SIGTERM, SIGHUP and none are 0."""
     return 130 if signal.SIGINT in came else 0

@@ -13,7 +13,7 @@ from shmstore.remembered import RememberedStore
 from shmstore.ring.cursors import Cursor
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
-from shmstore.units import moment, quantity, span
+from shmstore.units import moment, printable, quantity, span
 
 if TYPE_CHECKING:
     from shmstore.consumer.live.model import Store
@@ -34,14 +34,14 @@ def line(stat: StoreStat | RememberedStore) -> str:
         (quantity(stat.log.bytes), f"{100 * stat.log.bytes / stat.log.size:.0f}%") if stat.log is not None else ("off", "")
     )
     row = f"{stat.name:<24} {held:>12,} {size:>10} {free(stat):>4.0f}% {log:>10} {full:>5} {producer:>14} {readers:>8} {lag:>12,}"
-    return row + (f"  {stat.log.trouble}" if stat.log is not None and stat.log.trouble else "")
+    return printable(row + (f"  {stat.log.trouble}" if stat.log is not None and stat.log.trouble else ""))
 
 
 def _line_of_remembered(store: RememberedStore) -> str:
     held, full = store.newest - store.oldest + 1, f"{100 * store.bytes / store.size:.0f}%"
     lag = max(store.lags.values(), default=0)
     row = f"{store.name:<24} {held:>12,} {'none':>10} {'':>5} {quantity(store.bytes):>10} {full:>5} {'none':>14} {f'0/{len(store.acks)}':>8} {lag:>12,}"
-    return f"{row}  " + (f"in the file {store.path}" if store.path else f"remembered in {store.home}")
+    return printable(f"{row}  " + (f"in the file {store.path}" if store.path else f"remembered in {store.home}"))
 
 
 def page(stat: StoreStat, live: Store | None = None) -> str:
@@ -73,7 +73,7 @@ def page(stat: StoreStat, live: Store | None = None) -> str:
     ]
     if not stat.subscriptions:
         follows = "the producer will stop when the ring is full" if stat.log is None else "who comes finds all that the log keeps"
-        return "\n".join([*lines, f"no subscriptions: {follows}"])
+        return "\n".join(map(printable, [*lines, f"no subscriptions: {follows}"]))
     table: list[tuple[str, ...]] = [("SUBSCRIPTION", "STATE", "OWNER", "GET", "ACK", "LAG EVENTS", "ROWS", "BYTES", "SECONDS")]
     table += [_row(each) for each in stat.subscriptions]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -82,7 +82,7 @@ def page(stat: StoreStat, live: Store | None = None) -> str:
             cell.ljust(width) if i < 3 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _log(stat: StoreStat, live: Store | None) -> list[str]:

@@ -17,7 +17,7 @@ _log = logging.getLogger("shmstore.serve")
 
 
 async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int]:
-    """Serve until `stop` is set, or SIGTERM or SIGINT comes (in the main thread only); return the signals that came."""
+    """Serve until `stop` is set, or SIGTERM, SIGINT or SIGHUP comes (in the main thread only); return the signals that came."""
     stop = stop or asyncio.Event()
     came: list[int] = []
 
@@ -27,8 +27,9 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int
 
     loop = asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end, number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, end, number)
     server = Server(settings)
     await server.start()
     try:

@@ -6,6 +6,7 @@ import argparse
 
 from shmstore.cli import config_file
 from shmstore.cli.command import Commands
+from shmstore.units import printable
 
 
 def add(commands: Commands) -> None:
@@ -30,5 +31,5 @@ def add(commands: Commands) -> None:
 def check(options: argparse.Namespace) -> int:
     """`shmstore config check`."""
     found = config_file.problems(options.file, options.commands)
-    print("\n".join(f"{options.file}: {each}" for each in found) or f"{options.file}: nothing is wrong")
+    print("\n".join(printable(f"{options.file}: {each}") for each in found) or f"{options.file}: nothing is wrong")
     return 1 if found else 0

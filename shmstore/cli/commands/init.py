@@ -16,6 +16,7 @@ from shmstore.cli.config_file import CONFIG
 from shmstore.cli.error_text import line_of
 from shmstore.cli.log_lines import say
 from shmstore.cli.questions import ask, ask_secretly
+from shmstore.units import printable
 
 if TYPE_CHECKING:
     from shmstore.producer import Finding, Settings
@@ -71,7 +72,12 @@ def init(options: argparse.Namespace) -> int:
             file.write(text)
     for finding in findings:
         if finding.state != "ok":
-            print(f"{finding.state:4}  {finding.check}: {finding.found}\n      fix: {finding.fix}", file=sys.stderr)
+            print(
+                printable(f"{finding.state:4}  {finding.check}: {finding.found}"),
+                printable(f"      fix: {finding.fix}"),
+                sep="\n",
+                file=sys.stderr,
+            )
     if options.output != "-":
         say(f"wrote {path}; next: `shmstore config check {path}`, then `shmstore run --config {path}`")
     return 1 if any(finding.state == "fail" for finding in findings) else 0
@@ -100,7 +106,7 @@ def _asked() -> tuple[Settings, list[Finding], list[tuple[str, str]]]:
             findings, tables = producer.check_server(settings), producer.tables_of(settings)
             break
         except SourceError as error:
-            print(f"  {line_of(error)}", file=sys.stderr)
+            print(printable(f"  {line_of(error)}"), file=sys.stderr)
 
     def chosen(patterns: str) -> Settings:
         made = dataclasses.replace(settings, include=tuple(each.strip() for each in patterns.split(",")))
@@ -109,7 +115,7 @@ def _asked() -> tuple[Settings, list[Finding], list[tuple[str, str]]]:
         return made
 
     seen = settings.include or tuple(f"{database}.*" for database in sorted({database for database, _ in tables})) or ("*.*",)
-    print(f"The account sees {_databases(tables)}.", file=sys.stderr)
+    print(printable(f"The account sees {_databases(tables)}."), file=sys.stderr)
     settings = chosen(ask("Tables, by patterns separated by commas", ",".join(seen), chosen))
     store = ask("Name of the store", _likely(settings, tables), check_name)
     return dataclasses.replace(settings, store=store), findings, tables

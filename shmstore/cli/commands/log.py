@@ -17,6 +17,7 @@ from shmstore.cli.signals import on_signal
 from shmstore.cli.values import place, sequence
 from shmstore.start_position import FORMS
 from shmstore.table_patterns import FORMS as TABLE_FORMS
+from shmstore.units import printable
 
 
 def add(commands: Commands) -> None:
@@ -87,7 +88,7 @@ def verify(options: argparse.Namespace) -> int:
         where, logged = asked, None  # a copy of the home, as from a backup, while the store itself is in memory
     findings = check.verify(home.log_folder(where), home.read(where).epoch, logged)
     if findings:
-        print(*findings, sep="\n")
+        print(*map(printable, findings), sep="\n")
         return 1
     found = describe_home(where.name, where.parent)
     held = f"{found.newest - found.oldest + 1:,} events, {quantity(found.bytes)} in {found.files:,} files"

@@ -14,6 +14,7 @@ from shmstore.cli.config_file import CONFIG
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import add_log_lines
 from shmstore.cli.signals import ended, on_signal
+from shmstore.units import printable
 
 if TYPE_CHECKING:
     from shmstore.producer import Summary
@@ -131,8 +132,12 @@ def doctor(options: argparse.Namespace) -> int:
         if len(every) > 1:
             print(f"{settings.name}:", flush=True)
         for finding in producer.check_server(settings):
-            print(f"{finding.state:4}  {finding.check}: {finding.found}" + f", wanted {finding.wanted}" * bool(finding.wanted))
+            print(
+                printable(
+                    f"{finding.state:4}  {finding.check}: {finding.found}" + f", wanted {finding.wanted}" * bool(finding.wanted)
+                )
+            )
             if finding.fix:
-                print(f"      fix: {finding.fix}")
+                print(printable(f"      fix: {finding.fix}"))
             failed = failed or finding.state == "fail"
     return 1 if failed else 0

@@ -16,6 +16,7 @@ from shmstore.cli.options import add_state
 from shmstore.cli.values import mode, seconds, valued
 from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError, StoreNotFound
+from shmstore.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,7 +163,9 @@ def ls(options: argparse.Namespace) -> int:
         except StoreNotFound:
             continue  # removed since it was listed
         except StoreError as error:
-            lines.append(json.dumps({"name": name, "error": str(error)}) if options.json else f"{name:<24} {error}")
+            lines.append(
+                json.dumps({"name": name, "error": str(error)}) if options.json else f"{name:<24} {printable(str(error))}"
+            )
         else:
             lines.append(json.dumps(text_report.document(found)) if options.json else text_report.line(found))
     print(*lines, sep="\n")
@@ -213,7 +216,7 @@ def check(options: argparse.Namespace) -> int:
     """`shmstore check`."""
     with look(options) as store:
         findings = store.check()
-    print(*(findings or [f"{options.store}: no damage found"]), sep="\n")
+    print(*map(printable, findings or [f"{options.store}: no damage found"]), sep="\n")
     return 1 if findings else 0
 
 

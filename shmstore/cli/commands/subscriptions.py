@@ -8,6 +8,7 @@ from shmstore.cli.command import Commands
 from shmstore.cli.named_store import attach
 from shmstore.cli.values import place
 from shmstore.start_position import FORMS
+from shmstore.units import printable
 
 
 def add(commands: Commands) -> None:
@@ -45,7 +46,7 @@ def seek(options: argparse.Namespace) -> int:
         text = "everything put so far is behind it" if waits <= 0 else f"{waits:,} events wait for it"
         at = store.peek(acked + 1, limit_events=1) if waits > 0 else None
         where = f", {text_report.place(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
-    print(f"{options.name} goes on at event {acked + 1}{where}: {text}")
+    print(printable(f"{options.name} goes on at event {acked + 1}{where}: {text}"))
     return 0
 
 

@@ -20,6 +20,7 @@ from shmstore.cli.log_lines import say
 from shmstore.cli.signals import ended, on_signal
 from shmstore.table_patterns import FORMS as TABLE_FORMS
 from shmstore.table_patterns import Patterns
+from shmstore.units import printable
 
 if TYPE_CHECKING:
     from shmstore import Position
@@ -137,7 +138,7 @@ def verify(options: argparse.Namespace) -> int:
                     one = verification.verify(database, table)
                     shown.clear()
                     found.append(one)
-                    print(_document(one) if options.json else "\n".join(_lines(one)), flush=True)
+                    print(_document(one) if options.json else "\n".join(map(printable, _lines(one))), flush=True)
         except KeyboardInterrupt:
             shown.clear()
             say("stopped; the same command goes on where it was")
@@ -150,7 +151,7 @@ def verify(options: argparse.Namespace) -> int:
             f"asked for new rows of {', '.join(names)} (snapshot {request}): `shmstore snapshot {settings.store} --watch` shows them coming"
         )
     if not options.json:
-        print(_end(found))
+        print(printable(_end(found)))
     return 1 if odd else 0
 
 
@@ -247,7 +248,7 @@ class _Shown:
             if progress.estimate > progress.rows:
                 line += f", about {(progress.estimate - progress.rows) / rate:,.0f} s left"
         if self._terminal:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{printable(line)}", end="", file=sys.stderr, flush=True)
         else:
             say(line)
 
