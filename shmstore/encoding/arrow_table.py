@@ -64,6 +64,9 @@ def read_table(
     if wanted is None and len(names := {_name(schema) for schema in schemas.values()}) > 1:
         raise ValueError(f"the batch holds rows of {', '.join(sorted(names))}: name one with table=")
     chosen = [(run, schemas[schema]) for run, schema in found if wanted is None or _name(schemas[schema]) == wanted]
+    if isinstance(table, str) and "." not in table:
+        there = ", ".join(sorted({_name(schema) for schema in schemas.values()})) or "none"
+        raise ValueError(f"table {table!r} has no database: name DATABASE.TABLE; the batch holds rows of {there}")
     plan = table if isinstance(table, TableSchema) else chosen[-1][1] if chosen else TableSchema("", "", ())
     image = image_type(plan)
     pieces = []

@@ -41,6 +41,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shmstore.encoding.row_check import check_rows
 from shmstore.errors import BatchTooLarge, StoreCorrupt
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.memory.layout import MAX_PAYLOAD, SLOT, SlotFlag
@@ -218,16 +219,27 @@ def _known(blob: bytes) -> tuple[TableSchema, bytes]:
 
 
 def encode(event: Event) -> bytes:
-    """Return `event` as MessagePack bytes."""
+    """Return `event` as MessagePack bytes. Raises ValueError, or TypeError, where it is none that could be read again: what does not
+    fit, and what would."""
     table = event.table
-    return pack(
-        (
-            FORMAT,
-            _header_of(event),
-            None if table is None else encode_schema(table),
-            None if table is None else _encode_rows(table, event.rows),
+    if table is None:
+        body = schema = None
+    else:
+        check_rows(table, event.rows)
+        schema, body = encode_schema(table), _encode_rows(table, event.rows)
+    try:
+        payload = pack((FORMAT, _header_of(event), schema, body))
+        _split(payload)  # the types of its fields
+    except (msgspec.DecodeError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError | AttributeError) else ValueError
+        raise kind(
+            f"this event cannot be stored: {error}; see `shmstore.Event` for what its fields are: {event!r:.200}"
+        ) from error
+    if event.entry not in _ENTRY or event.type not in _TYPE:
+        raise ValueError(
+            f"this event cannot be stored: its entry is {event.entry!r}, its type {event.type!r}; give an EntryType and an EventType"
         )
-    )
+    return payload
 
 
 def _header_of(event: Event) -> tuple[Any, ...]:

@@ -145,6 +145,12 @@ def test_tables_are_chosen_by_name(way: str, batch_of: Callable[[list[bytes]], B
     assert [row["id"] for row in batch.to_arrow(NARROW)["after"].to_pylist()] == [1, 2, 4, 5, 7, 8]
     assert batch.to_arrow("d.none").num_rows == 0
     assert batch.to_arrow("d.none").column_names == COLUMNS
+    with pytest.raises(
+        ValueError, match=r"'narrow' has no database: name DATABASE.TABLE; the batch holds rows of d\.narrow, d\.other"
+    ):
+        batch.to_arrow("narrow")
+    with pytest.raises(ValueError, match="the batch holds rows of none"):
+        batch_of([]).to_arrow("narrow")
 
 
 def test_an_empty_batch(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:

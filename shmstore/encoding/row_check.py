@@ -1,0 +1,105 @@
+"""Whether the rows of an event are values of its table's columns, as the table in docs/python.md has them: asked before an event of one's
+own is stored, because whoever reads it later could only say that it is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from shmstore.event import ABSENT, Column, Row, TableSchema
+
+_BITS: Final = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32}
+_BYTES: Final = (bytes, bytearray, memoryview)
+_TEXT: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "uuid", "inet4", "inet6")
+_BINARY: Final = (
+    *("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector", "geometry", "geometrycollection"),
+    *("geomcollection", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
+)
+
+
+class Kind(NamedTuple):
+    """What a column takes: values of `types`, which `fits` says more of; `wanted` in words."""
+
+    types: tuple[type, ...]
+    wanted: str
+    fits: Callable[[Any], bool] = lambda value: True
+
+
+def _integers(low: int, high: int) -> Kind:
+    return Kind((int,), f"an int from {low} to {high}", lambda value: low <= value <= high)
+
+
+_KINDS: Final[dict[str, Kind]] = {
+    "year": _integers(0, 2155),
+    "bit": _integers(0, 2**64 - 1),
+    "bigint": _integers(-(2**63), 2**64 - 1),
+    **dict.fromkeys(("float", "double"), Kind((float, int), "a float")),
+    "decimal": Kind((Decimal,), "a finite decimal.Decimal", Decimal.is_finite),
+    "date": Kind((date, str), "a date, or the text of a zero date", lambda value: not isinstance(value, datetime)),
+    "datetime": Kind(
+        (datetime, str),
+        "a naive datetime, or the text of a zero date",
+        lambda value: isinstance(value, str) or value.tzinfo is None,
+    ),
+    "timestamp": Kind(
+        (datetime, str),
+        "an aware datetime, or the text of a zero date",
+        lambda value: isinstance(value, str) or value.tzinfo is not None,
+    ),
+    "time": Kind((timedelta,), "a timedelta"),
+    **dict.fromkeys(_TEXT, Kind((str,), "a str")),
+    **dict.fromkeys(_BINARY, Kind(_BYTES, "bytes")),
+}
+
+
+def _kind_of(column: Column) -> Kind | None:
+    bits = _BITS.get(column.type)
+    if bits is None:
+        return _KINDS.get(column.type)
+    return _integers(0, 2**bits - 1) if column.unsigned else _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+@lru_cache(maxsize=4096)
+def _kinds_of(table: TableSchema) -> tuple[Kind | None, ...]:
+    return tuple([_kind_of(column) for column in table.columns])
+
+
+def check_rows(table: TableSchema, rows: Iterable[Row]) -> None:
+    """Raise ValueError where a row of `table` is none: too short or too long, a value that is not of its column (TypeError where its type is
+    not), an image that the first row does not have, or that lacks other columns."""
+    images: tuple[list[bool] | None, list[bool] | None] | None = None
+    for number, row in enumerate(rows):
+        absent = _absent(table, number, row.before), _absent(table, number, row.after)
+        if images is None:
+            images = absent
+        elif absent != images:
+            raise ValueError(
+                f"row {number} of table {_name(table)} has other images, or other columns in them, than row 0: put it into an event of its own"
+            )
+
+
+def _absent(table: TableSchema, number: int, image: tuple[Any, ...] | None) -> list[bool] | None:
+    """Which columns an image lacks; None for no image."""
+    if image is None:
+        return None
+    kinds = _kinds_of(table)
+    if len(image) != len(kinds):
+        raise ValueError(f"row {number} of table {_name(table)} has {len(image)} values, the table has {len(kinds)} columns")
+    for i, (kind, value) in enumerate(zip(kinds, image, strict=True)):
+        if kind is None or value is None or value is ABSENT:
+            continue
+        typed = isinstance(value, kind.types)
+        if not (typed and kind.fits(value)):
+            column = table.columns[i]
+            raise (ValueError if typed else TypeError)(
+                f"row {number} of table {_name(table)}: column {column.name} ({column.type}) cannot hold {value!r:.80}, a "
+                f"{type(value).__name__}: give {kind.wanted}"
+            )
+    return [value is ABSENT for value in image]
+
+
+def _name(table: TableSchema) -> str:
+    return f"{table.database}.{table.table}"
