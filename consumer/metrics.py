@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from shmstore import StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat, state_directory
+from shmstore import LayoutMismatch, StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat, state_directory
 from shmstore.consumer.access import Login
 from shmstore.consumer.health import NONE, problems
 from shmstore.consumer.http_server import REFUSED, HttpServer, Request, Response, plain
@@ -211,8 +211,8 @@ def _tables(families: Families, store: str, counts: TableCounts) -> None:
 def look(names: Sequence[str] = (), *, all_reasons: bool = False) -> tuple[list[StoreStat], dict[str, str]]:
     """Look at the stores `names`, or at all that are in memory here; return what they are, and for each that cannot be read, why.
 
-    Of stores that nobody named those are left out that are removed, or of another user, unless `all_reasons` says so. None is put together
-    again from its home.
+    Of stores that nobody named those are left out that are removed, or of another user, unless `all_reasons` says so; not a store of this
+    user's that cannot be read, such as one of another version. None is put together again from its home.
     """
     found, missing = [], {}
     for name in names or StoreView.names():
@@ -220,7 +220,8 @@ def look(names: Sequence[str] = (), *, all_reasons: bool = False) -> tuple[list[
             with StoreView.attach(name, restore=False) as store:
                 found.append(store.stat())
         except StoreError as error:
-            if names or (all_reasons and not isinstance(error, StoreNotFound)):
+            own = isinstance(error, LayoutMismatch) and StoreView.is_own(name)
+            if names or own or (all_reasons and not isinstance(error, StoreNotFound)):
                 missing[name] = str(error)
     return found, missing
 

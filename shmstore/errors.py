@@ -115,6 +115,10 @@ def refused(what: str, error: OSError, fix: str = "") -> StoreError:
         fix = f"this process may have {most:,} file descriptors: close some, or allow more (`ulimit -n`)"
     elif number == errno.ENFILE:
         fix = "the host has no more file descriptors: see `sysctl fs.file-nr fs.file-max`"
+    elif number == errno.ENOMEM and error.strerror == os.strerror(
+        errno.ENOMEM
+    ):  # of the kernel: a mapping, not a file that is too large
+        fix = "this process cannot map more memory: see `ulimit -v` and `sysctl vm.max_map_count`, or close stores that it does not need"
     elif file.startswith("/proc/") and not os.path.isdir("/proc/self/fd"):
         fix = "no /proc is mounted, which a store needs: `mount -t proc proc /proc`, or give it to the container"
     seen = f"{what}: {error.strerror or error}" + (f" (errno {number})" if number else "")

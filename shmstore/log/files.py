@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -22,6 +24,7 @@ from shmstore.log.log_set import LogSet, advice
 from shmstore.memory.layout import SLOT, SlotFlag
 
 MAPPED_SETS: Final = 4  # at a time
+RELEASE_SECONDS: Final = 2.0  # that a removed set may stay mapped
 _DDL: Final = int(SlotFlag.DDL)
 
 
@@ -58,6 +61,23 @@ class LogFiles:
         self._sets: OrderedDict[int, LogSet] = OrderedDict()
         self._extent: tuple[int, int, LogSet] | None = None  # first, last and set of what `extent` found sound last
         self._lock = threading.Lock()
+
+    # ---------------------------------------------------------------- which sets are mapped
+
+    @property
+    def maps(self) -> bool:
+        """True while a set is mapped through this object."""
+        return bool(self._sets)
+
+    def release(self, *, everything: bool = False) -> None:
+        """Let go of the sets that are removed, or of all, as far as no batch holds them: until then the disk does not get their space."""
+        with self._lock:
+            for first in list(self._sets):
+                if everything or not os.path.exists(self._stem(first).with_suffix(EVENTS)):
+                    del self._sets[first]
+            known = self._extent
+            if known is not None and known[2].first not in self._sets:
+                self._extent = None
 
     # ---------------------------------------------------------------- which sets there are
 
@@ -155,7 +175,8 @@ class LogFiles:
                 raise refused(f"the log in {self.folder} cannot be read", error, "let this user read there") from error
             while len(self._sets) > MAPPED_SETS:
                 self._sets.popitem(last=False)
-            return found
+        _released.add(self)
+        return found
 
     # ---------------------------------------------------------------- read
 
@@ -241,6 +262,49 @@ class LogFiles:
         found.verify(sequence, sequence)
         record: np.void = found.records(sequence, sequence)[0].copy()
         return record
+
+
+class _Released:
+    """Lets all `LogFiles` of this process go of removed sets, every `RELEASE_SECONDS`, in a thread that runs while one is mapped.
+
+    A removed file keeps its space on the disk for as long as a process has it mapped. Nobody but that process can end this: were a file cut
+    or punched by who removes it, a reader would find zeros in a batch that it holds, or die of SIGBUS. And a reader that is idle, or busy
+    with what it has read, calls nothing here; so a thread does it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: weakref.WeakSet[LogFiles] = weakref.WeakSet()
+        self._running = False
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def add(self, files: LogFiles) -> None:
+        with self._lock:
+            self._files.add(files)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="log-release", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(RELEASE_SECONDS)
+            with self._lock:
+                found = [each for each in self._files if each.maps]
+                self._files = weakref.WeakSet(found)  # whoever maps a set again adds itself again
+                if not found:
+                    self._running = False
+                    return
+            for files in found:
+                files.release()
+            del files, found  # who closes a store meanwhile lets go of them at once
+
+    def _after_fork(self) -> None:
+        self._lock, self._running = threading.Lock(), False
+        for files in self._files:
+            files._lock = threading.Lock()  # the thread, which is not in the child, may have held it
+
+
+_released: Final = _Released()
 
 
 def set_firsts(folder: Path) -> list[int]:

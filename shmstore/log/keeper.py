@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -31,7 +32,7 @@ from typing import Final, NamedTuple, Protocol
 
 from shmstore.atomic_file import give_to_owner
 from shmstore.clock import calendar_ms
-from shmstore.errors import StoreCorrupt, refused
+from shmstore.errors import StoreCorrupt, StoreError, refused
 from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
 from shmstore.log.files import LogFiles, SetStat, remove_sets
@@ -67,6 +68,9 @@ class Subscriptions(Protocol):
     def let_go(self, last: int, *, evict: bool) -> list[str] | None:
         """Let the log lose what is up to `last`; None where somebody needs it, the names of those who were evicted otherwise."""
 
+    def settle(self, synced: int) -> None:
+        """Make durable what those whose readers are gone have acked up to `synced`. Raises `StoreError`."""
+
 
 class Files(NamedTuple):
     """Descriptors of a set."""
@@ -101,6 +105,7 @@ class Keeper:
         self._appender: Appends
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
+        self._closing = False  # what the ring has is put on disk whatever the log's size: an orderly end loses nothing
         self._fd = self._mark = -1  # of the folder, and of the mark in it
         self._current: Files | None = None
         self._next: Files | None = None
@@ -129,7 +134,8 @@ class Keeper:
             )
 
     def start(self) -> None:
-        """Append from now on. Raises `StoreError` where the first files cannot be made."""
+        """Append from now on. Raises `StoreError` where the first files cannot be made, and where threads are none."""
+        _refuse_greenlets(self._segment.name)
         words, tail = self._words, self.tail
         words[LOGGED] = words[subscription_word(0, "get")] = tail.last
         words[SYNCED] = min(words[SYNCED], tail.last)
@@ -176,9 +182,11 @@ class Keeper:
         if self._threads and not self._stopping.is_set():
             self._put_all_on_disk(timeout, self._condition.notify)
             if self._words[SYNCED] < self._words[PUT]:
+                code = max(0, self._words[LOG_ERROR])
                 _log.warning(
-                    "the log of store %r has events up to %d on disk, not up to %d: those are in shared memory alone until a producer comes",
-                    *(self._segment.name, self._words[SYNCED], self._words[PUT]),
+                    "the log of store %r has events up to %d on disk, and %d were put: the others are in shared memory alone%s. They are lost "
+                    "when the host stops before a producer of the store, or a reader that closes, puts them on disk",
+                    *(self._segment.name, self._words[SYNCED], self._words[PUT], f" ({os.strerror(code)})" if code else ""),
                 )
         self._end()
         for thread in self._threads:
@@ -187,13 +195,19 @@ class Keeper:
         self._drop()
 
     def _put_all_on_disk(self, timeout: float, sync: Callable[[], object]) -> None:
-        """Have what was put appended, and on disk: `sync` lets the keeping thread look, or is what that one does itself."""
+        """Have what was put appended, and on disk: `sync` lets the keeping thread look, or is what that one does itself.
+
+        At its bound the log takes it all the same, at most a ring more: there is no other place that outlives a reboot. Acks of it are made
+        durable, too, where their readers have closed.
+        """
         words, until = self._words, time.monotonic() + timeout
+        self._closing = True
         while words[SYNCED] < words[PUT] and time.monotonic() < until:  # nothing is synced that is not appended
             words[SYNC_WANTED] = max(words[SYNC_WANTED], words[PUT])
             self._awake.notify()
             sync()
             time.sleep(0.001)
+        self._settle()
 
     def _end(self) -> None:
         self._stopping.set()
@@ -396,14 +410,24 @@ class Keeper:
             self._sync_folder()
             self._named = self._current
         words[SYNCED] = logged  # only now: all of it is on disk
+        self._settle()
         with suppress(OSError):  # an older mark says less, and nothing wrong
             os.pwrite(self._mark, mark_bytes(self._segment.epoch, logged), 0)
         self._synced_at = now
+
+    def _settle(self) -> None:
+        """Make acks durable that waited for the disk and have no reader any more."""
+        try:
+            self._subscriptions.settle(self._words[SYNCED])
+        except StoreError as error:
+            self._warn("settle", str(error))
 
     # ---------------------------------------------------------------- retention
 
     def _make_space(self) -> bool:
         """Remove the oldest sets until another one fits into the log's size; False where a reader needs what would have to go."""
+        if self._closing:
+            return True
         sets = self._note()
         used = sum(each.bytes for each in sets)
         evicts = bool(self._segment.flags & StoreFlag.EVICT)
@@ -460,10 +484,27 @@ class Keeper:
 _KINDS: Final = (files_format.EVENTS, files_format.SLOTS, files_format.BLOCKS)
 
 
+def _refuse_greenlets(store: str) -> None:
+    """Raise `StoreError` where threads were replaced by greenlets: those of the log wait in calls that let no other greenlet run."""
+    ways = (
+        ("gevent.monkey", "threading", "monkey.patch_all(thread=False)"),
+        ("eventlet.patcher", "thread", "monkey_patch(thread=False)"),
+    )
+    for module, asked, fix in ways:
+        patcher = sys.modules.get(module)
+        is_patched = getattr(patcher, "is_module_patched", None) or getattr(patcher, "is_monkey_patched", None)
+        if is_patched is not None and is_patched(asked):
+            name = module.partition(".")[0]
+            raise StoreError(
+                f"store {store!r} has a log, whose producer needs threads, and {name} has replaced them by greenlets: produce in a process of "
+                f"its own, or call `{fix}`"
+            )
+
+
 def fix_of(code: int) -> str:
     """What to do where the disk refuses with that errno."""
     if code in NO_SPACE:
-        return "make space there, and it goes on by itself"
+        return "make space there, and it is written again (`lsof +L1` shows removed files that processes still hold)"
     if code == errno.ENOENT:
         return "somebody removed its files: stop the producer, then put them back, or begin again with `shmstore rm --log`"
     return "see what the kernel says of the device (`dmesg`), and start the producer again when it is well"

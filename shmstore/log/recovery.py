@@ -113,7 +113,9 @@ def _recovered(folder: Path, epoch: int, first: int) -> Tail:
     stay = {end.first for end in found} | (
         left.keys() if goes_on else set()
     )  # else the log ends in the one that is left, or before it
-    cut = [f"events from {each} on were not written whole" for each in checked if each not in stay]
+    cut = [
+        f"events from {each} on were not written whole" for each in checked if each not in stay and not _is_empty(folder, each)
+    ]
     for each in reversed(checked):
         if each not in stay:
             _remove(folder, log_format.set_name(each))
@@ -146,6 +148,15 @@ def _header(path: Path) -> bytes:
     with suppress(FileNotFoundError), path.open("rb") as file:
         return file.read(HEADER.itemsize)
     return b""
+
+
+def _is_empty(folder: Path, first: int) -> bool:
+    """True where nothing was written into a set: it was prepared, and the log ended in order before it."""
+    stem = folder / log_format.set_name(first)
+    try:
+        return not os.stat(stem.with_suffix(BLOCKS)).st_size and not os.stat(stem.with_suffix(EVENTS)).st_blocks
+    except FileNotFoundError:
+        return False
 
 
 def _begun(folder: Path, first: int) -> Tail:

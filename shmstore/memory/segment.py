@@ -7,6 +7,7 @@ that was checked first.
 
 from __future__ import annotations
 
+import copy
 import errno
 import grp
 import hashlib
@@ -22,13 +23,13 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from shmstore.clock import calendar_ms
-from shmstore.errors import LayoutMismatch, StoreError, StoreExists, StoreNotFound, refused
+from shmstore.errors import LayoutMismatch, StoreClosed, StoreError, StoreExists, StoreNotFound, refused
 from shmstore.memory import layout
 from shmstore.memory.available import free_memory
 from shmstore.memory.create_options import Options
 from shmstore.memory.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.memory.locks import is_locked, start_time
-from shmstore.memory.mapping import cursors_sane, mapped
+from shmstore.memory.mapping import Views, cursors_sane, mapped
 
 DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
@@ -48,6 +49,27 @@ def where_is(name: str, path: str | None) -> str:
     """The file of a store: its path, or ``shmstore.NAME`` in /dev/shm."""
     check_name(name)
     return path or f"{DIRECTORY}/{PREFIX}{name}"
+
+
+class Closed:
+    """In the place of memory that was let go of: whatever is asked of it raises `StoreClosed`."""
+
+    __slots__ = ("_says",)
+
+    def __init__(self, says: str) -> None:
+        object.__setattr__(self, "_says", says)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise StoreClosed(self._says)
+
+    def __getattr__(self, name: str) -> Any:
+        raise StoreClosed(self._says)
+
+    def __getitem__(self, i: object) -> Any:
+        raise StoreClosed(self._says)
+
+    def __setitem__(self, i: object, value: object) -> None:
+        raise StoreClosed(self._says)
 
 
 class Segment:
@@ -87,6 +109,13 @@ class Segment:
         self.words = self.views.words
         self._fixed = self.views.fixed
         self.home = self.read_text("home")  # of a store with a log
+        if head[slice(*_text_at("home", None))].rstrip(b"\0") != self.home.encode() or (
+            self.home and not os.path.isabs(self.home)
+        ):
+            os.close(fd)
+            raise LayoutMismatch(
+                f"{where} names a home that is none, {self.home!r}: remove it with `shmstore rm {name}` and start its producer again"
+            )
         #: Reads the store's log, where it has one: a `shmstore.log.files.LogFiles`, of whoever opened the store.
         self.log: Any = None
         #: Sequence and file of the oversized event that its producer, which is here, put last, until the log has it.
@@ -95,8 +124,22 @@ class Segment:
         self._finalizer.atexit = False  # a daemon thread may use it until the process is gone
 
     def close(self) -> None:
-        """Close the descriptor; the memory goes when its last view does."""
+        """Close the descriptor; the memory goes, and the mapped files of the log, when this object and the last view of them do."""
         self._finalizer()
+
+    def closed(self) -> Segment:
+        """Close it; return what is known of it, without its memory and its log: whoever held this holds that from then on.
+
+        Batches hold the segment itself, so they stay valid, and the memory goes with the last of them.
+        """
+        self.close()
+        if self.log is not None:
+            self.log.release(everything=True)
+        left, none = copy.copy(self), Closed(f"store {self.name!r} is closed: attach again")
+        numbers = {field for field, value in self.views._asdict().items() if type(value) is int}
+        left.views = self.views._replace(native=None, **dict.fromkeys({*Views._fields} - numbers - {"native"}, none))  # type: ignore[arg-type]
+        left.words, left._fixed, left.log, left.unlogged = none, none, none, None  # type: ignore[assignment]
+        return left
 
     @property
     def removed(self) -> bool:
@@ -114,14 +157,13 @@ class Segment:
         return False
 
     def read_text(self, field: str, entry: int | None = None) -> str:
-        """Text of a header field, or of a field of subscription entry `entry`."""
-        start, size = _text_at(field, entry)
-        return bytes(self._fixed[start : start + size]).rstrip(b"\0").decode("utf-8", "replace")
+        """Text of a header field, or of a field of subscription entry `entry`, up to its first NUL: what follows that is damage."""
+        return bytes(self._fixed[slice(*_text_at(field, entry))]).partition(b"\0")[0].decode("utf-8", "replace")
 
     def write_text(self, field: str, text: str, entry: int | None = None) -> None:
         """Write a text field; what does not fit is cut off."""
-        start, size = _text_at(field, entry)
-        self._fixed[start : start + size] = text.encode()[:size].ljust(size, b"\0")
+        start, end = _text_at(field, entry)
+        self._fixed[start:end] = text.encode()[: end - start].ljust(end - start, b"\0")
 
     @property
     def linked(self) -> bool:
@@ -141,7 +183,7 @@ def _text_at(field: str, entry: int | None) -> tuple[int, int]:
     start = 0 if entry is None else layout.HEADER.itemsize + entry * layout.SUBSCRIPTION.itemsize
     assert record.fields is not None
     dtype, offset = record.fields[field][:2]
-    return start + offset, dtype.itemsize
+    return start + offset, start + offset + dtype.itemsize
 
 
 # ---------------------------------------------------------------- create, attach, unlink
@@ -271,7 +313,39 @@ def attach(name: str, *, path: str | os.PathLike[str] | None, read_only: bool = 
     except OSError as error:
         fix = f"it belongs to uid {owner_of(where)}: be that user, or create it for a group of both"
         raise refused(f"cannot open store {name!r} ({where})", error, fix) from error
+    status = os.fstat(fd)
+    if _is_foreign(status):
+        os.close(fd)
+        raise StoreError(
+            f"store {name!r} ({where}) belongs to uid {status.st_uid}, with mode {stat_module.S_IMODE(status.st_mode):04o}: it is used if it "
+            f"is this user's (uid {os.geteuid()}), root's, or with 0640 or 0660 that of a group of both; let its owner, or root, remove it"
+        )
     return Segment(name, path, fd, read_only=read_only)
+
+
+def _is_foreign(status: os.stat_result) -> bool:
+    """True where a file is neither this user's, nor root's, nor shared as a store is: with a group that this user is in, and nobody else.
+
+    Anybody may put a file into shared memory, under any name, and wait for who takes it for a store. Root may use every user's store, but
+    none that all may write to.
+    """
+    user = os.geteuid()
+    if status.st_uid in (user, 0):
+        return False
+    if status.st_mode & 0o007:
+        return True
+    shared = bool(status.st_mode & 0o040) and status.st_gid in (os.getegid(), *os.getgroups())
+    return user != 0 and not shared
+
+
+def is_own(name: str) -> bool:
+    """True where what has a store's name in shared memory is for this user to put right: not another user's file that is no store."""
+    where = where_is(name, None)
+    try:
+        status = os.stat(where, follow_symlinks=False)
+        return not _is_foreign(status) and (status.st_uid == os.geteuid() or _begins_like_a_store(where))
+    except OSError:
+        return False
 
 
 def has_users(where: str) -> bool:
@@ -360,8 +434,9 @@ def entries(directory: str) -> list[str]:
 
 
 def names() -> list[str]:
-    """Names of the stores in this host's shared memory, sorted."""
-    return sorted(entry[len(PREFIX) :] for entry in entries(DIRECTORY) if entry.startswith(PREFIX) and "@" not in entry)
+    """Names of the stores in this host's shared memory, sorted. A file whose name no store can have is none, whoever made it."""
+    found = (entry[len(PREFIX) :] for entry in entries(DIRECTORY) if entry.startswith(PREFIX))
+    return sorted(name for name in found if _NAME.fullmatch(name))
 
 
 def owner_of(where: str) -> int:

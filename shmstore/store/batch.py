@@ -200,8 +200,8 @@ class Batch(_Run):
         Rows of a snapshot that was asked for some columns are left out, unless `partial` is ``null``.
 
         Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
-        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or a column changed into a type that
-        cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
+        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or names no database,
+        or a column changed into a type that cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
         """
         from shmstore.encoding import arrow_table  # pyarrow is not everybody's
 

@@ -139,9 +139,28 @@ def attached(
                 if homes.has_log(home):
                     raise
                 raise missing from None  # it was removed, log and all, meanwhile
+    _refuse_impostor(found, home_of(name, state))
     if restore and found.path is not None and found.home and _of_an_earlier_boot(found):
         found = _replaced(found, read_only=read_only)
     return with_log(found)
+
+
+def _refuse_impostor(found: Segment, home: Path) -> None:
+    """Raise `StoreError` where another user's segment has the name of the store in `home`, and is not that store: what is put into it would
+    not be in this home, and be read by that user."""
+    if found.uid == os.geteuid():
+        return
+    try:
+        identity = homes.read(home)
+    except StoreError:  # there is none, or not for this user to read
+        return
+    if identity.epoch != found.epoch:
+        uid, where = found.uid, found.where
+        found.close()
+        raise StoreError(
+            f"store {found.name!r} in memory ({where}, of uid {uid}) is not the one of the home {home}: let uid {uid}, or root, remove it "
+            f"(`shmstore rm {found.name}`), and attach again; or name the home of that one with SHMSTORE_STATE"
+        )
 
 
 def resized(

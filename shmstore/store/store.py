@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shmstore.encoding import codec
 from shmstore.encoding.checksum import with_checks
-from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreNotFound
+from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreFull, StoreNotFound
 from shmstore.event import Position
 from shmstore.log import home as homes
 from shmstore.log.keeper import Keeper
@@ -27,7 +27,7 @@ from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, LOCK_PRODUCER, LOCK_TABLE, BatchMode, StoreFlag, StoreState, header_word
 from shmstore.memory.locks import Lock, Ownership
 from shmstore.memory.ordering import ASYMMETRIC, fence
-from shmstore.memory.segment import Segment
+from shmstore.memory.segment import Closed, Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring import overflow
 from shmstore.ring.cursors import ACK_WANTED, ARMED, PUT, SYNC_WANTED, SYNCED, armed_readers, spared
@@ -70,6 +70,7 @@ class EventStore(StoreView):
         self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self._put_now: Callable[[object], int] | None = None  # the compiled way of a put about which nothing is unusual
         self._put_encoded_now: Callable[[object, object], int] | None = None
+        self._gave_up = False  # the last put raised StoreFull, and its wish for free space is still there
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
         self._keeper: Keeper | None = None  # of the producer of a store with a log
@@ -186,15 +187,18 @@ class EventStore(StoreView):
             raise StoreNotFound(f"no store {name!r}, in memory or in {home}: `shmstore ls` lists the stores of this host")
 
     def close(self) -> None:
-        """Give up all roles held through this object. The store stays. Idempotent."""
+        """Give up all roles held through this object, its memory and the log's files. The store stays. Idempotent.
+
+        Batches that are still held stay valid, and keep what they need of the two.
+        """
         if self._closed:
             return
         with ExitStack() as rest:  # whatever happens to the others, as where the disk refuses one's checkpoint
-            rest.callback(self.segment.close)
+            rest.callback(self._let_go)
             rest.callback(self._retire)
             if self._producer.held:
                 rest.callback(self._resign)
-            for subscription in self._subscriptions:
+            for subscription in list(self._subscriptions):
                 rest.callback(subscription.close)
 
     def _resign(self) -> None:
@@ -212,7 +216,12 @@ class EventStore(StoreView):
         self._put_now = self._put_encoded_now = None
         if not isinstance(self._writer, Unclaimed):
             self._writer.close()
-        self._writer = Unclaimed(self._claimed)  # type: ignore[assignment]
+        self._writer = Closed(f"store {self.name!r} is closed: attach again")  # type: ignore[assignment]
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        # All that has the memory in it: nothing is left to the collector of cycles, which may come late, or not at all.
+        self.lock = self._table = self._wakeups = self._backpressure = self._writer  # type: ignore[assignment]
 
     def _abandon(self) -> None:
         """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
@@ -252,6 +261,10 @@ class EventStore(StoreView):
         overflow.remove_orphans(self.segment)
         with self._table.locked():
             self._writer = writer_of(self._views)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Let compiled code do the puts about which nothing is unusual."""
         if self._views.native is not None and not self._checksum:
             writer: Any = self._writer
             self._put_now, self._put_encoded_now = writer.put_now, writer.put_encoded_now
@@ -276,9 +289,10 @@ class EventStore(StoreView):
     def put(self, events: Events, *, timeout: float | None = None) -> int:
         """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
 
-        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for space up to `timeout` seconds: None without limit, 0 not
-        at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit,
-        `ProducerInUse`, `StoreClosed`. After an error, and after an interrupted wait, nothing was stored.
+        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for space up to `timeout` seconds: None
+        without limit, 0 not at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit, ValueError or
+        TypeError for an `Event` whose values do not fit its columns, `ProducerInUse`, `StoreClosed`. After an error, and after an
+        interrupted wait, nothing was stored.
         """
         if self._put_now is not None and (sequence := self._put_now(events)) != -1:  # else the long way
             return sequence
@@ -300,6 +314,8 @@ class EventStore(StoreView):
             except BaseException:
                 self._resync()
                 raise
+            if self._gave_up:
+                self._withdraw()
         return self._published() if self._words[ARMED] or not ASYMMETRIC else writer.put
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
@@ -330,10 +346,23 @@ class EventStore(StoreView):
                 elif not writer.put_encoded(blob, slots, sizes):
                     self._backpressure.wait(writer, n, total, Deadline(timeout))
                     writer.put_encoded(blob, slots, sizes)
+            except StoreFull:
+                self._gave_up = True
+                self._put_now = self._put_encoded_now = None
+                self._resync()
+                raise
             except BaseException:
                 self._resync()
                 raise
+            if self._gave_up:
+                self._withdraw()
         return self._published()
+
+    def _withdraw(self) -> None:
+        """Take back the wish of a put that gave up: one after it has found free space, so nobody holds this producer up."""
+        self._gave_up = False
+        self._words[ACK_WANTED] = DISARMED
+        self._hurry()
 
     def _published(self) -> int:
         """Wake who waits for what is there now. It may not fail: whoever puts again after an error puts twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
 from contextlib import suppress
@@ -14,7 +15,7 @@ from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
 from shmstore.memory.locks import WAIT_SLICE, Ownership
 from shmstore.memory.ordering import ASYMMETRIC, fence, heavy_fence
-from shmstore.memory.segment import Segment
+from shmstore.memory.segment import Closed, Segment
 from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import (
     ACK_WANTED,
@@ -36,6 +37,8 @@ from shmstore.store.kept_batch import KeptBatch, cursor_of, slot_of
 from shmstore.store.kept_reader import kept_reader_of
 from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.stats import after_eviction
+
+_log = logging.getLogger("shmstore")
 
 NO_LIMIT: Final = 2**62
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
@@ -72,11 +75,7 @@ class Store(Protocol):
         """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
 
 
-class _Closed:
-    """Stands in for the reader after close(): whatever is asked of it says so."""
-
-    def __getattr__(self, name: str) -> object:
-        raise StoreClosed("the subscription is closed: subscribe again")
+_CLOSED: Final = Closed("the subscription is closed: subscribe again")
 
 
 class Subscription:
@@ -269,8 +268,9 @@ class Subscription:
 
         May be called from another thread or from a signal handler.
         """
-        self._reader.interrupted = True
-        self._condition.notify()
+        with suppress(StoreClosed):  # which ends a wait, too
+            self._reader.interrupted = True
+            self._condition.notify()
 
     def _check_state(self) -> None:
         state = self._words[STATE_OF[self.entry]]
@@ -538,6 +538,12 @@ class Subscription:
         try:
             if self._owner.held and self._kept_in_log:
                 self._save_kept(CLOSING)
+                if self._saved < self._reader.ack:
+                    _log.warning(
+                        "subscription %r of store %r has acked up to %d, and the log is on disk up to %d: its ack is durable up to there, and "
+                        "the producer makes the rest durable with the disk; where the host stops before, events are given again",
+                        *(self.name, self.store.name, self._reader.ack, self._saved),
+                    )
             elif self._owner.held:
                 self.save_checkpoint()
         finally:
@@ -553,7 +559,8 @@ class Subscription:
             reader: Any = self._reader
             reader.gets_now = False  # a signal's handler may close while compiled code waits
         self._take_now = self._wait_now = self._ack_now = None
-        self._reader = _Closed()  # type: ignore[assignment]
+        # All that has the memory in it: see EventStore._let_go.
+        self._reader = self._segment = self._views = self._words = self._condition = _CLOSED  # type: ignore[assignment]
 
     def __enter__(self) -> Subscription:
         return self

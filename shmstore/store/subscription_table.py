@@ -21,6 +21,7 @@ from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.memory.layout import (
     DISARMED,
+    LOCK_PRODUCER,
     LOCK_SUBSCRIPTION,
     NAME_BYTES,
     SUBSCRIPTIONS,
@@ -29,7 +30,7 @@ from shmstore.memory.layout import (
     header_word,
     subscription_word,
 )
-from shmstore.memory.locks import Lock, Ownership, start_time
+from shmstore.memory.locks import Lock, Ownership, is_locked, start_time
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment, check_name
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, LOG_FIRST, PUT, STATE_OF, WANTED_OF
@@ -54,6 +55,7 @@ class SubscriptionTable:
         self._words = segment.words
         self._lock = lock
         self._logged = bool(segment.flags & StoreFlag.LOG)  # then entry 0 is the log's, and retention asks what is held
+        self._settled: dict[int, tuple[int, int]] = {}  # entry -> generation and ack that were found, or made, durable
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -179,11 +181,46 @@ class SubscriptionTable:
                 words[WANTED_OF[entry]] = DISARMED
             words[EVICTIONS] += len(late)
             words[LOG_FIRST] = last + 1
-            names = {self._segment.read_text("name", entry): words[ACK_OF[entry]] for entry in late}
+            files = [(self._durable(entry), words[ACK_OF[entry]]) for entry in late]
+            names = [self._segment.read_text("name", entry) for entry in late]
+        for file, ack in files:  # or after a reboot it would go on as if nothing were missing
+            if file is not None:
+                file.save(Checkpoint(NOWHERE, self._segment.epoch, ack, lost=True))
+        return names
+
+    def _durable(self, entry: int) -> CheckpointFile | None:
+        """Where the durable ack of an entry is; None where its name is damaged, and no file's."""
         home = Path(self._segment.home)
-        for name, ack in names.items():  # or after a reboot it would go on as if nothing were missing
-            CheckpointFile(home.parent, home.name, name).save(Checkpoint(NOWHERE, self._segment.epoch, ack, lost=True))
-        return list(names)
+        try:
+            return CheckpointFile(home.parent, home.name, self._segment.read_text("name", entry))
+        except ValueError:
+            return None
+
+    def settle(self, synced: int) -> None:
+        """Make durable what subscriptions without a reader have acked up to `synced`, the last event on disk: their readers closed before
+        the disk had it. For stores with a log. Raises `StoreError` where the home cannot be written.
+        """
+        words = self._words
+        late = [entry for entry in range(1, words[ENTRIES]) if self._unsettled(entry, synced)]
+        if not late:
+            return
+        with self.locked():  # an entry gets an owner, and is freed, under the lock alone: so there is none who writes meanwhile
+            for entry in late:
+                if not self._unsettled(entry, synced):
+                    continue
+                ack, file = words[ACK_OF[entry]], self._durable(entry)
+                saved = None if file is None else file.load()
+                if file is not None and saved is not None and saved.epoch == self._segment.epoch and saved.sequence < ack:
+                    file.save(saved._replace(sequence=ack))
+                self._settled[entry] = words[subscription_word(entry, "generation")], ack
+
+    def _unsettled(self, entry: int, synced: int) -> bool:
+        words = self._words
+        ack = words[ACK_OF[entry]]
+        if words[STATE_OF[entry]] != ACTIVE or ack > synced:
+            return False
+        known = self._settled.get(entry) == (words[subscription_word(entry, "generation")], ack)
+        return not known and not is_locked(self._segment.fd, LOCK_SUBSCRIPTION + entry, 1)
 
     def _known(self, name: str) -> int:
         if entry := self._find(name):
@@ -202,9 +239,11 @@ class SubscriptionTable:
                 if (
                     not self._logged and not others and words[STATE_OF[0]] != ACTIVE
                 ):  # after an eviction it stands in already, and ahead of us
-                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody.
+                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody. One that was
+                    # killed while it waited leaves its wish, and waits no more.
                     wish, ack = words[ACK_WANTED], words[ACK_OF[entry]]
-                    words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack
+                    waits = wish != DISARMED and ack < wish and is_locked(self._segment.fd, LOCK_PRODUCER, 1)
+                    words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if waits else ack
                     words[STATE_OF[0]] = ACTIVE
                 words[STATE_OF[entry]] = FREE
 

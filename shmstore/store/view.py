@@ -55,10 +55,21 @@ class StoreView:
         """Names of the stores in this host's shared memory."""
         return segment.names()
 
+    @staticmethod
+    def is_own(name: str) -> bool:
+        """True where what has this name in shared memory, store or not, is for this user to put right."""
+        return segment.is_own(name)
+
     def close(self) -> None:
-        """Look no more. Idempotent."""
-        self._closed = True
-        self.segment.close()
+        """Look no more, and let go of the memory and of the log's files, but for those of batches that are still held. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Hold nothing any more; each use says that the store is closed."""
+        self.segment = self.segment.closed()
+        self._views, self._words = self.segment.views, self.segment.words
 
     def __enter__(self) -> Self:
         return self

@@ -258,8 +258,10 @@ def test_a_closed_store_and_reader_stay_closed(pair):
     put, get, ack = store.put, reader.get, reader.ack
     put(b"x")
     batch = get()
+    segment = store.segment  # whose memory stays for as long as it is held
     reader.close()
     store.close()
+    store.segment = segment
     before = stores.memory(0)
     for call in (lambda: put(b"y"), get, lambda: ack(batch)):
         with pytest.raises(StoreClosed):

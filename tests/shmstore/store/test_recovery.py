@@ -113,9 +113,8 @@ def test_an_ack_ahead_of_the_put_cursor(create, name, path):
     store.put([b"3", b"4"])
     reader.ack(reader.get(timeout=0))
     reader.ack(reader.get(timeout=0)) if store.subscriptions()[0].ack.sequence < 3 else None
-    store.close()
-    assert layout.subscription_word(1, "ack") * 8 // PAGE == 0 or True
     ack = store.segment.words[layout.subscription_word(1, "ack")]
+    store.close()
     assert ack == 3
     restore(
         path,

@@ -166,7 +166,7 @@ def test_killed_while_evicting(name, fast):
         store.put([b"1", b"2", b"3", b"4"])
         if fast:
             assert drain(store, "fast") == [b"1", b"2", b"3", b"4"]
-        store.close()
+        store._resign()
 
     def verify(_: EventStore, killed: bool) -> None:
         with EventStore.attach(name) as store:
