@@ -60,9 +60,9 @@ class Held:
                 yield int(fd)
 
 
-def filled(name: str, state: Path, *, log: bool = True, keep: float = 3600.0) -> EventStore:
+def filled(name: str, state: Path, *, log: bool = True) -> EventStore:
     """A store whose log has several files."""
-    store = EventStore.create(name, capacity=64, memory_unit=4096, log=log, log_size=16 << 20, log_keep=keep, state=state)
+    store = EventStore.create(name, capacity=64, memory_unit=4096, log=log, log_size=16 << 20, log_keep=3600, state=state)
     reader = None if log else store.subscribe("first")
     for _ in range(20):
         store.put([BIG] * 60)
@@ -169,9 +169,10 @@ def test_many_closes(store_name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("idle", ["waits", "busy", "view"])
 def test_removed_files_are_let_go(store_name: str, tmp_path: Path, idle: str) -> None:
     """What retention removes is not mapped for long: by a reader that waits, one that is busy with what it read, one that only looked."""
-    with filled(store_name, tmp_path, keep=0) as producer, EventStore.attach(store_name, state=tmp_path) as store:
+    with filled(store_name, tmp_path) as producer, EventStore.attach(store_name, state=tmp_path) as store:
         held = Held(store_name, tmp_path)
         reader = store.subscribe("a")
+        producer.resize(log_keep=0)  # now: what nobody reads yet it removes
         view = StoreView.attach(store_name, state=tmp_path)
         if idle == "view":
             view.peek(0, limit_events=10)
