@@ -91,7 +91,6 @@ PUBLIC_MODULES = tuple(
 OWNERS = {
     "numpy": ("shmstore/", "producer/", "consumer/"),
     "multiprocessing.shared_memory": ("shmstore/memory/segment.py",),  # of the standard library, but with an owner all the same
-    "msgspec": ("shmstore/encoding/codec.py",),
     "msgpack": ("shmstore/encoding/codec.py",),
     "pymysql": ("producer/connection/",),
     "pymysqlreplication": ("producer/connection/dump.py",),
@@ -412,7 +411,7 @@ def test_store_needs_no_extra(statement: str) -> None:
 
 def test_the_command_line_loads_quickly() -> None:
     """The command line explains itself without numpy, which takes longer to load than all the rest."""
-    done = import_without(["numpy", "msgspec"], "from shmstore.cli.main import main; main(['tail', '--help'])")
+    done = import_without(["numpy", "msgpack"], "from shmstore.cli.main import main; main(['tail', '--help'])")
     assert done.returncode == 0, done.stderr
     assert "--follow" in done.stdout
 
@@ -441,10 +440,10 @@ BREAKING: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (public_names_only, "consumer/a.py", "from shmstore import Hidden"),
     (public_names_only, "consumer/a.py", "from shmstore.encoding.codec import _pack"),
     (third_party_owners, "shmstore/store/store.py", "import posix_ipc"),  # nobody's
-    (third_party_owners, "shmstore/store/store.py", "import msgspec"),
+    (third_party_owners, "shmstore/store/store.py", "import msgpack"),
     (third_party_owners, "shmstore/store/store.py", "from multiprocessing import shared_memory"),
     (third_party_owners, "producer/binlog/rows.py", "import pymysql.cursors"),
-    (third_party_owners, "consumer/consumer.py", "import msgspec"),
+    (third_party_owners, "consumer/consumer.py", "import msgpack"),
     (third_party_owners, "consumer/consumer.py", "from google.protobuf import message"),
     (third_party_owners, "consumer/consumer.py", "def f():\n    import pyspark"),
     (third_party_owners, "consumer/consumer.py", "import requests"),

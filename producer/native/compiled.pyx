@@ -3,7 +3,6 @@
 
 It is optional. Those modules are the reference, run where no compiler was, and share their tests with this one.
 
-    pack.pxi    a growing buffer, and MessagePack written into it
     text.pxi    text, copied and checked
     values.pxi  bytes of one value -> MessagePack of its stored form
     json.pxi    MySQL's binary JSON -> its text
@@ -36,7 +35,7 @@ from shmstore.event import Position
 
 include "../../shmstore/native/utf8.pxi"
 include "../../shmstore/native/crc32.pxi"
-include "pack.pxi"
+include "../../shmstore/native/pack.pxi"
 include "text.pxi"
 include "values.pxi"
 include "json.pxi"

@@ -83,9 +83,7 @@ class Seal:
             if first < len(slots):
                 end = at + int(sizes[first])
                 header, schema, body = split_stored(view[at:end])
-                self._checksum = fold(
-                    self._checksum, header.order, header.type, header.database, header.sql, schema, memoryview(body)
-                )
+                self._checksum = fold(self._checksum, header.order, header.type, header.database, header.sql, schema, body.data)
                 at, first = end, first + 1
         last = view[at - int(sizes[-1]) :]
         header = split_stored(last)[0]

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import msgpack
 import numpy as np
 
 from scripts.benchmarks import fake_log, measure, memory
@@ -246,12 +246,12 @@ def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, scale: 
 
 
 def _payload() -> bytes:
-    return msgspec.msgpack.encode(ring_bench._ROW)
+    return msgpack.packb(ring_bench._ROW)
 
 
 def _reading(reader: Any, kind: str, count: int) -> float:
     """Read so many events; return the seconds."""
-    decode = msgspec.msgpack.Decoder().decode
+    decode = msgpack.unpackb
     left, began = count, time.perf_counter()
     while left > 0:
         batch = reader.get(limit_events=1000)

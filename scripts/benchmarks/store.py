@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
+import msgpack
 import numpy as np
 
 from scripts.benchmarks import measure
@@ -91,14 +91,14 @@ def _throughput(transport: Any, batch: int, events: int, coded: bool) -> tuple[f
     try:
         result = _FORK.SimpleQueue()
         go = _FORK.Event()
-        payload = msgspec.msgpack.encode(_ROW).ljust(transports.EVENT, b"\0") if not coded else msgspec.msgpack.encode(_ROW)
+        payload = msgpack.packb(_ROW).ljust(transports.EVENT, b"\0") if not coded else msgpack.packb(_ROW)
         size = len(payload)
 
         def produce() -> None:
             send = link.sender()
             payloads = [payload] * batch
             blob = b"".join(payloads)
-            encode = msgspec.msgpack.Encoder().encode
+            encode = msgpack.packb
             rows = [_ROW] * batch
             go.wait()
             for _ in range(events // batch):
@@ -135,7 +135,7 @@ def _throughput(transport: Any, batch: int, events: int, coded: bool) -> tuple[f
 
 def _decoding(link: Any, batch: int, size: int) -> Callable[[], int]:
     """A receive that also decodes every event; an opaque blob is cut where the sizes say."""
-    decode = msgspec.msgpack.Decoder().decode
+    decode = msgpack.unpackb
     if isinstance(link, transports.Shmstore):
         subscription = EventStore.attach(link.store_name).subscribe("reader")
 
@@ -175,7 +175,7 @@ def _codec_alone(batch: int, events: int) -> float:
     The same objects go in and come out as with a transport: rows in lists of a batch become payloads, each of its own, which
     are decoded one by one; as many are held as a store holds.
     """
-    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+    encode, decode = msgpack.packb, msgpack.unpackb
     rows, held = [_ROW] * batch, 32768 // batch
     spent = [0.0, 0.0]
     for done in range(0, events // batch, held):
@@ -197,7 +197,7 @@ def _codec_at_once(batch: int, events: int) -> float:
     What `_codec_alone` measures, on processors that are both at work, as with a transport. The decoded payloads were encoded
     by the process that decodes them.
     """
-    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+    encode, decode = msgpack.packb, msgpack.unpackb
     rows, held = [_ROW] * batch, max(1, 32768 // batch)
     over, begun, result = _FORK.RawValue("b", 0), _FORK.Event(), _FORK.SimpleQueue()
 

@@ -35,9 +35,9 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
-import msgspec
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,7 +51,8 @@ try:
 except ImportError:  # built without a compiler
     compiled = None  # type: ignore[assignment]
 
-FORMAT = 1
+FORMAT: Final = 1
+_HEAD: Final = 1 << 16  # bytes that an event's head hardly ever exceeds
 
 
 class Header(NamedTuple):
@@ -79,23 +80,62 @@ class Header(NamedTuple):
         return Position(self.file, self.offset, self.gtids, self.row)
 
 
-#: True where rows are decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
+#: True where events are encoded and decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
 COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
-#: Bytes that are MessagePack already: in a body's place of rows they are copied as they are.
-Packed = msgspec.Raw
 
-pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
-_split = msgspec.msgpack.Decoder(tuple[Literal[1], Header, bytes | None, Packed]).decode  # the body stays as it is
-_read = msgspec.msgpack.Decoder(tuple[Literal[1], Header, bytes | None, Any]).decode
-_NIL = Packed(b"\xc0")
+class Packed:
+    """`data` is MessagePack already: in the place of a body, or of a body's rows, it is copied as it is."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = data
+
+
+_KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Header).values()])
+_NIL: Final = 0xC0
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+# ---------------------------------------------------------------- MessagePack
+
+
+def pack(value: Any) -> bytes:
+    """Return `value` as MessagePack. Raises TypeError, ValueError or OverflowError where it cannot be written."""
+    if COMPILED:
+        packed: bytes | None = compiled.pack(value, Packed)
+        if packed is not None:
+            return packed
+    return b"".join(_pieces(value))
+
+
+def _pieces(value: Any) -> list[bytes | memoryview]:
+    """The bytes of a value, those of a `Packed` as they are: it may be a body, or rows of one, which is the last value of an event."""
+    if isinstance(value, Packed):
+        return [value.data]
+    if isinstance(value, list | tuple) and len(value) == 4 and any(isinstance(each, Packed | list) for each in value):
+        return [b"\x94", *(piece for each in value for piece in _pieces(each))]
+    return [msgpack.packb(value)]
+
+
+def _unpack(data: bytes | memoryview) -> Any:
+    """Return the one value that `data` is. Raises ValueError; no length in it is believed that is more than there are bytes."""
+    return msgpack.unpackb(data, ext_hook=_refuse)
+
+
+def _refuse(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code} is not used")
+
+
+def unpack_rows(rows: Any) -> Any:
+    """Return the rows of a body as lists, where they are `Packed`; else as they are."""
+    return _unpack(rows.data) if isinstance(rows, Packed) else rows
+
 
 # ---------------------------------------------------------------- stored value -> Python value
 
@@ -203,7 +243,7 @@ def decode_schema(blob: bytes) -> TableSchema:
         definitions, unique, _ = more or ([""] * len(columns), False, 0)
         made = [Column._make([*c[:7], tuple(c[7]), text]) for c, text in zip(columns, definitions, strict=True)]
         return TableSchema(database, table, tuple(made), tuple(key), unique)
-    except (msgspec.DecodeError, ValueError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise StoreCorrupt(f"table schema of {len(blob)} bytes cannot be read: {error}") from error
 
 
@@ -264,7 +304,7 @@ def _header_of(event: Event) -> tuple[Any, ...]:
     )
 
 
-def encode_stored(header: Sequence[Any], schema: bytes | None, body: Sequence[Any] | None) -> bytes:
+def encode_stored(header: Sequence[Any], schema: bytes | None, body: Sequence[Any] | Packed | None) -> bytes:
     """Return the bytes of an event whose values are already in stored form: the producer's way in."""
     return pack((FORMAT, header, schema, body))
 
@@ -272,9 +312,12 @@ def encode_stored(header: Sequence[Any], schema: bytes | None, body: Sequence[An
 def decode(payload: bytes | memoryview) -> Event:
     """Return the event in `payload`. Raises `StoreCorrupt` where the bytes are not one."""
     try:
-        _, header, schema, body = _parts(payload) if COMPILED else _read(payload)
+        header, schema, at = _head(payload)
         entry, type_, file, offset, length, time_ms, server, transaction, order, part, gtids, row, database, sql, props = header
+        body = memoryview(payload)[at:]
         table, makes = (None, b"") if schema is None else _known(schema)
+        if table is None and (len(body) != 1 or body[0] != _NIL):
+            raise ValueError("it has rows and no table")
         return Event(
             _ENTRY[entry],
             _TYPE[type_],
@@ -291,7 +334,7 @@ def decode(payload: bytes | memoryview) -> Event:
             sql,
             props,
         )
-    except (msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         if isinstance(error, StoreCorrupt):
             raise
         raise _unreadable(payload, error) from error
@@ -300,31 +343,64 @@ def decode(payload: bytes | memoryview) -> Event:
 def decode_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, list[Any] | None]:
     """Return (header, schema bytes, body) with the values in stored form: for Arrow and for copying. Raises `StoreCorrupt`."""
     try:
-        return _read(payload)[1:]
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        header, schema, at = _head(payload)
+        return header, schema, _unpack(memoryview(payload)[at:])
+    except (ValueError, TypeError) as error:
         raise _unreadable(payload, error) from error
 
 
 def split_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, Packed]:
-    """Return (header, schema bytes, body as it is). Raises `StoreCorrupt`."""
+    """Return (header, schema bytes, body as it is, and not looked at). Raises `StoreCorrupt`."""
     try:
-        return _split(payload)[1:]
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        header, schema, at = _head(payload)
+    except (ValueError, TypeError) as error:
         raise _unreadable(payload, error) from error
+    return header, schema, Packed(memoryview(payload)[at:])
+
+
+def _head(payload: bytes | memoryview) -> tuple[Header, bytes | None, int]:
+    """Return the header, the schema's bytes, and where the body begins. Raises ValueError or TypeError where they are not what they should be."""
+    if COMPILED:
+        found: tuple[Header, bytes | None, int] | None = compiled.head(payload, Header)
+        if found is not None:
+            return found
+    for size in (_HEAD, len(payload)):
+        # An array here has as many values as it should have, or is refused before memory is taken for it.
+        unpacker = msgpack.Unpacker(
+            max_buffer_size=len(payload) or 1,
+            read_size=min(_HEAD, len(payload) or 1),
+            max_array_len=len(_KINDS),
+            ext_hook=_refuse,
+        )
+        unpacker.feed(payload[:size])
+        try:
+            count, format_, values, schema = unpacker.read_array_header(), unpacker.unpack(), unpacker.unpack(), unpacker.unpack()
+            at = unpacker.tell()
+        except msgpack.OutOfData:
+            continue
+        if count != 4 or type(format_) is not int or format_ != FORMAT:
+            raise ValueError("it is no array of four that begins with the number of the format")
+        if (
+            type(values) is not list
+            or tuple(map(type, values)) != _KINDS
+            or {type(text) for pair in values[-1].items() for text in pair} - {str}
+        ):
+            raise TypeError("its header has other fields")
+        if type(schema) not in (bytes, type(None)):
+            raise TypeError("its schema is not bytes")
+        if at < len(payload):
+            return Header._make(values), schema, at
+        break
+    raise ValueError("it ends too early")
 
 
 def _unreadable(payload: bytes | memoryview, error: Exception) -> StoreCorrupt:
     """What to say of bytes that are not an event of this format."""
-    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+    with suppress(ValueError):
         match _unpack(payload):
             case [int(format_), _, _, _] if format_ != FORMAT:
                 return StoreCorrupt(f"event format {format_} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
     return StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {type(error).__name__}: {error}")
-
-
-def unpack_rows(rows: Any) -> Any:
-    """Return the rows of a body as lists, where they are `Packed`; else as they are."""
-    return _unpack(rows) if isinstance(rows, Packed) else rows
 
 
 def _encode_rows(table: TableSchema, rows: tuple[Row, ...]) -> list[Any]:
@@ -350,19 +426,12 @@ def _encode_image(table: TableSchema, image: list[Any] | None) -> tuple[list[int
     return columns, rows
 
 
-def _parts(payload: bytes | memoryview) -> Any:
-    """The four parts of an event, the body as `Packed`."""
-    parts = _split(payload)
-    return parts if parts[2] is not None or parts[3] == _NIL else _read(payload)  # a body without a schema: damaged
-
-
-def _decode_rows(table: TableSchema, makes: bytes, body: Any) -> tuple[Row, ...]:
-    if isinstance(body, Packed):
-        rows = compiled.rows(body, makes, Row, ABSENT, Decimal)
+def _decode_rows(table: TableSchema, makes: bytes, body: memoryview) -> tuple[Row, ...]:
+    if COMPILED:
+        rows: tuple[Row, ...] | None = compiled.rows(body, makes, Row, ABSENT, Decimal)
         if rows is not None:
             return rows
-        body = _unpack(body)  # something is unusual
-    before_columns, before_rows, after_columns, after_rows = body
+    before_columns, before_rows, after_columns, after_rows = _unpack(body)
     before = _decode_image(table, before_columns, before_rows)
     after = _decode_image(table, after_columns, after_rows)
     if before is None:

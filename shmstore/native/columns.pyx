@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Encoded events, compiled: to columns in Arrow's layout, without a Python object for an event, a row or a cell; or to rows.
+"""Encoded events, compiled: to columns in Arrow's layout, without a Python object for an event, a row or a cell; to rows; and back.
 
 It is optional, and it never refuses: what it cannot read exactly as the reference would (`shmstore.encoding.codec`, and Arrow's own
 conversions in `shmstore.encoding.arrow`) it gives up, and the reference reads that piece and has the say about errors. So all that
@@ -10,6 +10,8 @@ must hold here is: what it does read is what the reference reads.
     fill.pxi   one value -> one place in a column
     values.pxi rows as Python values, for who wants those
     index.pxi  Index: the headers of a run of events as records; the rows of some of them as columns
+    pack.pxi   MessagePack, written
+    events.pxi one event's head as Python values, and Python values as MessagePack
 
 The events may lie in memory that another process can write to. Nothing read once is trusted when it is read again: places
 and sizes are kept here and checked before use, and text is checked where it was copied to.
@@ -18,9 +20,14 @@ and sizes are kept here and checked before use, and text is checked where it was
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.datetime cimport date_new, datetime_new, get_utc, import_datetime, timedelta_new
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.dict cimport PyDict_Next, PyDict_Size
+from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_AsUnsignedLongLong
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -31,3 +38,5 @@ include "memory.pxi"
 include "fill.pxi"
 include "values.pxi"
 include "index.pxi"
+include "pack.pxi"
+include "events.pxi"

@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import msgpack
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -246,5 +245,5 @@ def test_bit_flips_never_crash_the_decoder(seed: int):
 def test_unencodable_values_are_refused_by_the_encoder():
     """A value no column can hold raises where it is put, not where it is read."""
     event = rows(1)
-    with pytest.raises((TypeError, msgspec.EncodeError)):
+    with pytest.raises(TypeError):
         encode(event._replace(rows=(Row(None, (1, object(), None, None)),)))

@@ -214,6 +214,16 @@ cdef inline int put_array_head(Buffer* out, size_t size) except -1:
     return 0
 
 
+cdef inline int put_map_head(Buffer* out, size_t size) except -1:
+    reserve(out, 9)
+    if size < 16:
+        out.data[out.size] = <uint8_t>(0x80 | size)
+        out.size += 1
+    else:
+        out.size = _write_head(out.data + out.size, 0xDE if size <= 0xFFFF else 0xDF, size, 2 if size <= 0xFFFF else 4) - out.data
+    return 0
+
+
 cdef int put_object(Buffer* out, object value) except -1:
     """Write what a Python function gave: None, int, float, str or bytes."""
     cdef const char* text
