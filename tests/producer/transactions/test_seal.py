@@ -31,7 +31,7 @@ def folded(blobs: list[bytes]) -> int:
     checksum = 0
     for blob in blobs:
         header, schema, body = split_stored(blob)
-        checksum = fold(checksum, header.order, header.type, header.database, header.sql, schema, memoryview(body))
+        checksum = fold(checksum, header.order, header.type, header.database, header.sql, schema, body.data)
     return checksum
 
 
