@@ -379,7 +379,6 @@ EXTRAS = [
     "pandas",
     "google",
     "deltalake",
-    "msgpack",
     "shmstore.producer",
     "shmstore.consumer",
 ]

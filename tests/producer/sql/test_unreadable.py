@@ -66,8 +66,11 @@ def test_a_statement_without_readable_tables_makes_its_database_unknown(sql: str
         "ADD b int, FROB",
         "ALTER a SET STRANGE",
         "STRANGE 5",
-    ]
-    + ["ADD (b int STRANGE)", "ADD b int DEFAULT DEFAULT DEFAULT", "RENAME COLUMN a b", "COLLATE latin1_bin STRANGE"],
+        "ADD (b int STRANGE)",
+        "ADD b int DEFAULT DEFAULT DEFAULT",
+        "RENAME COLUMN a b",
+        "COLLATE latin1_bin STRANGE",
+    ],
 )
 def test_a_part_that_is_not_known_makes_the_table_unknown(part: str) -> None:
     """No word of a definition is passed over; other tables stay as they are."""
