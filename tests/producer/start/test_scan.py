@@ -95,7 +95,7 @@ def test_a_scan_ends_when_asked_to_stop(server: Server, start: str, monkeypatch:
     if server.flavor == "mariadb" and start == "place":
         return  # the server is asked
     silent = Silent()
-    monkeypatch.setattr(scan, "_reader", lambda session, file: silent)
+    monkeypatch.setattr(scan, "dump", lambda session, file, offset: silent)
     name, size = files_of(server)[0]
     begin = f"{name}:{size}" if start == "place" else f"time:{datetime.fromtimestamp(time.time(), UTC).isoformat()}"
     settings = producer.Settings(store=store_name(), port=server.port, start=begin)
