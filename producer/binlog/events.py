@@ -12,7 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from shmstore.errors import UnsupportedEvent
-from shmstore.producer.binlog.statement_text import statement_text
+from shmstore.producer.binlog.statement_text import is_generated, statement_text
 from shmstore.producer.gtid import GtidSet, MariadbGtids, format_uuid
 from shmstore.producer.sql.session import UNKNOWN, Session
 from shmstore.producer.values.charsets import charset_of
@@ -166,6 +166,7 @@ _STATUS_FLAGS, _STATUS_SQL_MODE, _STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_E
     128,
 )
 
+_STATUS_DATABASE, _STATUS_COLLATIONS = 8, 131
 STRICT = 3 << 21  # of sql_mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES, in all versions
 
 
@@ -179,15 +180,11 @@ def query(body: bytes, flags: int = 0) -> Query:
     if at + database_size + 1 > len(body):
         raise ValueError("its text is missing")
     client, microsecond, session = _status(body[_QUERY.size : at])
-    return Query(
-        statement_text(text, client, session.mode),
-        database,
-        thread_id,
-        microsecond,
-        error_code,
-        session._replace(temporary=bool(flags & TEMPORARY_FLAG)),
-        bool(session.sql_mode & STRICT),
-    )
+    session = session._replace(temporary=bool(flags & TEMPORARY_FLAG), failed=bool(error_code))
+    if is_generated(text):
+        session = session._replace(literals="", rewritten=True)
+    sql = statement_text(text, client, session.mode)
+    return Query(sql, database, thread_id, microsecond, error_code, session, bool(session.sql_mode & STRICT))
 
 
 def _status(status: bytes) -> tuple[int, int, Session]:
@@ -206,6 +203,8 @@ def _status(status: bytes) -> tuple[int, int, Session]:
             session = session._replace(sql_mode=int.from_bytes(status[at : at + 8], "little"))
         elif code == _STATUS_FLAGS:
             session = session._replace(options=int.from_bytes(status[at : at + 4], "little"))
+        elif code == _STATUS_DATABASE:
+            session = session._replace(database=_charset_name(int.from_bytes(status[at : at + 2], "little")))
         elif code == _STATUS_EXPLICIT_TIMESTAMPS:
             session = session._replace(explicit_timestamps=bool(status[at]))
         elif code in (_STATUS_MICROSECOND, _STATUS_HRNOW):
@@ -213,6 +212,8 @@ def _status(status: bytes) -> tuple[int, int, Session]:
         size = _STATUS_SIZE.get(code)
         if size is not None:
             at += size
+        elif code == _STATUS_COLLATIONS and at < len(status):  # pairs of a character set and its default collation
+            at += 1 + 4 * status[at]
         elif code in (5, 6) and at < len(status):  # time zone, catalog
             at += 1 + status[at]
         elif code == 2 and at < len(status):  # catalog, with a NUL

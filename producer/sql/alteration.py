@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmstore.producer.sql.columns import define_column, skip_value
+from shmstore.producer.sql.columns import ColumnDefinition, define_column, skip_value
 from shmstore.producer.sql.definitions import KEYS, add_column, add_definition
 from shmstore.producer.sql.options import read_options
 from shmstore.producer.sql.session import Dialect
@@ -84,7 +84,7 @@ class Alteration:
         return spec.peek() in _OF_PARTITIONS and spec.peek(1) in ("PARTITION", "TABLESPACE")
 
     def apply(self, table: Table, default: str) -> Table:
-        """Return the table as it is afterwards; `default` is the character set of its database, or empty where that is not known."""
+        """Return the table as it is afterwards; `default` is the character set that DEFAULT means, or empty where that is not known."""
         draft = self._draft(table, default)
         for part in self._parts:
             spec = Tokens(part)
@@ -101,6 +101,8 @@ class Alteration:
             if not converts and self._begins_part(spec):
                 continue
             options = read_options(spec)
+            if table.row_id and options.engine not in ("", "INNODB"):
+                raise ValueError("my_row_id in a table of another storage engine")
             if options.charset is None and options.collation is None:
                 continue
             if options.charset == "" and not options.collation and not default:
@@ -109,7 +111,7 @@ class Alteration:
                 convert = options.charset_or(default)
             else:
                 charset = options.charset_or(default if options.charset is not None else charset or table.charset)
-        return Draft(table, charset=charset, convert=convert)
+        return Draft(table, charset=charset, convert=convert, keeps_width=not self._dialect.mariadb)
 
     def _specification(self, draft: Draft, spec: Tokens) -> None:
         """Apply one part."""
@@ -125,14 +127,14 @@ class Alteration:
             name = spec.name()
             definition = define_column(name, spec, self._dialect)
             if draft.had(name) or not maybe:
-                draft.replace(name, definition)
+                draft.replace(name, _unless_keyed(definition, draft, maybe))
         elif spec.accept("CHANGE"):
             spec.accept("COLUMN")
             maybe = spec.accept("IF", "EXISTS")
             old = spec.name()
             definition = define_column(spec.name(), spec, self._dialect)
             if draft.had(old) or not maybe:
-                draft.replace(old, definition)
+                draft.replace(old, _unless_keyed(definition, draft, maybe))
         elif spec.accept("RENAME", "COLUMN"):
             maybe = spec.accept("IF", "EXISTS")
             old = spec.name()
@@ -222,3 +224,8 @@ class Alteration:
             raise ValueError("an unknown change of a column")
         if draft.had(name) or not maybe:
             draft.show(name, visible=visible)
+
+
+def _unless_keyed(definition: ColumnDefinition, draft: Draft, maybe: bool) -> ColumnDefinition:
+    """With IF EXISTS, a column's PRIMARY KEY is one IF NOT EXISTS."""
+    return definition.without_key() if maybe and definition.primary and draft.has_key else definition

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from shmstore.producer.sql.alteration import Alteration
 from shmstore.producer.sql.definitions import add_definition
-from shmstore.producer.sql.options import read_options
-from shmstore.producer.sql.sequences import sequence_table, typed_sequence
+from shmstore.producer.sql.options import Options, read_options
+from shmstore.producer.sql.sequences import is_sequence, sequence_table, typed_sequence
 from shmstore.producer.sql.session import UNKNOWN, Dialect, Session
 from shmstore.producer.sql.table_change import Draft, Table
 from shmstore.sql.names import folded
@@ -28,7 +28,8 @@ class Unreadable(NamedTuple):
 
 
 # A database and a table -> what it is now; None: gone. (database, "") -> the database's default character set, empty where that is
-# not known; None: it is gone, with its tables; Unreadable: none of its tables is known.
+# not known; None: it is gone, with its tables; Unreadable: none of its tables is known. (database, "\0" and a table) -> whether a session
+# has a temporary table of that name, as far as the log shows; empty: it has.
 TableName = tuple[str, str]
 Change = dict[TableName, Table | Unreadable | str | None]
 
@@ -54,6 +55,7 @@ class Catalog:
             str, Unreadable
         ] = {}  # databases of which a statement could not be read: any table may have changed
         self.tables: dict[TableName, Table | Unreadable] = {}
+        self.temporary: set[TableName] = set()
 
     def key(self, database: str, table: str) -> TableName:
         """The key of a table, in lower case where the server does not tell cases apart."""
@@ -68,7 +70,9 @@ class Catalog:
         """Make `change` the catalog's state."""
         for (database, table), now in change.items():
             name = self.key(database, "")[0]
-            if table:
+            if table.startswith("\0"):
+                (self.temporary.discard if now is None else self.temporary.add)(self.key(database, table[1:]))
+            elif table:
                 if isinstance(now, (Table, Unreadable)):
                     self.tables[self.key(database, table)] = now
                 else:
@@ -181,6 +185,12 @@ class _Statement:
         charset = self.catalog.charset_of(database)
         return self.session.server or self.catalog.charset if charset is None else charset
 
+    def _alter_default(self, database: str) -> str:
+        """What DEFAULT means in an ALTER TABLE: to MySQL, the character set of the session's database."""
+        if self.dialect.mariadb:
+            return self._database_charset(database)
+        return self.session.database or self._database_charset(self.database)
+
     # ------------------------------------------------------------ CREATE
 
     def _create(self) -> Change:
@@ -189,11 +199,22 @@ class _Statement:
         if tokens.accept_one("DATABASE", "SCHEMA"):
             return self._create_database(replaces=replaces)
         if tokens.accept("TABLE"):
-            return self._create_table()
+            return self._create_table(replaces=replaces)
         if tokens.accept("SEQUENCE"):
-            return self._create_sequence()
+            return self._create_sequence(replaces=replaces)
+        if tokens.accept("TEMPORARY", "TABLE"):
+            return self._temporary(created=True)
         self._require_other()
         return {}
+
+    def _temporary(self, *, created: bool) -> Change:
+        """MariaDB logs these where the format is not ROW, so that RENAME TABLE may be about one: of that it does not log the flag."""
+        if not self.dialect.mariadb:
+            return {}
+        self.tokens.if_exists()
+        parts = [self.tokens] if created else [Tokens(part) for part in self.tokens.parts()]
+        names = [part.table_name(self.database) for part in parts]
+        return {(database, "\0" + table): "" if created else None for database, table in names}
 
     def _require_other(self) -> None:
         """Raise ValueError unless the statement is about an object that is no table."""
@@ -203,21 +224,31 @@ class _Statement:
         if tokens.peek() not in _OTHER_OBJECTS:
             raise ValueError(f"{tokens.peek() or 'something quoted'!r} where a kind of object belongs")
 
-    def _create_sequence(self) -> Change:
+    def _failed_create(self, *, replaces: bool) -> Change:
+        """MariaDB logs a CREATE OR REPLACE that failed when it had dropped the old table."""
+        if not replaces or self.subject is None:
+            raise ValueError("it failed on the server")
+        return {self.subject: None}
+
+    def _create_sequence(self, *, replaces: bool) -> Change:
         exists = self.tokens.if_exists()
         self.subject = name = self.tokens.table_name(self.database)
         if exists and self.catalog.find(*name) is not None:
             return {}
+        if self.session.failed:
+            return self._failed_create(replaces=replaces)
         return {name: sequence_table(self.tokens)}
 
-    def _create_table(self) -> Change:
+    def _create_table(self, *, replaces: bool) -> Change:
         tokens = self.tokens
         exists = tokens.if_exists()
         self.subject = name = tokens.table_name(self.database)
         if exists and self.catalog.find(*name) is not None:
             return {}
+        if self.session.failed:
+            return self._failed_create(replaces=replaces)
         if tokens.accept("LIKE") or tokens.accept("(", "LIKE"):
-            if self.dialect.mariadb and self.session.temporary:
+            if self.dialect.mariadb and self.session.temporary and not replaces:  # which sets the flag, too
                 raise ValueError("it is LIKE a temporary table")
             model = self.catalog.find(*tokens.table_name(self.database))
             return {name: model if model is not None else Unreadable("it was created LIKE a table that is not known")}
@@ -229,7 +260,7 @@ class _Statement:
         options = read_options(tokens)
         if tokens.left and not tokens.accept("PARTITION", "BY"):
             raise ValueError(f"{tokens.peek() or 'something quoted'!r} among the options of a table")
-        charset = options.charset_or(self._database_charset(name[0]))
+        charset = options.charset_or("" if self._unsaid(options) else self._database_charset(name[0]))
         draft = Draft(Table(()), charset=charset)
         versioned = options.versioned
         for part in definitions:
@@ -240,7 +271,14 @@ class _Statement:
             versioned = versioned or bool(column and column.versioned)
         if versioned:
             draft.version()
+        if options.engine not in ("", "INNODB"):  # only InnoDB's tables have a key that MySQL generated
+            return {name: draft.table._replace(row_id="")}
         return {name: draft.table}
+
+    def _unsaid(self, options: Options) -> bool:
+        """Whether the statement leaves out a character set that is not the database's: CREATE TABLE ... LIKE a temporary table, of MariaDB."""
+        of_temporary = self.dialect.mariadb and self.session.temporary and self.session.rewritten
+        return of_temporary and bool(options.engine) and options.charset is None and options.collation is None
 
     # ------------------------------------------------------------ DROP, RENAME
 
@@ -249,15 +287,22 @@ class _Statement:
         if tokens.accept_one("DATABASE", "SCHEMA"):
             tokens.if_exists()
             return {(tokens.name(), ""): None}
-        if tokens.accept_one("TABLE", "TABLES", "SEQUENCE"):
+        if kind := tokens.accept_one("TABLE", "TABLES", "SEQUENCE"):
             tokens.if_exists()
-            return {self._dropped(Tokens(part)): None for part in tokens.parts()}
+            names = [self._dropped(Tokens(part)) for part in tokens.parts()]
+            return {name: None for name in names if kind != "SEQUENCE" or self._may_be_sequence(name)}
+        if tokens.accept("TEMPORARY", "TABLE"):
+            return self._temporary(created=False)
         while tokens.accept_one("ONLINE", "OFFLINE"):
             pass
         if tokens.accept("INDEX"):
             return self._drop_index()
         self._require_other()
         return {}
+
+    def _may_be_sequence(self, name: TableName) -> bool:
+        table = self.catalog.find(*name)
+        return not isinstance(table, Table) or is_sequence(table)
 
     def _dropped(self, tokens: Tokens) -> TableName:
         name = tokens.table_name(self.database)
@@ -286,6 +331,8 @@ class _Statement:
 
     def _rename(self) -> Change:
         change: Change = {}
+        if self.session.failed:
+            raise ValueError("it failed on the server")
         maybe = self.tokens.if_exists()
         for part in self.tokens.parts():
             tokens = Tokens(part)
@@ -296,11 +343,20 @@ class _Statement:
             new = tokens.table_name(self.database)
             self._end(tokens)
             known = change[old] if old in change else self.catalog.find(*old)
-            if known is None and maybe:
+            if maybe and (known is None or self.catalog.charset_of(new[0]) is None):
+                continue
+            before = change[new] if new in change else self.catalog.find(*new)
+            if before is not None and self.catalog.key(*new) != self.catalog.key(*old):
+                change[old] = change[new] = Unreadable(
+                    "it was renamed to a table that was there: one of both was a temporary one"
+                )
                 continue
             change[old] = None
             change[new] = known if known is not None else Unreadable("it was renamed from a table that is not known")
-        return {} if self._of_temporary() else change
+        if not self.dialect.mariadb or not any(self.catalog.key(*name) in self.catalog.temporary for name in change):
+            return {} if self._of_temporary() else change
+        unknown = Unreadable("it was renamed, or a temporary one of its name was: the log does not say which")
+        return dict.fromkeys(change, unknown) | {(database, "\0" + table): "" for database, table in change}
 
     # ------------------------------------------------------------ ALTER
 
@@ -318,6 +374,8 @@ class _Statement:
         tokens.if_exists()
         name = tokens.table_name(self.database)
         tokens.wait()
+        if self.session.failed:
+            raise ValueError("it failed on the server")
         alteration = Alteration(tokens, self.database, self.dialect)
         self.subject = target = alteration.target or name
         if self.catalog.key(*target) != self.catalog.key(*name):
@@ -325,9 +383,9 @@ class _Statement:
         if alteration.attached is not None:
             self.gone.append(alteration.attached)
         if self._of_temporary():
-            return {}
+            return {} if alteration.target is None else {(target[0], "\0" + target[1]): ""}
         table = self.catalog.find(*name)
-        now = alteration.apply(table, self._database_charset(name[0])) if isinstance(table, Table) else table
+        now = alteration.apply(table, self._alter_default(name[0])) if isinstance(table, Table) else table
         change: Change = dict.fromkeys(self.gone)
         if alteration.converted is not None:
             change[alteration.converted] = (

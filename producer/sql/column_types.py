@@ -48,11 +48,8 @@ _KNOWN |= frozenset(
 )
 _KNOWN |= frozenset(("json", "vector", "uuid", "inet4", "inet6", "xmltype"))
 _NATIONAL = "utf8mb3"
-_SCHEMAS = {
-    "MARIADB_SCHEMA": 0,
-    "ORACLE_SCHEMA": 1 << 9,
-    "MAXDB_SCHEMA": 1 << 12,
-}  # with the bit of the sql_mode whose types it has
+# Schemas that MariaDB's types have, with the type that is DATETIME there.
+_SCHEMAS = {"MARIADB_SCHEMA": "", "ORACLE_SCHEMA": "DATE", "MAXDB_SCHEMA": "TIMESTAMP"}
 
 
 class Type(NamedTuple):
@@ -66,18 +63,22 @@ class Type(NamedTuple):
     written: str = ""  # the name and its arguments
     members: tuple[str | bytes, ...] = ()
     serial: bool = False
+    literals: str = ""  # character set of the connection, in whose bytes a column of CHARACTER SET binary keeps its members
 
 
 def read_type(tokens: Tokens, dialect: Dialect) -> Type:
     """Read a type down to its arguments. Raises ValueError for a word that is no type of these servers."""
+    as_datetime = ""
     if dialect.mariadb and tokens.peek(1) == ".":
-        bits = _SCHEMAS.get(tokens.take().text.upper())
-        if bits is None:
-            raise ValueError("a type of an unknown schema")
+        schema = tokens.take().text.upper()
         tokens.accept(".")
-        dialect = dialect._replace(session=dialect.session._replace(sql_mode=bits))
+        if schema not in _SCHEMAS or (dialect.oracle and tokens.peek() in _ORACLE and tokens.peek() != "DATE"):
+            raise ValueError("a type of an unknown schema")
+        as_datetime = _SCHEMAS[schema]
+        dialect = dialect._replace(session=dialect.session._replace(sql_mode=0))
     ahead = tokens.rest()
     name, charset, unsigned, serial = _name(tokens, dialect)
+    name = "datetime" if as_datetime == name.upper() else name
     written = " ".join([token.text for token in ahead[: len(ahead) - len(tokens.rest())]])
     if name not in _KNOWN:
         raise ValueError(f"{written!r} is no type that this version knows")
@@ -130,7 +131,7 @@ def _name(tokens: Tokens, dialect: Dialect) -> tuple[str, str, bool, bool]:
 def _with_arguments(found: Type, arguments: list[list[Token]], dialect: Dialect) -> Type:
     name, written = found.name, found.written
     if name in ("enum", "set"):
-        found = found._replace(members=tuple([_member(part, dialect) for part in arguments]))
+        found = found._replace(members=tuple([_member(part, dialect) for part in arguments]), literals=dialect.session.literals)
     elif name in ("datetime", "timestamp", "time"):
         found = found._replace(scale=int(arguments[0][0].text))
     elif name == "decimal" and len(arguments) > 1:
@@ -138,7 +139,8 @@ def _with_arguments(found: Type, arguments: list[list[Token]], dialect: Dialect)
     elif name == "float" and found.written.upper() != "REAL" and len(arguments) == 1 and int(arguments[0][0].text) > 24:
         found, written = found._replace(name="double"), "double"
     elif name in ("char", "varchar", "text", "binary", "varbinary", "blob"):
-        found = found._replace(length=int(arguments[0][0].text))
+        length = int(arguments[0][0].text)
+        found = found._replace(length=None if dialect.mariadb and not length else length)
     written += f"({','.join([''.join(map(_written, part)) for part in arguments])})"
     return found._replace(written=written)
 

@@ -46,10 +46,15 @@ class ColumnDefinition(NamedTuple):
     place: str | None  # None: at the end, "": first, else the name of the column before it
     ends_period: bool = False  # AS ROW END: the end of a system-versioned row's period
     members: tuple[str | bytes, ...] = ()
+    literals: str = ""  # the character set in which the members came
     length: int | None = None  # of text and bytes: characters of CHAR, VARCHAR, TEXT, bytes of the others
     counts: bool = False  # AUTO_INCREMENT
     invisible: bool = False
     versioned: bool = False  # WITH SYSTEM VERSIONING
+
+    def without_key(self) -> ColumnDefinition:
+        """The definition where its PRIMARY KEY is left out; what that says of NULL stays."""
+        return self._replace(primary=False, column=self.column._replace(nullable=False))
 
 
 def is_text(column: Column) -> bool:
@@ -102,7 +107,7 @@ def settled(definition: ColumnDefinition, default: str, *, convert: str = "") ->
         raise ValueError(f"the character set of column {column.name} is its database's, which is not known")
     if charset == "binary":
         column = _wide_enough(column._replace(type=_BINARY_TYPES.get(column.type, column.type), charset=""), definition.length)
-        return column._replace(members=tuple([_text(member, charset) for member in definition.members]))
+        return column._replace(members=tuple([_bytes_text(member, definition.literals) for member in definition.members]))
     charset = convert or charset
     if charset == "binary":
         return settled(definition._replace(column=column._replace(charset=charset)), charset)
@@ -115,6 +120,13 @@ def _text(member: str | bytes, charset: str) -> str:
         return stored_text(member, charset) if isinstance(member, str) else member_text(member, charset)
     except UnsupportedEvent as error:
         raise ValueError(str(error).partition(": ")[0]) from error
+
+
+def _bytes_text(member: str | bytes, literals: str) -> str:
+    """A member of a column of CHARACTER SET binary: bytes as they came, which are text where they are UTF-8."""
+    if isinstance(member, str) and not member.isascii() and literals and not literals.startswith("utf8mb"):
+        raise ValueError(f"the member {member!r} of an ENUM or SET is no text of binary: its bytes are of {literals}")
+    return _text(member, "binary")
 
 
 _BINARY_TYPES = {"char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob", "mediumtext": "mediumblob"}
@@ -168,7 +180,11 @@ def define_column(name: str, tokens: Tokens, dialect: Dialect) -> ColumnDefiniti
     """Read a column definition behind its name. Raises ValueError where it cannot be read."""
     type_ = read_type(tokens, dialect)
     column = Column(name, type_.name, type_.unsigned, True, 0, type_.scale, type_.charset, (), type_.written)
-    return _Attributes(column, tokens, dialect, type_.serial).read()._replace(members=type_.members, length=type_.length)
+    return (
+        _Attributes(column, tokens, dialect, type_.serial)
+        .read()
+        ._replace(members=type_.members, literals=type_.literals, length=type_.length)
+    )
 
 
 _WITH_VALUE = frozenset(

@@ -31,7 +31,7 @@ def add_column(draft: Draft, tokens: Tokens, dialect: Dialect, *, unless_exists:
     definition = define_column(tokens.name(), tokens, dialect)
     if not unless_exists or not draft.has(definition.column.name):
         if definition.primary and unless_exists and draft.has_key:
-            definition = definition._replace(primary=False)
+            definition = definition.without_key()
         draft.add(definition)
     elif definition.primary and not draft.has_key:  # its key is another part, which does not exist
         draft.set_key([definition.column.name])
@@ -56,6 +56,8 @@ def _key(draft: Draft, tokens: Tokens) -> None:
         raise ValueError("a constraint of the primary key's name")
     if tokens.accept("PRIMARY", "KEY"):
         unless_exists = tokens.accept("IF", "NOT", "EXISTS")
+        if unless_exists and not draft.has_key and (named or tokens.peek() not in ("(", "USING")):
+            raise ValueError("PRIMARY KEY IF NOT EXISTS with a name, which an index may have")
         while tokens.left and tokens.peek() != "(":
             tokens.take()
         names = [Tokens(part).name() for part in tokens.parenthesized()]

@@ -24,6 +24,7 @@ class Options(NamedTuple):
     charset: str | None = None
     collation: str | None = None  # the character set of the collation; empty where the name has none
     versioned: bool = False
+    engine: str = ""  # in capitals
 
     def charset_or(self, default: str, collated: str = "") -> str:
         """The character set: `default` for DEFAULT and where nothing is said, `collated` for a collation without one."""
@@ -53,10 +54,12 @@ def read_options(tokens: Tokens) -> Options:
             tokens.accept("=")
             tokens.take()
         elif not (tokens.accept("START", "TRANSACTION") or tokens.accept(",")):
+            engine = tokens.peek() == "ENGINE"
             if tokens.peek(1) == "=":
                 tokens.name()
             elif not tokens.accept_one(*_NAMES):
                 return found
             tokens.accept("=")
-            tokens.take()
+            value = tokens.take().text.upper()
+            found = found._replace(engine=value) if engine else found
     return found

@@ -6,7 +6,7 @@ from shmstore.event import Column
 from shmstore.producer.sql.table_change import Table
 from shmstore.sql_tokens import Tokens
 
-__all__ = ["sequence_table", "typed_sequence"]
+__all__ = ["is_sequence", "sequence_table", "typed_sequence"]
 
 _TYPED = ("next_not_cached_value", "minimum_value", "maximum_value", "start_value")
 _OTHERS = (
@@ -30,6 +30,11 @@ def sequence_table(tokens: Tokens) -> Table:
     """Return the table of CREATE SEQUENCE; `tokens` are what follows its name. Raises ValueError for an unknown type."""
     type_, unsigned = _type(tokens) or ("bigint", False)
     return Table(tuple([Column(name, type_, unsigned, False) for name in _TYPED]) + _OTHERS)
+
+
+def is_sequence(table: Table) -> bool:
+    """Whether the table is a sequence's."""
+    return tuple([column.name for column in table.columns[: len(_TYPED)]]) == _TYPED
 
 
 def typed_sequence(tokens: Tokens, table: Table) -> Table:

@@ -24,9 +24,12 @@ class Session(NamedTuple):
     client: str = ""  # character set of the statement's bytes
     literals: str = ""  # character set of collation_connection: each string passes through it
     server: str = ""  # character set of collation_server: that of a database which names none
+    database: str = ""  # of MySQL's collation_database, where that is not the database's own
     options: int | None = None
     explicit_timestamps: bool | None = None
     temporary: bool = False
+    rewritten: bool = False  # the text is the server's own, for a statement that it does not log as it came
+    failed: bool = False  # the statement had an error; it is logged for what it had done before
 
     @property
     def mode(self) -> SqlMode:

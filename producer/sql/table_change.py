@@ -54,10 +54,11 @@ class _Slot:
 class Draft:
     """Changes a table step by step; `table` is the result. Raises ValueError for a column that is not there.
 
-    `charset` and `convert` (CONVERT TO) hold for the whole statement: they are given before its columns.
+    `charset` and `convert` (CONVERT TO) hold for the whole statement: they are given before its columns. `keeps_width`: of MySQL, where
+    a text that CONVERT TO converts gets the width of the column that it was, whatever the statement gives it.
     """
 
-    def __init__(self, table: Table, *, charset: str = "", convert: str = "") -> None:
+    def __init__(self, table: Table, *, charset: str = "", convert: str = "", keeps_width: bool = False) -> None:
         self._slots = [_Slot(column, folded(column.name)) for column in table.columns]
         self._old = list(self._slots)
         self._places: list[tuple[_Slot, str | None]] = []  # of what is new or moves
@@ -72,6 +73,7 @@ class Draft:
         self._period = [_called(self._slots, name) for name in table.period[1:]]
         self._new_period: tuple[str, ...] = ()
         self._convert = convert
+        self._keeps_width = keeps_width
         self.charset = charset or convert or table.charset  # MariaDB takes both: the one for later columns, the other for these
         self._end = _called(self._slots, table.period_end) if table.period_end else None
         if convert:
@@ -108,6 +110,13 @@ class Draft:
     def replace(self, old: str, definition: ColumnDefinition) -> None:
         """CHANGE and MODIFY: give a column another definition, and perhaps another name and place."""
         slot = self._before(old)
+        if (
+            self._convert
+            and self._keeps_width
+            and definition.column.charset != "binary"
+            and definition.column.type.endswith("text")
+        ):
+            definition = self._of_old_width(slot, definition)
         slot.column = self._settled(definition)
         if definition.place is not None:
             self._slots.remove(slot)
@@ -123,6 +132,13 @@ class Draft:
             counts = definition.counts and slot.column.type == "bigint" and slot.column.unsigned
             self._row_id = "" if not counts else "invisible" if definition.invisible else "visible"
 
+    def _of_old_width(self, slot: _Slot, definition: ColumnDefinition) -> ColumnDefinition:
+        before = slot.column  # converted already
+        if not before.type.endswith(("text", "blob")):
+            raise ValueError("CONVERT TO of a column that becomes a text: it gets the width of what it was")
+        wide = before.type.removesuffix("text").removesuffix("blob") + "text"
+        return definition._replace(column=definition.column._replace(type=wide), length=None)
+
     def show(self, name: str, *, visible: bool) -> None:
         """ALTER COLUMN ... SET VISIBLE or INVISIBLE."""
         if self._before(name).before == ROW_ID and self._row_id:
@@ -136,6 +152,8 @@ class Draft:
     def drop(self, name: str) -> None:
         """Take a column out, of the primary key too."""
         slot = self._before(name)
+        if slot not in self._slots:
+            return  # DROP a, DROP IF EXISTS a
         self._slots.remove(slot)
         self._key = [one for one in self._key if one is not slot]
         if slot is self._end:
@@ -181,10 +199,10 @@ class Draft:
 
     def unversion(self) -> None:
         """DROP SYSTEM VERSIONING."""
-        self._versioned = False
-        if self._was_versioned:
+        if self._versioned and self._was_versioned:
             for column in _ROW_PERIOD:
                 self.drop(column.name)
+        self._versioned = False
         self._end = None
 
     @property
@@ -205,11 +223,13 @@ class Draft:
         period = [_called(slots, name) for name in self._new_period] or self._period
         for slot in period:
             slot.column = slot.column._replace(nullable=False)
+        if all(slot in period for slot in key):
+            key = []
         if self._new_key is not None:
             key = self._named_key(slots, period)
         end = _called(slots, "row_end") if implicit else self._end
-        if key and end is not None:  # the end of the row's period belongs to the primary key
-            key += [end] if end not in key else []
+        if key and end is not None:  # the end of the row's period belongs to the primary key, but is none alone
+            key = [slot for slot in key if slot is not end] and [*key, *([end] if end not in key else [])]
         for slot in key:  # for good: it stays so when the key goes
             slot.column = slot.column._replace(nullable=False)
         named = [slot.column.name for slot in slots]

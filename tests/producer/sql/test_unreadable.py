@@ -114,5 +114,9 @@ def test_a_statement_about_a_temporary_table_changes_no_other() -> None:
     assert unknown(catalog, ("d", "t"))
     catalog.take(catalog.read("CREATE TABLE u (a int DEFAULT (connection_id()))", "d", session))
     assert isinstance(catalog.find("d", "u"), Table)
+    catalog = catalog_of(("d", "t"), ("d", "u"))
+    catalog.take(catalog.read("CREATE TEMPORARY TABLE t (x int)", "d"))
+    catalog.take(catalog.read("RENAME TABLE t TO x, u TO t", "d"))  # which is logged without the flag
+    assert unknown(catalog, ("d", "t"), ("d", "x"))
     mysql = catalog_of(("d", "t"), mariadb=False)
     assert mysql.read("ALTER TABLE t ADD b int", "d", session) != {}

@@ -1,0 +1,686 @@
+"""Writes random DDL as the grammars of MySQL and MariaDB have it: all clauses, forms of names, words for types and places of options.
+
+A `Grammar` knows what the tables are now (from the followed catalog), so that servers take much of what it writes; what they refuse
+changes nothing, and is part of the test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shmstore.producer.sql.catalog import Catalog
+from shmstore.producer.sql.table_change import Table
+
+__all__ = ["CLIENTS", "DATABASES", "Grammar", "Mode"]
+
+DATABASES = {"d1": "utf8mb4", "d2": "latin1", "d-3": "gbk"}
+BARE = [
+    "a",
+    "b",
+    "c",
+    "Dd",
+    "e1",
+    "period",
+    "action",
+    "comment",
+    "data",
+    "end",
+    "first",
+    "hash",
+    "type",
+    "value",
+    "charset",
+    "storage",
+    "system",
+    "vector",
+    "date",
+    "versioning",
+    "no",
+    "status",
+]
+QUOTED = [
+    "it`s",
+    'a"b',
+    "x\\y",
+    "c, d",
+    "select",
+    "key",
+    "primary",
+    "unsigned",
+    "after",
+    "check",
+    "(",
+    "'",
+    "byte",
+    "1e5",
+    "12",
+    "PRIMARY",
+]
+# Character sets of clients: Python's name, and a name of a column in letters of it.
+CLIENTS = {
+    "utf8mb4": ("utf-8", "größe"),
+    "latin1": ("cp1252", "größe"),
+    "cp1251": ("cp1251", "имя"),
+    "gbk": ("gbk", "名字"),
+    "koi8r": ("koi8_r", "имя"),
+    "latin2": ("iso8859_2", "łódź"),
+}
+SETS = ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
+TEXTS = [
+    "x",
+    "it's",
+    "back\\",
+    '"',
+    "x, c date",
+    "(",
+    ")",
+    "AFTER a",
+    "/* ",
+    "`",
+    "-- x",
+    "# y",
+    "unsigned",
+    "CHARSET=gbk",
+    "*/",
+    ";",
+]
+MODES = [
+    "ANSI_QUOTES",
+    "NO_BACKSLASH_ESCAPES",
+    "REAL_AS_FLOAT",
+    "IGNORE_SPACE",
+    "NO_UNSIGNED_SUBTRACTION",
+    "STRICT_ALL_TABLES",
+    "NO_ZERO_DATE",
+]
+MODES += ["PAD_CHAR_TO_FULL_LENGTH", "PIPES_AS_CONCAT", "ANSI"]
+
+
+@dataclass
+class Mode:
+    """How the session is set."""
+
+    names: frozenset[str] = frozenset()
+    client: str = "utf8mb4"
+    explicit: bool = True
+
+    @property
+    def ansi(self) -> bool:
+        return bool(self.names & {"ANSI_QUOTES", "ANSI", "ORACLE", "MSSQL"})
+
+    @property
+    def plain_backslash(self) -> bool:
+        return "NO_BACKSLASH_ESCAPES" in self.names
+
+
+@dataclass
+class Grammar:
+    rng: random.Random
+    mariadb: bool
+    newest: bool  # MariaDB from 11.7 on
+    catalog: Catalog
+    mode: Mode = field(default_factory=Mode)
+    database: str = "d1"
+    columns: list[str] = field(default_factory=list)
+
+    # ------------------------------------------------------------ small things
+
+    def maybe(self, chance: float, text: str | Callable[[], str]) -> str:
+        if self.rng.random() >= chance:
+            return ""
+        return text if isinstance(text, str) else text()
+
+    def one(self, *texts: str | Callable[[], str]) -> str:
+        chosen = self.rng.choice(texts)
+        return chosen if isinstance(chosen, str) else chosen()
+
+    def space(self) -> str:
+        return self.one(
+            " ", " ", " ", " ", "\n", "\t", "  ", " /* , ( */ ", "/**/", " -- x ' `\n", " # y (\n", " /*! */ ", " /*!40000 */"
+        )
+
+    def name(self, name: str) -> str:
+        if name in BARE and self.rng.random() < 0.6:
+            return self.one(name, name.upper(), name.capitalize())
+        quote = self.rng.choice('`"') if self.mode.ansi else "`"
+        return quote + name.replace(quote, quote * 2) + quote
+
+    def old(self) -> str:
+        return self.name(self.rng.choice(self.columns or ["a"]))
+
+    def new(self) -> str:
+        return self.name(self.rng.choice([*BARE, *QUOTED, CLIENTS[self.mode.client][1]]))
+
+    def string(self, text: str) -> str:
+        quote = "'" if self.mode.ansi else self.rng.choice("'\"")
+        if not self.mode.plain_backslash:
+            text = text.replace("\\", "\\\\")
+            if self.rng.random() < 0.5:
+                return quote + text.replace(quote, "\\" + quote) + quote
+        return quote + text.replace(quote, quote * 2) + quote
+
+    def text(self) -> str:
+        return self.string(self.rng.choice(TEXTS))
+
+    def table(self, name: str) -> str:
+        database, table = name.split(".")
+        quoted = self.one(table, f"`{table}`")
+        forms = [f"`{database}`.{quoted}", f"`{database}` . {quoted}", f"`{database}`.{quoted}"]
+        if database == self.database:
+            forms += [quoted, quoted, quoted] + ([f".{quoted}", f". {quoted}"] if self.mariadb else [])
+        return self.rng.choice(forms)
+
+    # ------------------------------------------------------------ types
+
+    def member(self) -> str:
+        text = self.rng.choice(["m1", "m2", "m3", "m4 ", "a'b", "c\\d", 'e"f', "(", "ü", "ж", ",", ")"])
+        codec = CLIENTS[self.mode.client][0]
+        if text.encode(codec, "replace").decode(codec) != text:
+            text = CLIENTS[self.mode.client][1]
+        if self.rng.random() < 0.15 and text.isascii():
+            raw = text.encode()
+            return self.one(
+                f"x'{raw.hex()}'",
+                f"0x{raw.hex()}",
+                f"X'{raw.hex().upper()}'",
+                f"b'{int.from_bytes(raw, 'big'):0{8 * len(raw)}b}'",
+            )
+        return self.string(text)
+
+    def number_type(self) -> str:
+        rng = self.rng
+        whole = [
+            "TINYINT",
+            "SMALLINT",
+            "MEDIUMINT",
+            "INT",
+            "BIGINT",
+            "INTEGER",
+            "INT1",
+            "INT2",
+            "INT3",
+            "INT4",
+            "INT8",
+            "MIDDLEINT",
+            "tinyint",
+            "bigint",
+        ]
+        broken = ["DECIMAL", "DEC", "NUMERIC", "FIXED", "FLOAT", "DOUBLE", "FLOAT4", "FLOAT8"]
+        text = self.one(
+            lambda: rng.choice(whole) + self.maybe(0.3, lambda: f"({rng.randint(1, 20)})"),
+            lambda: rng.choice(broken) + self.maybe(0.5, lambda: f"({rng.randint(9, 20)},{rng.randint(0, 5)})"),
+            lambda: f"FLOAT({rng.randint(0, 53)})",
+            lambda: self.one("REAL", "DOUBLE PRECISION") + self.maybe(0.3, "(10, 2)"),
+            lambda: rng.choice(["DECIMAL", "dec", "numeric", "FIXED"]) + f"({rng.randint(1, 60)})",
+        )
+        return text + self.maybe(0.4, " UNSIGNED") + self.maybe(0.15, " ZEROFILL") + self.maybe(0.1, " SIGNED")
+
+    def text_type(self) -> str:
+        rng = self.rng
+        size = f"({rng.choice([1, 3, 9, 40, 255])})"
+        long = f"({rng.choice([0, 10, 255, 256, 20000, 65535])})"
+        texts = [
+            f"CHAR{size}",
+            "CHAR",
+            f"CHARACTER{size}",
+            f"VARCHAR{size}",
+            f"CHARACTER VARYING{size}",
+            f"CHAR VARYING {size}",
+            f"VARCHARACTER{size}",
+        ]
+        texts += [
+            "TEXT",
+            "TINYTEXT",
+            "MEDIUMTEXT",
+            "LONGTEXT",
+            "LONG",
+            "LONG VARCHAR",
+            "LONG CHAR VARYING",
+            "LONG VARCHARACTER",
+            f"TEXT{long}",
+        ]
+        texts += [f"VARCHAR({rng.choice([300, 20000, 30000, 70000])})"]
+        text = rng.choice(texts)
+        charset = rng.choice(SETS)
+        bare = [" BINARY", " ASCII", " UNICODE", " BYTE", " ASCII BINARY", " BINARY ASCII"]
+        return text + self.maybe(0.5, lambda: self.charset(charset)) if rng.random() < 0.8 else text + rng.choice(bare)
+
+    def charset(self, charset: str) -> str:
+        collation = (
+            "binary" if charset == "binary" else f"{charset.replace('utf8', 'utf8mb3') if charset == 'utf8' else charset}_bin"
+        )
+        set_ = self.one(charset, charset.upper(), self.string(charset), f"`{charset}`") if charset != "binary" else "binary"
+        word = self.one("CHARACTER SET", "CHARSET", "CHAR SET")
+        forms = [
+            f" {word} {set_}",
+            f" COLLATE {self.one(collation, self.string(collation))}",
+            f" {word} {set_} COLLATE {collation}",
+        ]
+        if charset != "binary":
+            forms.append(f" {word} {set_} BINARY")
+        if self.mariadb:
+            forms += [" COLLATE DEFAULT", f" {word} {set_} COLLATE DEFAULT"] + ([" COLLATE uca1400_ai_ci"] if self.newest else [])
+        return self.rng.choice(forms)
+
+    def choice_type(self) -> str:
+        members = sorted({self.member() for _ in range(self.rng.randint(1, 4))})
+        text = self.one("ENUM", "SET", "enum", "set ") + f"({self.one(',', ' , ').join(members)})"
+        return text + self.maybe(0.5, lambda: self.charset(self.rng.choice(SETS)))
+
+    def other_type(self) -> str:
+        rng = self.rng
+        digits = self.maybe(0.5, f"({rng.randint(0, 6)})")
+        texts = [
+            "DATE",
+            f"TIME{digits}",
+            f"DATETIME{digits}",
+            f"TIMESTAMP{digits}",
+            "YEAR",
+            "YEAR(4)",
+            "BIT",
+            f"BIT({rng.randint(1, 64)})",
+            "BOOL",
+            "BOOLEAN",
+        ]
+        texts += [
+            "BINARY",
+            "BINARY(9)",
+            "VARBINARY(9)",
+            "VARBINARY(300)",
+            "BLOB",
+            "BLOB(10)",
+            "BLOB(70000)",
+            "TINYBLOB",
+            "MEDIUMBLOB",
+            "LONGBLOB",
+        ]
+        texts += [
+            "LONG VARBINARY",
+            "CHAR BYTE",
+            "CHAR(3) BYTE",
+            "JSON",
+            "GEOMETRY",
+            "POINT",
+            "LINESTRING",
+            "POLYGON",
+            "MULTIPOINT",
+            "GEOMETRYCOLLECTION",
+        ]
+        texts += [
+            "NATIONAL CHAR(3)",
+            "NATIONAL VARCHAR(3)",
+            "NATIONAL CHARACTER VARYING(4)",
+            "NCHAR",
+            "NCHAR(2)",
+            "NCHAR VARCHAR(3)",
+            "NVARCHAR(3)",
+        ]
+        texts += [
+            "NCHAR VARYING(3)",
+            "NATIONAL VARCHARACTER(3)",
+            "NATIONAL CHAR VARYING(5) BINARY",
+            "VARCHAR(9) BYTE",
+            "TEXT BYTE",
+        ]
+        if self.mariadb:
+            texts += [
+                "UUID",
+                "INET6",
+                "INET4",
+                "VARCHAR(20) COMPRESSED",
+                "TEXT COMPRESSED=zlib",
+                "BLOB COMPRESSED",
+                "mariadb_schema.DATE",
+            ]
+            texts += [
+                "mariadb_schema.TIMESTAMP",
+                "POINT REF_SYSTEM_ID=4326",
+                "oracle_schema.DATE",
+                "`mariadb_schema`.BLOB",
+                "oracle_schema . BLOB",
+            ]
+            if "ORACLE" in self.mode.names:
+                texts += ["NUMBER", "NUMBER(5)", "NUMBER(9,2)", "VARCHAR2(9)", "CLOB", "RAW(9)"] * 3
+            if self.newest:
+                texts += ["VECTOR(3) NOT NULL"]
+        else:
+            texts += ["VECTOR(3)", "VECTOR", "GEOMCOLLECTION", "POINT SRID 4326", "GEOMETRY SRID 0"]
+        return rng.choice(texts)
+
+    def type(self) -> str:
+        return self.one(self.number_type, self.text_type, self.text_type, self.choice_type, self.other_type)
+
+    # ------------------------------------------------------------ columns
+
+    def default(self) -> str:
+        values = [
+            "NULL",
+            "NULL",
+            "1",
+            "-1",
+            "+ 1",
+            "'5'",
+            "b'1'",
+            "0x41",
+            "x'41'",
+            "(1 + (2 * 3))",
+            "('x, (')",
+            "_latin1'7'",
+            "N'8'",
+            "'a' 'b'",
+            "TRUE",
+        ]
+        values += ["(CASE WHEN 1 THEN 2 END)", "1.5e3", ".5", "DATE'2020-01-01'", "TIMESTAMP '2020-01-01 00:00:00'"]
+        if self.mariadb:
+            values += [
+                "uuid()",
+                "concat('a', ')')",
+                "CASE WHEN 1 THEN CASE 2 WHEN 2 THEN 3 END END",
+                "CURRENT_TIMESTAMP",
+                "NOW()",
+            ]
+        return f" DEFAULT {self.rng.choice(values)}"
+
+    def attribute(self) -> str:
+        values: list[str | Callable[[], str]] = [
+            " NOT NULL",
+            " NULL",
+            " NOT NULL",
+            self.default,
+            self.default,
+            lambda: f" COMMENT {self.text()}",
+        ]
+        values += [
+            " INVISIBLE",
+            lambda: f" CHECK ({self.text()} <> 'x')",
+            " REFERENCES zz (a)",
+            " REFERENCES `z z`.y MATCH FULL ON DELETE SET NULL",
+        ]
+        values += [
+            " UNIQUE",
+            " UNIQUE KEY",
+            " AUTO_INCREMENT UNIQUE",
+            " SERIAL DEFAULT VALUE",
+            lambda: f" CONSTRAINT {self.new()} CHECK (1)",
+            " CONSTRAINT CHECK (2)",
+        ]
+        values += [" ON UPDATE CURRENT_TIMESTAMP", " ON UPDATE NOW(3)"]
+        if self.mariadb:
+            values += [" WITHOUT SYSTEM VERSIONING", " WITH SYSTEM VERSIONING"]
+        else:
+            values += [
+                " COLUMN_FORMAT DEFAULT",
+                " COLUMN_FORMAT FIXED",
+                " STORAGE DEFAULT",
+                " STORAGE DISK",
+                " STORAGE MEMORY",
+                " VISIBLE",
+                " NOT SECONDARY",
+            ]
+            values += [
+                " COLUMN_FORMAT DEFAULT COLLATE utf8mb4_bin",
+                " ENGINE_ATTRIBUTE '{}'",
+                " ENGINE_ATTRIBUTE = ''",
+                " CHECK (3) NOT ENFORCED",
+                " CHECK (3) ENFORCED",
+            ]
+        return self.one(*values)
+
+    def generated(self) -> str:
+        always = self.maybe(0.5, "GENERATED ALWAYS ")
+        stored = self.one("", " VIRTUAL", " STORED", *([" PERSISTENT"] if self.mariadb else []))
+        return f" {always}AS (1 + (2)){stored}"
+
+    def attributes(self) -> str:
+        if self.rng.random() < 0.08:
+            return self.generated() + self.maybe(0.3, lambda: f" COMMENT {self.text()}")
+        return "".join([self.attribute() for _ in range(self.rng.choice([0, 0, 0, 1, 1, 2, 3]))])
+
+    def definition(self, name: str, *, placed: bool) -> str:
+        place = self.one("", "", " FIRST", lambda: f" AFTER {self.old()}") if placed else ""
+        if self.rng.random() < 0.03:
+            return f"{name} SERIAL{self.maybe(0.3, ' COMMENT 5'.replace('5', self.text()))}{place}"
+        primary = self.maybe(
+            0.06, lambda: self.one(" PRIMARY KEY", " KEY", " PRIMARY KEY NOT NULL", *([" PRIMARY"] if not self.mariadb else []))
+        )
+        return f"{name}{self.space()}{self.type()}{self.attributes()}{primary}{place}"
+
+    def key(self) -> str:
+        column = self.one(
+            self.old, lambda: f"{self.old()} (2)", lambda: f"{self.old()} DESC", lambda: f"{self.old()}, {self.old()}"
+        )
+        using = self.maybe(0.2, " USING BTREE")
+        name = self.maybe(0.4, lambda: " " + self.new())
+        forms = [
+            f"KEY{name}{using} ({column})",
+            f"INDEX{name} ({column})",
+            f"UNIQUE{name} ({column})",
+            f"UNIQUE KEY{name} ({column})",
+        ]
+        forms += [
+            f"CONSTRAINT{name} CHECK ({self.text()} <> 'y')",
+            f"CONSTRAINT{name} UNIQUE ({column})",
+            f"FULLTEXT KEY{name} ({column})",
+        ]
+        forms += [f"INDEX{name} ({column}) COMMENT {self.text()}", f"CHECK ({self.text()} <> 'y')"]
+        return self.rng.choice(forms)
+
+    def primary(self, *, exists: bool = False) -> str:
+        columns = ", ".join({self.old() + self.maybe(0.1, self.one(" (2)", " ASC")) for _ in range(self.rng.choice([1, 1, 2]))})
+        constraint = self.maybe(0.3, lambda: f"CONSTRAINT{self.maybe(0.6, lambda: ' ' + self.new())} ")
+        maybe = " IF NOT EXISTS" if exists and self.mariadb and self.rng.random() < 0.4 else ""
+        return f"{constraint}PRIMARY KEY{maybe}{self.maybe(0.2, ' USING BTREE')} ({columns})"
+
+    # ------------------------------------------------------------ CREATE
+
+    def option(self) -> str:
+        charset = self.rng.choice(SETS)
+        collation = "binary" if charset == "binary" else f"{'utf8mb3' if charset == 'utf8' else charset}_bin"
+        default, equal = self.maybe(0.5, "DEFAULT "), self.one(" = ", "=", " ")
+        word = self.one("CHARACTER SET", "CHARSET", "CHAR SET")
+        forms: list[str] = [
+            f"{default}{word}{equal}{charset}",
+            f"{default}COLLATE{equal}{collation}",
+            f"{word}{equal}{charset} {default}COLLATE{equal}{collation}",
+        ]
+        forms += [
+            f"COMMENT{equal}{self.text()}",
+            "ENGINE = InnoDB",
+            "ENGINE MyISAM",
+            "ROW_FORMAT=DEFAULT",
+            "PACK_KEYS=DEFAULT",
+            "STATS_PERSISTENT = DEFAULT",
+        ]
+        forms += ["MAX_ROWS 5", "AUTO_INCREMENT=7", "CHECKSUM 1", "KEY_BLOCK_SIZE=0", "STATS_AUTO_RECALC=DEFAULT"]
+        if self.mariadb:
+            forms += [f"{default}{word}{equal}DEFAULT", f"{default}{word}{equal}DEFAULT", "PAGE_CHECKSUM=1", "TRANSACTIONAL=0"]
+            forms += ["COLLATE=uca1400_ai_ci"] if self.newest else []
+        return self.rng.choice(forms)
+
+    def options(self) -> str:
+        return self.one("", "", lambda: " " + self.option(), lambda: f" {self.option()}{self.one(' ', ', ')}{self.option()}")
+
+    def create(self, table: str) -> str:
+        rng = self.rng
+        names = rng.sample([*BARE, *QUOTED, CLIENTS[self.mode.client][1]], rng.randint(1, 6))
+        self.columns = names
+        parts = [self.definition(self.name(name), placed=False) for name in names]
+        parts += [self.key() for _ in range(rng.choice([0, 0, 1]))]
+        versioned = ""
+        if rng.random() < 0.4:
+            parts.append(self.primary())
+        if not self.mariadb and rng.random() < 0.1:
+            parts.insert(rng.choice([0, 0, 1]), "my_row_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY INVISIBLE")
+        if self.mariadb and rng.random() < 0.15:
+            kind = rng.randint(0, 2)
+            if kind == 0:
+                versioned = " WITH SYSTEM VERSIONING"
+            elif kind == 1:
+                parts += [
+                    "rs TIMESTAMP(6) GENERATED ALWAYS AS ROW START",
+                    "re TIMESTAMP(6) AS ROW END INVISIBLE",
+                    "PERIOD FOR SYSTEM_TIME (rs, re)",
+                ]
+                versioned = " WITH SYSTEM VERSIONING"
+            else:
+                parts += ["ps DATE", "pe DATE", "PERIOD FOR pp (ps, pe)"] + (
+                    [f"PRIMARY KEY ({self.old()}, pp WITHOUT OVERLAPS)"] if rng.random() < 0.5 else []
+                )
+        rng.shuffle(parts)
+        head = self.one("CREATE TABLE", "create table", "CREATE/**/TABLE", *(["CREATE OR REPLACE TABLE"] if self.mariadb else []))
+        head += self.maybe(0.2, " IF NOT EXISTS") if "REPLACE" not in head else ""
+        partition = self.maybe(0.05, lambda: f" PARTITION BY {self.one('KEY', 'LINEAR KEY')} ({self.old()}) PARTITIONS 2")
+        comma = self.one(", ", ",", " , ")
+        return f"{head} {self.table(table)}{self.space()}({comma.join(parts)}){self.options()}{versioned}{partition}"
+
+    # ------------------------------------------------------------ ALTER
+
+    def part(self) -> str:
+        column = self.one("", "COLUMN ")
+        no = self.maybe(0.25, "IF NOT EXISTS ") if self.mariadb else ""
+        yes = self.maybe(0.25, "IF EXISTS ") if self.mariadb else ""
+        kinds: list[Callable[[], str]] = [
+            lambda: f"ADD {column}{no}{self.definition(self.new(), placed=True)}",
+            lambda: f"ADD {column}{no}{self.definition(self.new(), placed=True)}",
+            lambda: (
+                f"ADD {column}{no}({self.definition(self.new(), placed=self.mariadb)}, {self.definition(self.new(), placed=False)})"
+            ),
+            lambda: f"ADD {column}({self.definition(self.new(), placed=False)}, {self.key()})",
+            lambda: f"DROP {column}{yes}{self.old()}{self.maybe(0.1, ' RESTRICT')}",
+            lambda: f"MODIFY {column}{yes}{self.definition(self.old(), placed=True)}",
+            lambda: f"MODIFY {column}{yes}{self.definition(self.old(), placed=True)}",
+            lambda: f"CHANGE {column}{yes}{self.old()} {self.definition(self.new(), placed=True)}",
+            lambda: f"RENAME COLUMN {yes}{self.old()} TO {self.new()}",
+            lambda: f"ADD {self.primary(exists=True)}",
+            lambda: self.one(
+                "DROP PRIMARY KEY",
+                "DROP PRIMARY KEY",
+                f"DROP INDEX {yes}`PRIMARY`",
+                f"DROP KEY {yes}`primary`",
+                f"DROP CONSTRAINT {yes}`Primary`",
+            ),
+            lambda: f"CONVERT TO {self.one('CHARACTER SET', 'CHARSET')} {self.one('DEFAULT', *SETS)}",
+            self.option,
+            self.option,
+            lambda: f"ADD {self.key()}",
+            lambda: (
+                f"ALTER {column}{yes}{self.old()} {self.one('SET DEFAULT ' + self.text(), 'DROP DEFAULT', 'SET DEFAULT (1 + 1)')}"
+            ),
+            lambda: self.one(
+                "FORCE",
+                "ENGINE = InnoDB",
+                "ENABLE KEYS",
+                "ALGORITHM = COPY",
+                "LOCK=DEFAULT",
+                "ALGORITHM DEFAULT",
+                "REMOVE PARTITIONING",
+            ),
+            lambda: f"DROP {self.one('INDEX', 'KEY', 'CONSTRAINT')} {yes}{self.new()}",
+        ]
+        if self.mariadb:
+            kinds += [
+                lambda: self.one("ADD SYSTEM VERSIONING", "DROP SYSTEM VERSIONING"),
+                lambda: self.one(
+                    "DROP PERIOD FOR pp",
+                    f"ADD PRIMARY KEY ({self.old()}, pp WITHOUT OVERLAPS)",
+                    "RENAME COLUMN pe TO pf",
+                    "ADD PERIOD FOR pp (ps, pe)",
+                ),
+            ]
+        else:
+            kinds += [lambda: f"ALTER {column}{self.one(self.old(), 'my_row_id')} SET {self.one('VISIBLE', 'INVISIBLE')}"]
+        return self.rng.choice(kinds)()
+
+    def alter(self, table: str) -> str:
+        parts = [self.part() for _ in range(self.rng.choice([1, 1, 1, 2, 2, 3, 4]))]
+        if self.rng.random() < 0.04:
+            parts.append(f"ORDER BY {self.old()}, {self.old()} DESC")
+        if self.rng.random() < 0.04:
+            parts.append(f"RENAME {self.one('TO ', 'AS ', '= ', '')}{self.table(self.rng.choice(sorted(self.tables())))}")
+        words = self.one(
+            "ALTER TABLE",
+            "ALTER TABLE",
+            "alter table",
+            *(["ALTER ONLINE TABLE", "ALTER IGNORE TABLE", "ALTER TABLE IF EXISTS"] if self.mariadb else []),
+        )
+        wait = self.maybe(0.05, self.one(" WAIT 5", " NOWAIT")) if self.mariadb else ""
+        versions = ["/*!50000 , ", "/*!99999 , ", "/*! , ", "/*M!100101 , ", "/*!100000 , ", "/*M! , "]
+        text = f"{words} {self.table(table)}{wait}{self.space()}{self.one(', ', ',').join(parts)}"
+        return text + self.maybe(0.08, lambda: f" {self.rng.choice(versions)}{self.part()} */")
+
+    # ------------------------------------------------------------ other statements
+
+    def tables(self) -> list[str]:
+        return [f"{database}.t{number}" for database in DATABASES for number in range(6)]
+
+    def other(self) -> str:
+        first, second, third = [self.table(name) for name in self.rng.sample(self.tables(), 3)]
+        charset = self.rng.choice(SETS)
+        database = self.rng.choice(sorted(DATABASES))
+        exists = self.maybe(0.5, "IF EXISTS ")
+        kinds = [
+            f"DROP TABLE {exists}{first}",
+            f"DROP TABLE {exists}{first}, {second}{self.maybe(0.3, ' RESTRICT')}",
+            f"RENAME TABLE {first} TO {second}",
+            f"RENAME TABLE {first} TO {second}, {third} TO {first}",
+            f"RENAME TABLE {first} TO `tmp`, {second} TO {first}, `tmp` TO {second}",
+            f"CREATE TABLE {self.maybe(0.3, 'IF NOT EXISTS ')}{first} LIKE {second}",
+            f"CREATE TABLE {first} (LIKE {second})",
+            f"CREATE TABLE {first} SELECT * FROM {second}",
+            f"CREATE TABLE {first} (zz int) AS SELECT 1 AS a, 'x' AS b",
+            f"TRUNCATE {first}",
+            f"CREATE INDEX {self.new()} ON {first} ({self.old()})",
+            f"DROP INDEX `PRIMARY` ON {first}",
+            f"DROP INDEX {self.new()} ON {first}",
+            f"ALTER DATABASE `{database}` {self.one('', 'DEFAULT ')}CHARACTER SET {charset}",
+            f"ALTER DATABASE {self.one('CHARACTER SET', 'CHARSET')} = {charset}",
+            f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET {charset}",
+            f"CREATE VIEW v1 AS SELECT 1 AS `{self.rng.choice('abc')}`",
+            "DROP VIEW v1",
+            f"DROP DATABASE {exists}`{database}`",
+            f"CREATE DATABASE {self.maybe(0.3, 'IF NOT EXISTS ')}`{database}`{self.maybe(0.5, f' COLLATE {charset}_bin')}",
+            f"CREATE TEMPORARY TABLE {first} (x int)",
+            f"DROP TEMPORARY TABLE IF EXISTS {first}",
+        ]
+        if self.mariadb:
+            as_ = (
+                self.maybe(
+                    0.6,
+                    lambda: (
+                        f" AS {self.one('TINYINT', 'int', 'BIGINT', 'smallint', 'mediumint')}{self.one('', ' UNSIGNED', ' SIGNED')}"
+                    ),
+                )
+                if self.newest
+                else ""
+            )
+            kinds += [
+                f"CREATE {self.one('', 'OR REPLACE ')}SEQUENCE {first}{as_}",
+                f"CREATE SEQUENCE IF NOT EXISTS {first}{as_} START 5",
+                f"ALTER SEQUENCE {first}{as_} RESTART 3",
+                f"DROP SEQUENCE {exists}{first}",
+                f"RENAME TABLE IF EXISTS {first} TO {second}",
+                f"CREATE OR REPLACE TABLE {first} LIKE {second}",
+                f"ALTER DATABASE `{database}` CHARACTER SET DEFAULT",
+                f"CREATE OR REPLACE DATABASE `{database}` CHARACTER SET DEFAULT",
+                f"DROP INDEX IF EXISTS `primary` ON {first}",
+                f"SET STATEMENT lock_wait_timeout = 5 FOR DROP TABLE IF EXISTS {first}",
+            ]
+        else:
+            kinds += [
+                f"ALTER DATABASE `{database}` READ ONLY = 0",
+                f"ALTER DATABASE DEFAULT ENCRYPTION = 'N' COLLATE {charset}_bin",
+            ]
+        return self.rng.choice(kinds)
+
+    def statement(self) -> str:
+        table = self.rng.choice(self.tables())
+        database, name = table.split(".")
+        known = self.catalog.find(database, name)
+        if self.rng.random() < 0.08:
+            return self.other()
+        if isinstance(known, Table):
+            self.columns = [column.name for column in known.columns]
+            return self.alter(table) if self.rng.random() < 0.93 else self.create(table)
+        return self.create(table)
