@@ -78,6 +78,8 @@ def read_type(tokens: Tokens, dialect: Dialect) -> Type:
         dialect = dialect._replace(session=dialect.session._replace(sql_mode=0))
     ahead = tokens.rest()
     name, charset, unsigned, serial = _name(tokens, dialect)
+    if name == "longblob" and tokens.peek() == "(":  # of sql_mode=ORACLE, where it has a length
+        name = "blob"
     name = "datetime" if as_datetime == name.upper() else name
     written = " ".join([token.text for token in ahead[: len(ahead) - len(tokens.rest())]])
     if name not in _KNOWN:

@@ -7,6 +7,7 @@ as written, in the form that Canal's parser (Druid) gives it: the name, the argu
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple, cast
 
 from shmstore.column_type import bytes_of_character, defined
@@ -158,7 +159,11 @@ def converted(column: Column, charset: str) -> Column:
         characters = _WIDTHS[column.type.removesuffix("text")] // bytes_of_character(column.charset)
         wide = _of_size("text", characters * bytes_of_character(charset))
         column = column if wide == column.type else column._replace(type=wide, definition=wide)
-    return column._replace(charset=charset)
+    length = _LENGTH.search(column.definition) if column.type == "varchar" else None
+    return _wide_enough(column._replace(charset=charset), int(length[1]) if length else None)
+
+
+_LENGTH = re.compile(r"\((\d+)\)")
 
 
 # ------------------------------------------------------------ definitions
