@@ -269,8 +269,8 @@ def encode(event: Event) -> bytes:
         schema, body = encode_schema(table), _encode_rows(table, event.rows)
     try:
         payload = pack((FORMAT, _header_of(event), schema, body))
-        _split(payload)  # the types of its fields
-    except (msgspec.DecodeError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        _head(payload)  # the types of its fields
+    except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         kind = TypeError if isinstance(error, TypeError | AttributeError) else ValueError
         raise kind(
             f"this event cannot be stored: {error}; see `shmstore.Event` for what its fields are: {event!r:.200}"
