@@ -1,7 +1,8 @@
 """Create, attach and unlink a store's memory by name: a file in /dev/shm, or on disk, mapped.
 
-Plan. A segment is built in a file without a name and gets its name when it is whole, so that nobody ever attaches to
-half a segment, and a creator that dies leaves nothing. Every size an attacher uses comes from `layout.sizes` of a header
+Plan. A segment is built in a file without a name and gets its name when it is whole, so that no process ever attaches to
+half a segment, and a creator that dies leaves nothing: shm_open(3) has no such way to create, so that creating is done by open(2)
+and linkat(2). Opening and removing is `shared_memory`. Every size an attacher uses comes from `layout.sizes` of a header
 that was checked first.
 """
 
@@ -30,8 +31,8 @@ from shmstore.memory.create_options import Options
 from shmstore.memory.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.memory.locks import is_locked, start_time
 from shmstore.memory.mapping import Views, cursors_sane, mapped
+from shmstore.memory.shared_memory import DIRECTORY, open_file, remove_file
 
-DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "shmstore."
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -254,12 +255,12 @@ def create(
         raise
     for left in remains:  # by a process killed while it removed a store
         with suppress(OSError):
-            os.unlink(left)
+            remove_file(left)
     try:
         return Segment(name, path, fd)
     except BaseException:  # it cannot even be mapped, as with `ulimit -v`: nobody has it
         with suppress(OSError):
-            os.unlink(where)
+            remove_file(where)
         raise
 
 
@@ -307,7 +308,7 @@ def attach(name: str, *, path: str | os.PathLike[str] | None, read_only: bool = 
     path = _file(path)
     where = where_is(name, path)
     try:
-        fd = os.open(where, (os.O_RDONLY | os.O_NONBLOCK if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_file(where, read_only=read_only)
     except FileNotFoundError:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host") from None
     except OSError as error:
@@ -351,7 +352,7 @@ def is_own(name: str) -> bool:
 def has_users(where: str) -> bool:
     """True where a process is the producer or a reader of the segment in that file, whatever its layout."""
     try:
-        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_file(where, read_only=True)
     except OSError:
         return False
     try:
@@ -380,7 +381,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None, force: bool) -> No
         pass
     found = True
     try:
-        os.unlink(where)
+        remove_file(where)
     except FileNotFoundError:
         found = False
     except OSError as error:
@@ -396,7 +397,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None, force: bool) -> No
     for left in _remains(name, path, epoch):
         found = True
         try:
-            os.unlink(left)
+            remove_file(left)
         except FileNotFoundError:
             pass  # freed by an ack meanwhile
         except PermissionError:  # another member's of the group, in a directory where only its owner may remove it

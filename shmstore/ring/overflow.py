@@ -16,6 +16,7 @@ import numpy as np
 from shmstore.errors import StoreClosed, StoreError, refused
 from shmstore.memory.layout import SlotFlag
 from shmstore.memory.segment import Segment, entries, owner_of, take_memory
+from shmstore.memory.shared_memory import open_file, remove_file
 from shmstore.ring.cursors import PUT, spared
 
 
@@ -73,7 +74,7 @@ def _named(fd: int, path: str) -> bool:
             os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)  # as in segment.create
             return True
         try:
-            os.unlink(path)
+            remove_file(path)
         except FileNotFoundError:
             continue
         except PermissionError:
@@ -83,7 +84,7 @@ def _named(fd: int, path: str) -> bool:
 def _fill_foreign(path: str, segment: Segment, payload: bytes | memoryview) -> None:
     """Write the event into the orphan of another member of the store's group. Nobody reads it: no slot ever named it."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_file(path)
     except OSError:
         raise _in_the_way(path) from None
     try:
@@ -107,7 +108,7 @@ def read(segment: Segment, sequence: int) -> bytes:
     if known is not None and known[0] == sequence:
         known[1].seek(0)
         return known[1].read()
-    with open(f"{segment.overflow_prefix}.{sequence}", "rb") as file:
+    with os.fdopen(open_file(f"{segment.overflow_prefix}.{sequence}", read_only=True), "rb") as file:
         return file.read()
 
 
@@ -142,4 +143,4 @@ def _remove(path: str) -> None:
     # Another reader's ack came to the same end; or the directory is sticky and the file another user's: then the producer
     # removes it before it writes the next.
     with suppress(FileNotFoundError, PermissionError):
-        os.unlink(path)
+        remove_file(path)

@@ -209,7 +209,7 @@ def test_a_spark_that_is_too_old(name: str, tmp_path: Path) -> None:
     assert re.search(rf"SparkTooOld: {line}\n$", done.stderr)
 
 
-@pytest.mark.parametrize("module", ["pyarrow", "msgpack", "numpy"])
+@pytest.mark.parametrize("module", ["pyarrow", "posix_ipc", "msgpack", "numpy"])
 def test_what_a_process_of_spark_lacks(module: str, tmp_path: Path) -> None:
     """Where Spark's planner or an executor has not what shmstore needs, the error names the Python, the module and what to do."""
     (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{module}'\", name='{module}')\n")
