@@ -21,13 +21,13 @@ import pyarrow as pa
 from pyarrow import flight
 
 from shmstore import ShmStoreError
-from shmstore.consumer.access import Login
 from shmstore.consumer.flight.connections import Connections, Place, place_of
 from shmstore.consumer.flight.login import Handshake, KeepHeaders
 from shmstore.consumer.flight.metrics import Metrics
 from shmstore.consumer.remote.events import slices
 from shmstore.consumer.remote.protocol import Request, error_name, pack, pack_error, unpack
-from shmstore.consumer.wire.server.audit import Audit, Incident
+from shmstore.consumer.serving.access import Login
+from shmstore.consumer.serving.audit import Audit, Incident
 
 LOOK: Final = 1.0  # seconds between two looks at the connections
 CLOSING: Final = 5.0  # seconds that calls may take to end

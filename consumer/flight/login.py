@@ -10,8 +10,8 @@ from typing import Any
 
 from pyarrow import flight
 
-from shmstore.consumer.access import Login, credentials
-from shmstore.consumer.wire.server.audit import Audit, Incident
+from shmstore.consumer.serving.access import Login, credentials
+from shmstore.consumer.serving.audit import Audit, Incident
 
 
 class Headers(flight.ServerMiddleware):  # type: ignore[misc]

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shmstore.consumer.metrics import Families
+from shmstore.consumer.monitoring.metrics import Families
 from shmstore.consumer.remote import events
-from shmstore.consumer.wire.server.audit import Audit, Incident
+from shmstore.consumer.serving.audit import Audit, Incident
 
 INCIDENTS: Final = (Incident.CONNECTION, Incident.LOGIN, Incident.SUBSCRIPTION, Incident.UNACKED)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from shmstore.consumer.access import is_loopback
 from shmstore.consumer.flight.server import Server
 from shmstore.consumer.flight.settings import Settings
-from shmstore.consumer.wire.server.capacity import Capacity
+from shmstore.consumer.serving.access import is_loopback
+from shmstore.consumer.serving.capacity import Capacity
 
 _log = logging.getLogger("shmstore.serve")
 

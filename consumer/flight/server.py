@@ -9,14 +9,14 @@ import pyarrow as pa
 from pyarrow import flight
 
 from shmstore import Position, ProtocolError, StoreError, StoreNotFound, StoreView
-from shmstore.consumer.access import Login
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
 from shmstore.consumer.flight.sessions import Session, Sessions
 from shmstore.consumer.flight.settings import Settings
 from shmstore.consumer.flight.tables import Tables, read_events, read_rows
 from shmstore.consumer.remote import events
 from shmstore.consumer.remote.protocol import GET, Request, pack, unpack_start
-from shmstore.consumer.wire.server.audit import Audit
+from shmstore.consumer.serving.access import Login
+from shmstore.consumer.serving.audit import Audit
 
 MOST_WAIT: Final = 60.0  # seconds that one request waits for events
 BATCH_BYTES: Final = 8 << 20  # of one without limits

@@ -19,7 +19,7 @@ from shmstore import Batch, EventStore, ProtocolError, ShmStoreError, StoreClose
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.flight.connections import Place
 from shmstore.consumer.remote.protocol import Request, SessionUnknown, unpack_start
-from shmstore.consumer.wire.server.audit import Audit, Incident
+from shmstore.consumer.serving.audit import Audit, Incident
 
 GRACE: Final = 2.0  # seconds after its connection has gone: its client may come back
 LEASE: Final = 60.0  # seconds, for clients that ask for none

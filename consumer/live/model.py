@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from shmstore import Cursor, LogStat, StoreStat, SubscriptionStat
-from shmstore.consumer.health import findings
+from shmstore.consumer.monitoring.health import findings
 from shmstore.remembered import RememberedStore
 from shmstore.snapshots import Progress
 from shmstore.units import moment, quantity, span

@@ -14,8 +14,8 @@ from typing import Final
 from shmstore import ShmStoreError, StoreStat, StoreView
 from shmstore.clock import calendar_ms
 from shmstore.consumer.live.model import Host, Model, Reading, TableFigures
-from shmstore.consumer.metrics import look
-from shmstore.consumer.table_counts import Counting, TableCounts
+from shmstore.consumer.monitoring.metrics import look
+from shmstore.consumer.monitoring.table_counts import Counting, TableCounts
 from shmstore.remembered import Homes
 from shmstore.snapshots import Progress, snapshot_status
 

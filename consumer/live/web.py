@@ -25,12 +25,12 @@ from importlib.resources import files
 from typing import Any, Final
 
 from shmstore import PositionNotFound, ShmStoreError, StoreNotFound, StoreView
-from shmstore.consumer.access import Login, exposed
-from shmstore.consumer.http_server import HttpServer, Request, Response, plain
 from shmstore.consumer.live import actions
 from shmstore.consumer.live.events import Feed, Filter
 from shmstore.consumer.live.model import Host, document
 from shmstore.consumer.live.observer import Observer
+from shmstore.consumer.serving.access import Login, exposed
+from shmstore.consumer.serving.http_server import HttpServer, Request, Response, plain
 from shmstore.patterns.linear_regex import PatternRefused
 
 STEP: Final = 0.5  # seconds between two looks for events

@@ -5,7 +5,7 @@ parts:
 
     producer-options     the options of `shmstore produce`, in groups        producer/settings.py
     spark-options        the options of the Spark source                     consumer/spark/options.py
-    metrics              every metric with its HELP text                     consumer/metrics.py
+    metrics              every metric with its HELP text                     consumer/monitoring/metrics.py
     serve-metrics        those of `shmstore serve`                           consumer/wire/server/metrics.py, consumer/flight/metrics.py
     messages CLASS       the messages of an error class                      wherever it is raised
     refusals             what the command line and the store refuse          cli/, memory/ and consumer.py
@@ -88,8 +88,8 @@ def spark_options() -> str:
 
 def metrics() -> str:
     """Every metric of `shmstore metrics` with its kind and HELP text."""
-    from shmstore.consumer.metrics import prometheus
-    from shmstore.consumer.table_counts import TableCounts
+    from shmstore.consumer.monitoring.metrics import prometheus
+    from shmstore.consumer.monitoring.table_counts import TableCounts
     from shmstore.event import Position
     from shmstore.ring.cursors import Cursor
     from shmstore.snapshots import keep_aside
@@ -116,7 +116,7 @@ def metrics() -> str:
 def serve_metrics() -> str:
     """Every metric of `shmstore serve`, by Canal's protocol and by Arrow Flight."""
     from shmstore.consumer.flight.metrics import Metrics as FlightMetrics
-    from shmstore.consumer.wire.server.audit import Audit
+    from shmstore.consumer.serving.audit import Audit
     from shmstore.consumer.wire.server.metrics import Metrics
 
     canal, flight = Metrics(), FlightMetrics(Audit())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from shmstore.consumer.access import Login
+    from shmstore.consumer.serving.access import Login
 
 
 def add_access(sub: Parser, variable: str) -> None:
@@ -31,14 +31,14 @@ def add_access(sub: Parser, variable: str) -> None:
 
 def clients_password(file: str | None, variable: str) -> str | Callable[[], str]:
     """Return the password that clients must give: from a file, read again when it changes, or else the environment; or ''."""
-    from shmstore.consumer.access import SecretFile
+    from shmstore.consumer.serving.access import SecretFile
 
     return SecretFile(file) if file else os.environ.get(variable, "")
 
 
 def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ssl.SSLContext | None]:
     """Return who may ask an HTTP server of ours, by --password-file or else the environment, and what it speaks TLS with."""
-    from shmstore.consumer.access import Login
+    from shmstore.consumer.serving.access import Login
 
     tls = tls_of(options)
     password = clients_password(options.password_file, variable)
@@ -49,7 +49,7 @@ def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ss
 
 def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:
     """Return what an HTTP server of ours speaks TLS with; None without."""
-    from shmstore.consumer.access import tls_context
+    from shmstore.consumer.serving.access import tls_context
 
     if bool(options.tls_cert) != bool(options.tls_key):
         raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")

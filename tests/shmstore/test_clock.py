@@ -11,9 +11,9 @@ import pytest
 from shmstore import EventStore, StreamStat
 from shmstore.cli.text_report import page
 from shmstore.clock import as_boot_ms, as_calendar_ms, calendar_ms
-from shmstore.consumer.health import problems
 from shmstore.consumer.live.model import Model, Reading
-from shmstore.consumer.metrics import prometheus
+from shmstore.consumer.monitoring.health import problems
+from shmstore.consumer.monitoring.metrics import prometheus
 
 SHIFTS = pytest.mark.parametrize("hours", [1, -1, 24 * 3650, -24 * 3650])
 

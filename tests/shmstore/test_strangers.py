@@ -13,7 +13,7 @@ import pytest
 
 from shmstore import EventStore, LayoutMismatch, StoreError, StoreView
 from shmstore.cli.main import main
-from shmstore.consumer.metrics import look, pages
+from shmstore.consumer.monitoring.metrics import look, pages
 from shmstore.memory import layout, segment
 from tests.shmstore.store.kept import reboot
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from shmstore import ProtocolError
-from shmstore.consumer.access import Login
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
 from shmstore.consumer.remote import events
 from shmstore.consumer.remote.address import Address
 from shmstore.consumer.remote.link import Link, LinkLost
 from shmstore.consumer.remote.protocol import Request
-from shmstore.consumer.wire.server.audit import Audit
+from shmstore.consumer.serving.access import Login
+from shmstore.consumer.serving.audit import Audit
 
 PATIENCE = 120.0  # seconds that an executor waits for the next part of its events
 

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shmstore.consumer.metrics import Families
+from shmstore.consumer.monitoring.metrics import Families
+from shmstore.consumer.serving.audit import Audit, Incident
 from shmstore.consumer.wire.protocol.messages import PacketType
-from shmstore.consumer.wire.server.audit import Audit, Incident
 
 #: Upper bounds of the latency histogram in milliseconds, Canal's own.
 BUCKETS: Final = (2.5, 10.0, 25.0, 100.0)

@@ -8,8 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 
-from shmstore.consumer.access import is_loopback
-from shmstore.consumer.http_server import PATIENCE
+from shmstore.consumer.serving.access import is_loopback
+from shmstore.consumer.serving.http_server import PATIENCE
 from shmstore.consumer.wire.server.server import Server
 from shmstore.consumer.wire.server.settings import Settings
 

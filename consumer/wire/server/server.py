@@ -21,7 +21,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from shmstore import Batch, ProtocolError, ShmStoreError, StoreClosed, StoreError, SubscriptionLost
-from shmstore.consumer.access import tls_context
+from shmstore.consumer.serving.access import tls_context
+from shmstore.consumer.serving.audit import Incident
+from shmstore.consumer.serving.capacity import Capacity, Threads
 from shmstore.consumer.wire.protocol import connection_state
 from shmstore.consumer.wire.protocol.connection_state import (
     Acknowledge,
@@ -35,8 +37,6 @@ from shmstore.consumer.wire.protocol.connection_state import (
     Unsubscribe,
 )
 from shmstore.consumer.wire.protocol.messages import PacketType
-from shmstore.consumer.wire.server.audit import Incident
-from shmstore.consumer.wire.server.capacity import Capacity, Threads
 from shmstore.consumer.wire.server.connection import ClientSocket
 from shmstore.consumer.wire.server.metrics import ClientMetrics, Metrics
 from shmstore.consumer.wire.server.sessions import Sessions, SubscriptionRefused

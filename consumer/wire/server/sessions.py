@@ -28,10 +28,10 @@ from shmstore import (
     state_directory,
 )
 from shmstore.consumer.formats.canal_values import Values
+from shmstore.consumer.serving.audit import Audit, Incident
+from shmstore.consumer.serving.capacity import Capacity, Threads
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
-from shmstore.consumer.wire.server.audit import Audit, Incident
-from shmstore.consumer.wire.server.capacity import Capacity, Threads
 from shmstore.consumer.wire.server.settings import Settings
 from shmstore.consumer.wire.session.entry_cache import EntryCache
 from shmstore.consumer.wire.session.session import Session, subscription_name

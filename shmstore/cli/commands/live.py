@@ -89,9 +89,9 @@ def top(options: argparse.Namespace) -> int:
 
 def web(options: argparse.Namespace) -> int:
     """`shmstore web`."""
-    from shmstore.consumer.access import SecretFile
     from shmstore.consumer.live.observer import Observer
     from shmstore.consumer.live.web import Web, warnings
+    from shmstore.consumer.serving.access import SecretFile
 
     login, tls = access(options, "SHMSTORE_WEB_PASSWORD")
     token = SecretFile(options.token_file) if options.token_file else None

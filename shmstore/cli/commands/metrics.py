@@ -41,9 +41,9 @@ def add(commands: Commands) -> None:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`. A store that is missing hides none of the others; one that is in its home alone is missing."""
     from shmstore import StoreView
-    from shmstore.consumer.access import exposed
-    from shmstore.consumer.metrics import Endpoint, look, pages, prometheus
-    from shmstore.consumer.table_counts import Counting
+    from shmstore.consumer.monitoring.metrics import Endpoint, look, pages, prometheus
+    from shmstore.consumer.monitoring.table_counts import Counting
+    from shmstore.consumer.serving.access import exposed
 
     if options.listen is None:
         found, missing = look(options.stores)

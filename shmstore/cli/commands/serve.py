@@ -206,8 +206,8 @@ Expose = Callable[[Callable[[], str]], None]
 @contextmanager
 def exposing(options: argparse.Namespace) -> Iterator[Expose]:
     """Answer on --metrics-port while the block runs, with what the servers in it say of themselves."""
-    from shmstore.consumer.access import Login, exposed
-    from shmstore.consumer.metrics import Endpoint
+    from shmstore.consumer.monitoring.metrics import Endpoint
+    from shmstore.consumer.serving.access import Login, exposed
 
     counters: list[Callable[[], str]] = []
 

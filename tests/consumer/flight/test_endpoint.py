@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from shmstore.consumer.access import Login
 from shmstore.consumer.flight.connections import place, place_of
 from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply
 from shmstore.consumer.remote.address import Address
 from shmstore.consumer.remote.link import Link, LinkLost, Woken
 from shmstore.consumer.remote.protocol import Request
-from shmstore.consumer.wire.server.audit import Audit, Incident
+from shmstore.consumer.serving.access import Login
+from shmstore.consumer.serving.audit import Audit, Incident
 
 SCHEMA = pa.schema([("bytes", pa.large_binary())])
 BLOCK = pa.record_batch([pa.array([bytes(4 << 20)], pa.large_binary())], schema=SCHEMA)

@@ -19,11 +19,11 @@ import pytest
 
 from shmstore import Column, Consumer, EntryType, Event, EventStore, EventType, Position, Row, StoreView, TableSchema
 from shmstore.cli.main import main
-from shmstore.consumer.access import Login
 from shmstore.consumer.live import observer
 from shmstore.consumer.live.events import MASK, Feed, Filter
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.web import HEADERS, Web, warnings
+from shmstore.consumer.serving.access import Login
 from shmstore.snapshots import ProgressFile
 from tests.consumer.live.test_model import stat
 

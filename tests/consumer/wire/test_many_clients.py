@@ -15,9 +15,9 @@ from threading import Thread
 import pytest
 
 from shmstore import BatchMode, EventStore, Row, ShmStoreError
+from shmstore.consumer.serving.capacity import A_SESSION, Threads
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
-from shmstore.consumer.wire.server.capacity import A_SESSION, Threads
 from tests.certificates import self_signed
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
 

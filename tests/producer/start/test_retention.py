@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreClosed
-from shmstore.consumer.metrics import problems
+from shmstore.consumer.monitoring.metrics import problems
 from shmstore.producer.connection.server import Server as Source
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.settings import Endpoint, Settings

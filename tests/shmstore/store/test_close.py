@@ -12,8 +12,8 @@ import pytest
 
 from shmstore import EventStore, StoreClosed, StoreView
 from shmstore.consumer import Consumer
-from shmstore.consumer.metrics import look, prometheus
-from shmstore.consumer.table_counts import Counting
+from shmstore.consumer.monitoring.metrics import look, prometheus
+from shmstore.consumer.monitoring.table_counts import Counting
 from tests.shmstore.store.kept import taken, wait_for
 
 BIG = os.urandom(4000)

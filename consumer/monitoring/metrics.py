@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Final
 
 from shmstore import LayoutMismatch, StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat, state_directory
-from shmstore.consumer.access import Login
-from shmstore.consumer.health import NONE, problems
-from shmstore.consumer.http_server import REFUSED, HttpServer, Request, Response, plain
-from shmstore.consumer.table_counts import TableCounts
+from shmstore.consumer.monitoring.health import NONE, problems
+from shmstore.consumer.monitoring.table_counts import TableCounts
+from shmstore.consumer.serving.access import Login
+from shmstore.consumer.serving.http_server import REFUSED, HttpServer, Request, Response, plain
 from shmstore.snapshots import copies_aside
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

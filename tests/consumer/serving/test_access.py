@@ -1,4 +1,4 @@
-"""consumer/access.py and consumer/http_server.py: passwords, files with secrets, TLS, and what clients get that misbehave."""
+"""consumer/serving/access.py and consumer/serving/http_server.py: passwords, files with secrets, TLS, and what clients get that misbehave."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmstore.consumer import http_server
-from shmstore.consumer.access import Login, SecretFile, tls_context
-from shmstore.consumer.http_server import HttpServer, Request, Respond, Response, plain
+from shmstore.consumer.serving import http_server
+from shmstore.consumer.serving.access import Login, SecretFile, tls_context
+from shmstore.consumer.serving.http_server import HttpServer, Request, Respond, Response, plain
 from tests.certificates import self_signed
 
 

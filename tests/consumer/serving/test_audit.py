@@ -1,4 +1,4 @@
-"""shmstore.consumer.wire.server.audit: one line for each kind and place, a count for every incident, nothing long repeated."""
+"""shmstore.consumer.serving.audit: one line for each kind and place, a count for every incident, nothing long repeated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from contextlib import closing
 import pytest
 
 from shmstore import EventStore
-from shmstore.consumer.wire.server import audit, sessions
-from shmstore.consumer.wire.server.audit import Audit, Incident
+from shmstore.consumer.serving.audit import Audit, Incident
+from shmstore.consumer.serving import audit
+from shmstore.consumer.wire.server import sessions
 from tests.consumer.wire.harness import RawClient, ServerThread, events, refused, wait_for
 
 NewServer = Callable[..., ServerThread]

@@ -18,7 +18,7 @@ from socketserver import TCPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from shmstore.consumer.access import Login
+from shmstore.consumer.serving.access import Login
 
 PATIENCE: Final = 5.0  # seconds in which a client's request comes as a whole, and that it may take nothing of the answer
 MOST_CONNECTIONS: Final = 200  # at once, a thread each

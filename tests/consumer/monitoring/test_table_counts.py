@@ -1,4 +1,4 @@
-"""consumer/table_counts.py: rows and bytes by table, counted by whoever asks for them."""
+"""consumer/monitoring/table_counts.py: rows and bytes by table, counted by whoever asks for them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, StoreView, TableSchema
-from shmstore.consumer import table_counts
-from shmstore.consumer.metrics import prometheus
-from shmstore.consumer.table_counts import Counting, TableCounts
+from shmstore.consumer.monitoring import table_counts
+from shmstore.consumer.monitoring.metrics import prometheus
+from shmstore.consumer.monitoring.table_counts import Counting, TableCounts
 from shmstore.encoding.codec import encode
 
 KINDS = (EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ)
