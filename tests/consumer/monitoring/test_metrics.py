@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, SubscriptionStat
-from shmstore.consumer.serving import http_server
 from shmstore.consumer.monitoring.health import SILENCE_MS, problems
 from shmstore.consumer.monitoring.metrics import Endpoint, pages, prometheus
+from shmstore.consumer.serving import http_server
 from shmstore.snapshots import keep_aside
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')

@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 
 from shmstore import EventStore
-from shmstore.consumer.serving.audit import Audit, Incident
 from shmstore.consumer.serving import audit
+from shmstore.consumer.serving.audit import Audit, Incident
 from shmstore.consumer.wire.server import sessions
 from tests.consumer.wire.harness import RawClient, ServerThread, events, refused, wait_for
 
