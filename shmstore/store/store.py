@@ -220,11 +220,14 @@ class EventStore(StoreView):
 
     def _let_go(self) -> None:
         super()._let_go()
+        _open_stores.discard(self)
         # All that has the memory in it: nothing is left to the collector of cycles, which may come late, or not at all.
         self.lock = self._table = self._wakeups = self._backpressure = self._writer  # type: ignore[assignment]
 
     def _abandon(self) -> None:
         """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
+        if self._closed:
+            return
         for subscription in list(self._subscriptions):
             subscription._retire()
         if self._keeper is not None:

@@ -21,7 +21,6 @@ from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
 from shmstore.memory.layout import (
     DISARMED,
-    LOCK_PRODUCER,
     LOCK_SUBSCRIPTION,
     NAME_BYTES,
     SUBSCRIPTIONS,
@@ -239,11 +238,10 @@ class SubscriptionTable:
                 if (
                     not self._logged and not others and words[STATE_OF[0]] != ACTIVE
                 ):  # after an eviction it stands in already, and ahead of us
-                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody. One that was
-                    # killed while it waited leaves its wish, and waits no more.
+                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody; so would the next
+                    # one, where it gave up or was killed. A put that succeeds takes the wish back.
                     wish, ack = words[ACK_WANTED], words[ACK_OF[entry]]
-                    waits = wish != DISARMED and ack < wish and is_locked(self._segment.fd, LOCK_PRODUCER, 1)
-                    words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if waits else ack
+                    words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack
                     words[STATE_OF[0]] = ACTIVE
                 words[STATE_OF[entry]] = FREE
 

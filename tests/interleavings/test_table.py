@@ -200,7 +200,7 @@ def test_what_nobody_reads_is_kept_for_the_next(outcomes):
     assert outcomes(leaving, asymmetric=True) == {(0, True, 0)}
 
 
-STANDS_AT = "words[PUT] if waits else ack"
+STANDS_AT = "words[PUT] if wish != DISARMED and ack < wish else ack"
 
 
 @mutants(

@@ -155,6 +155,28 @@ def test_readers_that_close(store_name: str, tmp_path: Path, monkeypatch: pytest
     counting.close()
 
 
+def test_a_fork_after_a_close(store_name: str, tmp_path: Path) -> None:
+    """A closed store, and one that is closed in the child, keep no other from giving its roles up in a forked child."""
+    with filled(store_name, tmp_path) as store:
+        others = [EventStore.attach(store_name, state=tmp_path) for _ in range(8)]
+        readers = [each.subscribe(f"r{i}") for i, each in enumerate(others)]
+        for each in others[::2]:
+            each.close()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for call in (lambda: store.put(b"x"), *(reader.get for reader in readers)):
+                    with pytest.raises(StoreClosed):
+                        call()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        for each in others:
+            each.close()
+
+
 def test_many_closes(store_name: str, tmp_path: Path) -> None:
     """A process that attaches and closes again and again has the same descriptors in the end."""
     with filled(store_name, tmp_path):

@@ -147,19 +147,6 @@ def test_a_wish_that_was_met(store_name: str) -> None:
         assert [bytes(each) for each in store.subscribe("b").get().payloads()] == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_wish_of_a_producer_that_died(store_name: str) -> None:
-    """A producer killed while it waited waits no more: what its last reader had not acked is kept for the next."""
-    with EventStore.create(store_name, log=False, capacity=8, memory_unit=64) as store:
-        reader = store.subscribe("a")
-        store.put([b"1"] * 8)
-        with pytest.raises(StoreFull):
-            store.put(b"x", timeout=0)
-        store._producer.release()  # as the kernel does
-        reader.close()
-        store.unsubscribe("a")
-        assert store.oldest == 0
-
-
 def test_a_store_without_events_is_not_cut(store_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A producer that put nothing, or nothing into its last file, and ended in order leaves nothing that would be cut."""
     with caplog.at_level(logging.INFO, "shmstore"):
