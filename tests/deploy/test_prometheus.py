@@ -62,7 +62,7 @@ def test_the_metrics_are_there_to_be_named() -> None:
     recorded = set(re.findall(r"record: (\S+)", RULES.read_text()))
     sources = "".join(
         (ROOT / "consumer" / name).read_text()
-        for name in ("metrics.py", "wire/server/metrics.py", "serving/audit.py", "flight/metrics.py")
+        for name in ("monitoring/metrics.py", "wire/server/metrics.py", "serving/audit.py", "flight/metrics.py")
     )
     for text in (RULES.read_text(), DASHBOARD.read_text()):
         for name in set(re.findall(r"[a-z]+:shmstore_\w+:\w+", text)):

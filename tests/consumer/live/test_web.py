@@ -27,7 +27,7 @@ from shmstore.consumer.serving.access import Login
 from shmstore.snapshots import ProgressFile
 from tests.consumer.live.test_model import stat
 
-COLUMNS = (Column("id", "int"), Column("note", "varchar"))
+COLUMNS = (Column("id", "bigint"), Column("note", "varchar"))
 NAMES = {
     EventType.INSERT: (None, (1, "s3cret")),
     EventType.UPDATE: ((1, "s3cret"), (1, "<b>")),
