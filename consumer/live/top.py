@@ -15,6 +15,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Log, Static
 
@@ -172,7 +173,8 @@ class Top(App[None]):
         self._number, host = self._observer.wait(self._number, 0)
         if host is not None:
             self._host = host
-            self._draw()
+            with suppress(NoMatches):  # where the screen ends, its widgets go before this timer does
+                self._draw()
 
     def on_resize(self) -> None:
         """Draw in the width that there is now."""
