@@ -88,8 +88,8 @@ class Consumer:
     Events that are not acked stay in the store's log, up to its size; without a log they stay in the ring, and nothing new can come
     when they fill it.
 
-    `limit` bounds a batch in the store's own unit (events in ITEMSIZE, memory units in MEMSIZE), `limit_events` in events,
-    `limit_bytes` in bytes; without any of them a batch is at most an eighth of the ring. The iteration ends after `timeout`
+    `limit_events` bounds a batch in events (`limit` is short for it), `limit_bytes` in bytes of payload; without any of them a batch is
+    at most an eighth of the ring. The iteration ends after `timeout`
     seconds without an event: 0 reads what is there now, None (default) waits for ever, using no CPU.
 
     In a store with a log the subscription is durable from the moment it is made: its ack is in the store's home, at most a second behind

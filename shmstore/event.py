@@ -21,7 +21,10 @@ class EntryType(IntEnum):
 
 
 class EventType(IntEnum):
-    """What an event does. 1 to 15 are the numbers of Canal's ``EventType``; READ is a row of a snapshot."""
+    """What an event does. 1 to 15 are the numbers of Canal's ``EventType``; READ is a row of a snapshot.
+
+    Where Canal's word is not SQL's, both name the same member: ``EventType.DROP is EventType.ERASE``. Its ``name`` is Canal's.
+    """
 
     NONE = 0
     INSERT = 1
@@ -40,6 +43,12 @@ class EventType(IntEnum):
     XAROLLBACK = 14
     MHEARTBEAT = 15
     READ = 16
+
+    DROP = ERASE
+    CREATE_INDEX = CINDEX
+    DROP_INDEX = DINDEX
+    XA_COMMIT = XACOMMIT
+    XA_ROLLBACK = XAROLLBACK
 
 
 @final
@@ -143,17 +152,7 @@ class Row(NamedTuple):
     after: tuple[Any, ...] | None
 
 
-class Event(NamedTuple):
-    """One binlog event as a store keeps it (Canal's Entry).
-
-    `position` is the end of the event in the binlog and `length` its bytes there, so that it started at
-    ``position.offset - length``. `time_ms` is the event time in milliseconds since 1970 UTC. `transaction` is the GTID
-    of the transaction, or ``file:offset`` of its first event where there are no GTIDs; `order` counts the events in
-    it from 0 (BEGIN). `part` counts the numbered parts of a transaction larger than the producer's buffer.
-    A rows event has `table` and `rows`; a DDL has `database` and `sql`. `props` holds the rest as text, by Canal's
-    names where it has one (``xid``, ``thread_id``, ``rows_query`` ...).
-    """
-
+class _Event(NamedTuple):
     entry: EntryType
     type: EventType
     position: Position
@@ -168,6 +167,30 @@ class Event(NamedTuple):
     rows: tuple[Row, ...] = ()
     sql: str = ""
     props: dict[str, str] = {}  # noqa: RUF012  shared and never written: values are immutable by contract
+
+
+class Event(_Event):
+    """One binlog event as a store keeps it (Canal's Entry), or one of your own.
+
+    Fields, in order: entry, type, position, time_ms, server_id=0, length=0, transaction="", order=0, part=0, database="", table=None,
+    rows=(), sql="", props={}.
+
+    `position` is the end of the event in the binlog and `length` its bytes there, so that it started at
+    ``position.offset - length``. `time_ms` is the event time in milliseconds since 1970 UTC. `transaction` is the GTID
+    of the transaction, or ``file:offset`` of its first event where there are no GTIDs; `order` counts the events in
+    it from 0 (BEGIN). `part` counts the numbered parts of a transaction larger than the producer's buffer.
+    A rows event has `table` and `rows`; a DDL has `database` and `sql`. `props` holds the rest as text, by Canal's
+    names where it has one (``xid``, ``thread_id``, ``rows_query`` ...).
+
+    `sequence` is the number of the event in the store that it was read from. It is no part of the value: the event that was put and
+    the one that is read are equal.
+    """
+
+    @property
+    def sequence(self) -> int:
+        """The event's sequence in the store that it was read from; -1 for an event that was not read from a store."""
+        number: int = self.__dict__.get("sequence", -1)
+        return number
 
     @property
     def ends_transaction(self) -> bool:

@@ -160,7 +160,7 @@ class Server(Endpoint):
             yield each, state
 
     def _taken(self, session: Session, ticket: Request, caller: Caller) -> tuple[Request, Any]:
-        if not any(name in ticket for name in ("limit", "limit_events", "limit_bytes")):
+        if not any(name in ticket for name in ("limit_events", "limit_bytes")):
             ticket = {**ticket, "limit_bytes": BATCH_BYTES}
 
         def take(again: bool) -> tuple[Request, Any]:

@@ -109,7 +109,7 @@ class Session:
 
     def get(self, request: Request, gone: Callable[[], bool], most: float) -> tuple[Batch, bool]:
         """Return the next events, copied, and whether these are as many as were asked for."""
-        limits = {name: int(request[name]) for name in ("limit", "limit_events", "limit_bytes") if request.get(name) is not None}
+        limits = {name: int(request[name]) for name in ("limit_events", "limit_bytes") if request.get(name) is not None}
         wanted = int(request.get("min_events", 1))
         until = time.monotonic() + min(float(request.get("timeout", 0.0)), most)
         while True:

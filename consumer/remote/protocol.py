@@ -33,7 +33,6 @@ Request = dict[str, Any]
 GET: Final = {
     "got": "up to where the client has got",
     "ack": "a sequence to ack before",
-    "limit": "most, in the store's unit",
     "limit_events": "most events",
     "limit_bytes": "most bytes",
     "min_events": "how many to wait for",

@@ -77,7 +77,9 @@ class RemoteSubscription:
         min_events: int = 1,
     ) -> Batch:
         """Return the next events and move the get cursor over them, as `Subscription.get`. Raises `StoreUnreachable` besides."""
-        wanted = {"limit": limit, "limit_events": limit_events, "limit_bytes": limit_bytes, "min_events": min_events}
+        if limit is not None:
+            limit_events = limit if limit_events is None else min(limit, limit_events)
+        wanted = {"limit_events": limit_events, "limit_bytes": limit_bytes, "min_events": min_events}
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = math.inf if until is None else max(0.0, until - time.monotonic())

@@ -47,9 +47,9 @@ class Options:
 
 
 def read_table(
-    raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: Options, first: int = 0
+    raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: Options, sequences: NDArray[np.int64]
 ) -> pa.Table:
-    """Return the rows of the events in `raw`, which end at `ends`, as this module's table; `first` is the sequence of the first.
+    """Return the rows of the events in `raw`, which end at `ends` and have these `sequences`, as this module's table.
 
     `Batch.to_arrow` says the rest.
     """
@@ -85,7 +85,7 @@ def read_table(
             positions.server,
             positions.file,
             positions.offset,
-            pa.array(np.repeat(run + first, records["rows"][run])),
+            pa.array(np.repeat(sequences[run], records["rows"][run])),
             positions.row,
             positions.transaction,
         ]

@@ -94,7 +94,8 @@ class Packed:
 
 
 _KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Header).values()])
-_NIL: Final = 0xC0
+_NIL: Final = b"\xc0"
+_EVENT: Final = bytes([0x94, FORMAT])  # how an event's bytes begin: an array of four, and the format
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -309,16 +310,16 @@ def encode_stored(header: Sequence[Any], schema: bytes | None, body: Sequence[An
     return pack((FORMAT, header, schema, body))
 
 
-def decode(payload: bytes | memoryview) -> Event:
-    """Return the event in `payload`. Raises `StoreCorrupt` where the bytes are not one."""
+def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
+    """Return the event in `payload`, which has `sequence` in its store. Raises `StoreCorrupt` where the bytes are not one."""
     try:
         header, schema, at = _head(payload)
         entry, type_, file, offset, length, time_ms, server, transaction, order, part, gtids, row, database, sql, props = header
         body = memoryview(payload)[at:]
         table, makes = (None, b"") if schema is None else _known(schema)
-        if table is None and (len(body) != 1 or body[0] != _NIL):
+        if table is None and bytes(body[:2]) != _NIL:  # bytes: of signed ones, as in Arrow's buffers, it is another number
             raise ValueError("it has rows and no table")
-        return Event(
+        event = Event(
             _ENTRY[entry],
             _TYPE[type_],
             Position(file, offset, gtids, row),
@@ -334,10 +335,12 @@ def decode(payload: bytes | memoryview) -> Event:
             sql,
             props,
         )
+        event.__dict__["sequence"] = sequence  # no field of the tuple: see `Event`
+        return event
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         if isinstance(error, StoreCorrupt):
             raise
-        raise _unreadable(payload, error) from error
+        raise _unreadable(payload, error, sequence) from error
 
 
 def decode_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, list[Any] | None]:
@@ -394,12 +397,17 @@ def _head(payload: bytes | memoryview) -> tuple[Header, bytes | None, int]:
     raise ValueError("it ends too early")
 
 
-def _unreadable(payload: bytes | memoryview, error: Exception) -> StoreCorrupt:
+def _unreadable(payload: bytes | memoryview, error: Exception, sequence: int = -1) -> StoreCorrupt:
     """What to say of bytes that are not an event of this format."""
     with suppress(ValueError):
         match _unpack(payload):
             case [int(format_), _, _, _] if format_ != FORMAT:
                 return StoreCorrupt(f"event format {format_} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
+    if bytes(payload[:2]) != _EVENT:
+        return StoreCorrupt(
+            f"not an event: {len(payload)} bytes {f'at sequence {sequence} ' * (sequence >= 0)}that a program put as they are: read them "
+            "with `Batch.payloads()`"
+        )
     return StoreCorrupt(f"event of {len(payload)} bytes cannot be read: {type(error).__name__}: {error}")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import compress, count
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -76,7 +77,7 @@ class Batch(_Run):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Event]:
-        return map(codec.decode, self.payloads())
+        return map(codec.decode, self.payloads(), count(self.first))
 
     def __repr__(self) -> str:
         return f"Batch({self.first}..{self.last})" if self else f"Batch(empty, next {self.first})"
@@ -118,6 +119,11 @@ class Batch(_Run):
         i = self.first & mask
         ends: NDArray[np.int64] = views.ends_array[i : i + len(self)] - views.ends[(self.first - 1) & mask]
         return ends
+
+    @property
+    def sequences(self) -> NDArray[np.int64]:
+        """The sequence of each event, shape (len(batch),)."""
+        return np.arange(self.first, self.last + 1)
 
     @property
     def rows(self) -> int:
@@ -205,7 +211,14 @@ class Batch(_Run):
         """
         from shmstore.encoding import arrow_table  # pyarrow is not everybody's
 
-        return arrow_table.read_table(self.raw, self.ends, table, arrow_table.Options(zero_dates, partial), self.first)
+        return arrow_table.read_table(self.raw, self.ends, table, arrow_table.Options(zero_dates, partial), self.sequences)
+
+    def select(self, chosen: Sequence[bool]) -> Batch:
+        """Return the batch with only those of its events for which `chosen`, of length len(batch), is true.
+
+        Its `first` and `last`, its position and its ack point stay those of the whole: acked, it is done as a whole.
+        """
+        return _Selected(self.copy(), chosen)
 
     def copy(self) -> Batch:
         """The same batch with its bytes and slots copied out of shared memory."""
@@ -254,3 +267,81 @@ class _Copied(Batch):
 
     def copy(self) -> Batch:
         return self
+
+
+class _Selected(Batch):
+    """Some events of a batch that is valid as long as it is held."""
+
+    __slots__ = ("_chosen", "_of")
+
+    def __init__(self, of: Batch, chosen: Sequence[bool]) -> None:
+        super().__init__(of._segment, of.first, of.last, of.generation)
+        self._of = of
+        self._chosen: NDArray[np.bool_] = np.array(chosen, np.bool_)
+        if self._chosen.shape != (len(of),):
+            raise ValueError(f"{len(self._chosen)} marks are given for a batch of {len(of)} events")
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._chosen))
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(codec.decode, self.payloads(), self.sequences.tolist())
+
+    def __repr__(self) -> str:
+        return f"Batch({self.first}..{self.last}, {len(self)} events of it)"
+
+    def payloads(self) -> Iterator[memoryview]:
+        return compress(self._of.payloads(), self._chosen.tolist())
+
+    @property
+    def raw(self) -> memoryview:
+        if self._raw is None:
+            self._raw = memoryview(b"".join(self.payloads()))
+        return self._raw
+
+    @property
+    def sequences(self) -> NDArray[np.int64]:
+        return self._of.sequences[self._chosen]
+
+    @property
+    def slots(self) -> NDArray[np.void]:
+        found: NDArray[np.void] = self._of.slots[self._chosen]
+        return found
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        return np.cumsum(np.diff(self._of.ends, prepend=0)[self._chosen])
+
+    @property
+    def rows(self) -> int:
+        return int(self.slots["rows"].sum(dtype=np.int64))
+
+    @property
+    def oversized(self) -> bool:
+        return bool(self) and self._of.oversized
+
+    @property
+    def ack_point(self) -> int | None:
+        return self._of.ack_point
+
+    @property
+    def ends_transaction(self) -> bool:
+        return self._of.ends_transaction
+
+    @property
+    def position(self) -> Position | None:
+        return self._of.position
+
+    def position_of(self, sequence: int) -> Position:
+        return self._of.position_of(sequence)
+
+    def select(self, chosen: Sequence[bool]) -> Batch:
+        marks = self._chosen.copy()
+        marks[marks] = chosen
+        return _Selected(self._of, marks.tolist())
+
+    def copy(self) -> Batch:
+        return self
+
+    def verify(self) -> None:
+        self._of.verify()

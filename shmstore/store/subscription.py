@@ -12,7 +12,7 @@ from shmstore.clock import boot_ms
 from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, StoreError, SubscriptionLost
 from shmstore.event import Position
 from shmstore.memory.deadline import Deadline
-from shmstore.memory.layout import DISARMED, BatchMode, StoreFlag, SubscriptionState, subscription_word
+from shmstore.memory.layout import DISARMED, StoreFlag, SubscriptionState, subscription_word
 from shmstore.memory.locks import WAIT_SLICE, Ownership
 from shmstore.memory.ordering import ASYMMETRIC, fence, heavy_fence
 from shmstore.memory.segment import Closed, Segment
@@ -153,15 +153,17 @@ class Subscription:
     ) -> Batch:
         """Return the next events and move the get cursor over them.
 
-        `limit` counts events in an ITEMSIZE store and memory units in a MEMSIZE store; `limit_events` and `limit_bytes`
-        say it outright. At least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
+        `limit_events` bounds it in events (`limit` is short for it: ``get(100)``), `limit_bytes` in bytes of payload, in every store. At
+        least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
         limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for free space, what is there is
         returned, at the deadline perhaps an empty batch. With DDL isolation a DDL comes alone.
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
         """
+        if limit is not None:
+            limit_events = limit if limit_events is None else min(limit, limit_events)
         deadline = None
-        if self._take_now is not None and limit is None and limit_bytes is None and min_events == 1:
+        if self._take_now is not None and limit_bytes is None and min_events == 1:
             taken = self._take_now(limit_events)
             if taken is not None:
                 return taken
@@ -173,17 +175,12 @@ class Subscription:
                 if taken is not None:
                     return taken
         try:
-            if limit is None and min_events == 1:  # what a reader that keeps up does a million times a second
+            if min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
                 if last >= first and not self._careful:
                     return self._batch(self._segment, first, last, self._reader.generation)
             else:
                 first, last = 1, 0
-                if limit is not None and self._segment.batch_mode is BatchMode.ITEMSIZE:
-                    limit_events = limit if limit_events is None else min(limit, limit_events)
-                elif limit is not None:
-                    space = limit * self._segment.memory_unit
-                    limit_bytes = space if limit_bytes is None else min(space, limit_bytes)
             while True:
                 if last < first:
                     events = NO_LIMIT if limit_events is None else limit_events

@@ -111,7 +111,7 @@ class StoreView:
 
     @property
     def batch_mode(self) -> BatchMode:
-        """What `limit` of a get counts."""
+        """What bounds what is in flight: events alone, or their bytes, too."""
         return self.segment.batch_mode
 
     @property

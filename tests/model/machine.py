@@ -278,15 +278,13 @@ class Machine(RuleBasedStateMachine):
     def take(self, name: str, limit: int | None, limit_events: int | None, limit_bytes: int | None, min_events: int) -> None:
         model, reader = self.model, self.subscriptions[name]
         events, size = limit_events, limit_bytes
-        if limit is not None and self.mode is BatchMode.ITEMSIZE:
+        if limit is not None:
             events = limit if events is None else min(events, limit)
-        elif limit is not None:
-            size = limit * self.unit if size is None else min(size, limit * self.unit)
         if min_events > min(model.capacity, events if events is not None else model.capacity):
             with pytest.raises(ValueError, match="min_events"):
                 reader.get(limit, limit_events=limit_events, limit_bytes=limit_bytes, min_events=min_events, timeout=0)
             return
-        last = model.takes(name, events, size, looks=limit is not None or min_events > 1)
+        last = model.takes(name, events, size, looks=min_events > 1)
         batch = reader.get(limit, limit_events=limit_events, limit_bytes=limit_bytes, min_events=min_events, timeout=0)
         self.extends(name, batch, last, events, size)
         model.readers[name].get = batch.last

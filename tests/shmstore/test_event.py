@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from shmstore import ABSENT, EntryType, Event, EventType, Position
-from shmstore.encoding.codec import encode_batch
+from shmstore.encoding.codec import decode, encode, encode_batch
 from shmstore.event import Absent
 from tests.shmstore.samples import ddl, end, position, rows
 
@@ -60,3 +60,28 @@ def test_records_leave_absent_columns_out_and_keep_nulls():
     assert table is not None
     row = event.rows[0]._replace(after=(1, None, ABSENT, ABSENT))
     assert list(event._replace(rows=(row,)).records()) == [(None, {"id": 1, "note": None})]
+
+
+def test_sql_words_name_canals_types() -> None:
+    """Where Canal's word for a type is not SQL's, both name one member, which is shown and numbered as Canal does."""
+    words = {
+        "DROP": "ERASE",
+        "CREATE_INDEX": "CINDEX",
+        "DROP_INDEX": "DINDEX",
+        "XA_COMMIT": "XACOMMIT",
+        "XA_ROLLBACK": "XAROLLBACK",
+    }
+    assert {word: EventType[word].name for word in words} == words
+    assert [int(each) for each in EventType] == list(range(17))
+
+
+def test_a_sequence_is_no_part_of_an_event() -> None:
+    """An event has the sequence that it was read at, in a copy and in another process too; it cannot be set, and is not compared."""
+    put = rows(1)
+    read = decode(encode(put), 17)
+    assert (put.sequence, read.sequence, decode(encode(put)).sequence) == (-1, 17, -1)
+    assert (read, tuple(read)) == (put, tuple(put))
+    assert pickle.loads(pickle.dumps(read)).sequence == copy.copy(read).sequence == 17
+    assert read._replace(sql="x").sequence == -1, "another event was not read there"
+    with pytest.raises(AttributeError):
+        read.sequence = 3  # type: ignore[misc]

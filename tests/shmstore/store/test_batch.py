@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import numpy as np
 import pytest
 
-from shmstore import Batch, StoreCorrupt
+from shmstore import Batch, EventStore, StoreCorrupt
+from shmstore.encoding.codec import encode
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
 pytestmark = pytest.mark.usefixtures("either_way")
@@ -129,3 +133,74 @@ def test_verify_finds_every_flipped_bit(make):
             batch.verify()
         store.segment.views.arena[bit // 8] ^= 1 << bit % 8
     batch.verify()
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_events_have_their_sequences(name, log, tmp_path):
+    """Each event that is read has its sequence, out of the ring and out of the log, by get, peek and a copy."""
+    with EventStore.create(name, capacity=16, first_sequence=5, log=log, state=tmp_path) as store, store.subscribe("a") as reader:
+        for first in range(0, 40, 4):
+            store.put([rows(i) for i in range(first, first + 4)])
+            batch = reader.get(timeout=0)
+            for each in (batch, batch.copy(), store.peek(batch.first)):
+                assert [event.sequence for event in each] == each.sequences.tolist() == list(range(5 + first, 9 + first))
+            if not log:
+                reader.ack(batch)
+        if log:
+            out_of_the_log = store.peek(7, limit_events=5)
+            assert [event.sequence for event in out_of_the_log] == [7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_some_events_of_a_batch(name, log, tmp_path):
+    """What is selected of a batch is what the batch has at these places, in every form; it is acked as the whole."""
+    chance = random.Random(seed := random.randrange(2**32))
+    print("seed", seed)
+    with EventStore.create(name, capacity=64, checksum=True, log=log, state=tmp_path) as store, store.subscribe("a") as reader:
+        for start in range(0, 1600, 16):
+            events = [chance.choice([begin, rows, end, ddl])(start + i) for i in range(chance.randint(1, 16))]
+            store.put(events)
+            batch = reader.get(timeout=0)
+            marks = [chance.random() < 0.5 for _ in events]
+            some, places = batch.select(marks), [i for i, mark in enumerate(marks) if mark]
+            chosen = [events[i] for i in places]
+            assert (len(some), bool(some), some.events, (some.first, some.last)) == (
+                *(len(places), bool(places), chosen),
+                (batch.first, batch.last),
+            )
+            assert some.sequences.tolist() == [event.sequence for event in some] == [batch.first + i for i in places]
+            assert [bytes(each) for each in some.payloads()] == [encode(event) for event in chosen]
+            assert bytes(some.raw) == b"".join(encode(event) for event in chosen)
+            assert some.ends.tolist() == list(itertools.accumulate(len(encode(event)) for event in chosen))
+            assert some.slots.tolist() == batch.slots[places].tolist()
+            assert some.rows == sum(len(event.rows) for event in chosen)
+            assert some.to_arrow("shop.orders").column("seq").to_pylist() == [e.sequence for e in some for _ in e.rows]
+            assert (some.position, some.ack_point, some.ends_transaction) == (
+                batch.position,
+                batch.ack_point,
+                batch.ends_transaction,
+            )
+            again = [chance.random() < 0.5 for _ in chosen]
+            assert some.select(again).events == [event for event, mark in zip(chosen, again, strict=True) if mark]
+            some.verify()
+            reader.ack(some.copy())
+            assert reader.ack_cursor.sequence == batch.last
+            assert some.events == chosen, "it is valid as long as it is held"
+        store.put(rows(1))
+        batch = reader.get(timeout=0)
+        with pytest.raises(ValueError, match="2 marks are given for a batch of 1 events"):
+            batch.select([True, False])
+
+
+def test_raw_bytes_are_no_event(make):
+    """Bytes that a program put as they are come back by payloads(); asked for events, a batch says what they are, and where."""
+    store = make(capacity=8)
+    reader = store.subscribe("a")
+    store.put([b"own", b'{"json": 1}'])
+    batch = reader.get(timeout=0)
+    assert [bytes(each) for each in batch.payloads()] == [b"own", b'{"json": 1}']
+    for read in (lambda: batch.events, lambda: batch.to_arrow("shop.orders"), lambda: batch.position):
+        with pytest.raises(StoreCorrupt, match=r"not an event: \d+ bytes.*put as they are.*payloads"):
+            read()
+    with pytest.raises(StoreCorrupt, match="at sequence 0 "):
+        next(iter(batch))

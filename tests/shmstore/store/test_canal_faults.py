@@ -21,9 +21,9 @@ def test_01_limits_beyond_two_gigabytes(name):
     with EventStore.create(name, capacity=1024, memory_unit=2**21, log=False) as store, store.subscribe("a") as reader:
         assert store.limit_bytes == 2**31
         store.put([b"x", b"y"], timeout=0)
-        assert len(reader.get(2**32 // store.memory_unit, timeout=0)) == 2
+        assert len(reader.get(limit_bytes=2**32, timeout=0)) == 2
         reader.rollback()
-        assert len(reader.get(2**43 // store.memory_unit, timeout=0)) == 2
+        assert len(reader.get(limit_bytes=2**43, timeout=0)) == 2
     EventStore.unlink(name)
     big = segment_layout.sizes(2**26, 2**42)
     assert big.total > 2**42

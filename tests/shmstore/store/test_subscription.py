@@ -33,8 +33,8 @@ def test_get_gives_at_least_one_event(make):
     store = make(capacity=16, memory_unit=10)
     reader = store.subscribe("a")
     store.put([b"x" * 25, b"y" * 4, b"z" * 4, b"w" * 4])
-    assert contents(reader.get(1, timeout=0)) == [b"x" * 25]
-    assert contents(reader.get(1, timeout=0)) == [b"y" * 4, b"z" * 4]
+    assert contents(reader.get(limit_bytes=10, timeout=0)) == [b"x" * 25]
+    assert contents(reader.get(limit_bytes=10, timeout=0)) == [b"y" * 4, b"z" * 4]
     reader.rollback()
     assert contents(reader.get(limit_bytes=30, timeout=0)) == [b"x" * 25, b"y" * 4]
     reader.rollback()
@@ -42,7 +42,7 @@ def test_get_gives_at_least_one_event(make):
     reader.rollback()
     assert contents(reader.get(limit_events=1, limit_bytes=3000, timeout=0)) == [b"x" * 25]
     reader.rollback()
-    assert contents(reader.get(1, limit_events=4, limit_bytes=33, timeout=0)) == [b"x" * 25]
+    assert contents(reader.get(limit_events=4, limit_bytes=28, timeout=0)) == [b"x" * 25]
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,19 @@ def test_limits_that_cannot_be_met(make, limits, filled):
     assert reader.get_cursor == before
 
 
-def test_itemsize_limits(make):
-    """In ITEMSIZE a limit below one event is refused; one above is as many events."""
-    store = make(capacity=8, batch_mode=BatchMode.ITEMSIZE)
+@pytest.mark.parametrize("mode", BatchMode)
+def test_a_limit_counts_events(make, mode):
+    """A limit without a unit is in events, whatever the store's batch mode; below one event it is refused."""
+    store = make(capacity=8, memory_unit=10, batch_mode=mode)
     reader = store.subscribe("a")
     store.put([b"1", b"2", b"3"])
     with pytest.raises(ValueError, match="limit"):
         reader.get(0, timeout=0)
     assert contents(reader.get(2, timeout=0)) == [b"1", b"2"]
     assert contents(reader.get(2, timeout=0)) == [b"3"]
+    reader.rollback()
+    assert contents(reader.get(limit=2, limit_events=1, timeout=0)) == [b"1"]
+    assert contents(reader.get(1, limit_events=2, timeout=0)) == [b"2"]
 
 
 def test_waiting_for_some_and_for_many(make, attach, start, no_slices):
