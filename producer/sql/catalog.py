@@ -276,9 +276,11 @@ class _Statement:
         return {name: draft.table}
 
     def _unsaid(self, options: Options) -> bool:
-        """Whether the statement leaves out a character set that is not the database's: CREATE TABLE ... LIKE a temporary table, of MariaDB."""
+        """Whether the statement leaves out a character set that is not the database's: MariaDB's for LIKE a temporary table does."""
+        if options.charset is not None or options.collation is not None:
+            return False
         of_temporary = self.dialect.mariadb and self.session.temporary and self.session.rewritten
-        return of_temporary and bool(options.engine) and options.charset is None and options.collation is None
+        return self.dialect.omits_charsets or (of_temporary and bool(options.engine))
 
     # ------------------------------------------------------------ DROP, RENAME
 

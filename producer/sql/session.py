@@ -9,6 +9,7 @@ from shmstore.sql_tokens import SqlMode
 __all__ = ["UNKNOWN", "Dialect", "Session"]
 
 _REAL_AS_FLOAT, _ORACLE, _MAXDB = 1 << 0, 1 << 9, 1 << 12  # of sql_mode
+_OTHER_PRODUCTS = 0b11111 << 8 | 1 << 18  # POSTGRESQL, ORACLE, MSSQL, DB2, MAXDB; ANSI
 _EXPLICIT_TIMESTAMPS = 1 << 24  # of MariaDB's options
 
 
@@ -55,6 +56,11 @@ class Dialect(NamedTuple):
     def maxdb(self) -> bool:
         """MariaDB's sql_mode=MAXDB: TIMESTAMP is DATETIME."""
         return self.mariadb and bool(self.session.sql_mode & _MAXDB)
+
+    @property
+    def omits_charsets(self) -> bool:
+        """Whether a statement that the server wrote itself has no character sets: in the modes of other products."""
+        return self.session.rewritten and bool(self.session.sql_mode & _OTHER_PRODUCTS)
 
     @property
     def explicit_timestamps(self) -> bool | None:

@@ -119,6 +119,8 @@ class Draft:
             definition = self._of_old_width(slot, definition)
         slot.column = self._settled(definition)
         if definition.place is not None:
+            if slot not in self._slots:
+                raise ValueError("a column gets two places")
             self._slots.remove(slot)
             self._places.append((slot, definition.place))
         self._defined(slot, definition)
@@ -155,7 +157,10 @@ class Draft:
         if slot not in self._slots:
             return  # DROP a, DROP IF EXISTS a
         self._slots.remove(slot)
-        self._key = [one for one in self._key if one is not slot]
+        if slot in self._key:
+            self._key = [one for one in self._key if one is not slot]
+            if all(one in self._period for one in self._key):  # of a period without overlaps nothing is left to tell apart
+                self._key = []
         if slot is self._end:
             self._end = None
 
@@ -223,8 +228,6 @@ class Draft:
         period = [_called(slots, name) for name in self._new_period] or self._period
         for slot in period:
             slot.column = slot.column._replace(nullable=False)
-        if all(slot in period for slot in key):
-            key = []
         if self._new_key is not None:
             key = self._named_key(slots, period)
         end = _called(slots, "row_end") if implicit else self._end

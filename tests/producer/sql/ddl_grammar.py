@@ -264,6 +264,10 @@ class Grammar:
             forms += [" COLLATE DEFAULT", f" {word} {set_} COLLATE DEFAULT"] + ([" COLLATE uca1400_ai_ci"] if self.newest else [])
         return self.rng.choice(forms)
 
+    def default_charset(self) -> list[str]:
+        """DEFAULT, unless MySQL 9.7 would crash: of a session whose database is gone."""
+        return ["DEFAULT"] if self.mariadb or self.catalog.charset_of(self.database) is not None else []
+
     def choice_type(self) -> str:
         members = sorted({self.member() for _ in range(self.rng.randint(1, 4))})
         text = self.one("ENUM", "SET", "enum", "set ") + f"({self.one(',', ' , ').join(members)})"
@@ -561,7 +565,7 @@ class Grammar:
                 f"DROP KEY {yes}`primary`",
                 f"DROP CONSTRAINT {yes}`Primary`",
             ),
-            lambda: f"CONVERT TO {self.one('CHARACTER SET', 'CHARSET')} {self.one('DEFAULT', *SETS)}",
+            lambda: f"CONVERT TO {self.one('CHARACTER SET', 'CHARSET')} {self.one(*self.default_charset(), *SETS)}",
             self.option,
             self.option,
             lambda: f"ADD {self.key()}",

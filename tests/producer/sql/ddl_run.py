@@ -30,6 +30,8 @@ ALLOWED = (
     "not known",
     "CREATE TABLE ... SELECT",
     "a temporary one",
+    "two places",
+    "of an unknown schema",
     "may be about a temporary",
     "LIKE a temporary",
     "my_row_id in",
