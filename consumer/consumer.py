@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -67,7 +66,8 @@ class Consumer:
                 for event in batch:
                     ...
 
-    `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file. A URL,
+    `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file,
+    `state` the folder of its home ($SHMSTORE_STATE, or ~/.local/state/shmstore). A URL,
     grpc://HOST:8815/STORE or with TLS grpc+tls://..., reads a store of another host, where `shmstore serve --flight` runs: all is as below,
     a lost connection is made again, and `StoreUnreachable` raised where that takes more than a minute.
     `subscription` names the reader: it continues after its last ack, in this process or the next, and one process owns it at a
@@ -94,8 +94,8 @@ class Consumer:
 
     In a store with a log the subscription is durable from the moment it is made: its ack is in the store's home, at most a second behind
     and never ahead of what is on disk, and after a reboot it goes on there. Without a log `checkpoint` keeps the acked position in a
-    file, so that the subscription outlives the shared memory: True keeps it in the state directory ($SHMSTORE_STATE, or
-    ~/.local/state/shmstore), a path in that directory, False keeps none. With a log such a file only says where a new subscription begins.
+    file, so that the subscription outlives the shared memory: True keeps it in the store's home, a path in that directory, False keeps
+    none. With a log such a file only says where a new subscription begins.
 
     Raises what `EventStore.attach` and `EventStore.subscribe` raise: `StoreNotFound`, `LayoutMismatch`,
     `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name; iterating, `SubscriptionLost` and `StoreClosed`: a store with a
@@ -115,6 +115,7 @@ class Consumer:
         timeout: float | None = None,
         checkpoint: bool | str | os.PathLike[str] = True,
         path: str | os.PathLike[str] | None = None,
+        state: str | os.PathLike[str] | None = None,
     ) -> None:
         for name, value in (("limit", limit), ("limit_events", limit_events), ("limit_bytes", limit_bytes)):
             if value is not None and value < 1:
@@ -122,7 +123,7 @@ class Consumer:
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout is {timeout}: it must be 0 or more seconds, or None to wait for ever")
         self._owns_store = isinstance(store, str)
-        self.store: EventStore | RemoteStore = _attached(store, path) if isinstance(store, str) else store
+        self.store: EventStore | RemoteStore = _attached(store, path, state) if isinstance(store, str) else store
         self._timeout = timeout
         self._auto_ack = auto_ack
         self._batch: Batch | None = None  # the current one; None also after a rollback
@@ -136,7 +137,7 @@ class Consumer:
         try:
             self.subscription: Subscription | RemoteSubscription
             if isinstance(self.store, EventStore):
-                file = _checkpoint(checkpoint, self.store.name, subscription)
+                file = _checkpoint(checkpoint, self.store, subscription)
                 self.subscription = self.store.subscribe(subscription, start=start, checkpoint=file)
             elif isinstance(checkpoint, bool):
                 self.subscription = self.store.subscribe(subscription, start=start, checkpoint=checkpoint)
@@ -200,7 +201,7 @@ class Consumer:
         acked = self._acked  # of one that was closed it raises StoreClosed, too
         if self._closed or not before.has_log or not before.lost or not isinstance(before, EventStore):
             raise closed
-        state = Path(before.segment.home).parent
+        state = before.home.state
         with suppress(ShmStoreError):
             self.subscription.close()  # its ack is in the home then
         if self._owns_store:
@@ -319,11 +320,11 @@ class Consumer:
             self.close()
 
 
-def _attached(store: str, path: str | os.PathLike[str] | None) -> EventStore | RemoteStore:
+def _attached(store: str, path: str | os.PathLike[str] | None, state: str | os.PathLike[str] | None) -> EventStore | RemoteStore:
     if not is_url(store):
-        return EventStore.attach(store, path=path)
-    if path is not None:
-        raise ValueError("path is for a store in a file of this host: leave it out, or the URL")
+        return EventStore.attach(store, path=path, state=state)
+    if path is not None or state is not None:
+        raise ValueError("path and state are for a store of this host: leave them out, or the URL")
     try:
         from shmstore.consumer.remote.store import RemoteStore  # pyarrow is not everybody's
     except ModuleNotFoundError as error:
@@ -331,7 +332,7 @@ def _attached(store: str, path: str | os.PathLike[str] | None) -> EventStore | R
     return RemoteStore.attach(store)
 
 
-def _checkpoint(where: bool | str | os.PathLike[str], store: str, subscription: str) -> CheckpointFile | None:
+def _checkpoint(where: bool | str | os.PathLike[str], store: EventStore, subscription: str) -> CheckpointFile | None:
     if where is False:
         return None
-    return CheckpointFile(None if where is True else where, store, subscription)
+    return CheckpointFile.of(store.home, subscription) if where is True else CheckpointFile(where, store.name, subscription)

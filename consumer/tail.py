@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import BinaryIO
 
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreClosed, StoreView
@@ -70,7 +69,7 @@ class Peek:
     def _attach_again(self) -> None:
         """Attach to the store as it was put together again from its home. Raises `StoreClosed` where that is gone, or another's."""
         before = self._store
-        store = StoreView.attach(before.name, path=before.segment.path, state=Path(before.segment.home).parent)
+        store = StoreView.attach(before.name, path=before.segment.path, state=before.home.state)
         if self._own is not None:
             self._own.close()
         self._store = self._own = store

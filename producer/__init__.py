@@ -3,6 +3,7 @@
 if __name__ == "producer":  # found as a folder of the checkout, where a file of yours may have the same name
     raise ImportError("import shmstore.producer instead of producer")
 
+from shmstore.home.snapshots import Progress, cancel_snapshot, snapshot_status, snapshot_waits
 from shmstore.producer.doctor import Finding, check_server, tables_of
 from shmstore.producer.errors import (
     AnonymousTransactions,
@@ -23,7 +24,6 @@ from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings, add_flags, load_all, load_settings
 from shmstore.producer.snapshot.part import request_snapshot
 from shmstore.producer.snapshot.server_tables import ServerTable, ServerTables
-from shmstore.snapshots import Progress, cancel_snapshot, snapshot_status, snapshot_waits
 
 __all__ = [
     "AnonymousTransactions",

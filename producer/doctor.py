@@ -7,7 +7,9 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from shmstore import EventStore, Position, SourceError, StoreError, StoreNotFound, StoreView, checkpoints
+from shmstore import EventStore, Position, SourceError, StoreError, StoreNotFound, StoreView
+from shmstore.home.acks import checkpoints_in
+from shmstore.home.home import Home
 from shmstore.native import pure_python
 from shmstore.producer.connection.dump import replica_id
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
@@ -22,7 +24,7 @@ from shmstore.producer.start.positions import split_positions
 from shmstore.producer.start.resume import lowest
 from shmstore.producer.start.retention import SHORT_HOURS, file_after, kept_seconds
 from shmstore.producer.start.scan import file_begins
-from shmstore.remembered import describe_home
+from shmstore.store.remembered import describe_home
 
 
 class Finding(NamedTuple):
@@ -143,7 +145,7 @@ def _store_of(settings: Settings) -> tuple[int | None, int]:
         stat = store.stat()
         return stat.epoch, stat.producer_pid if stat.producer_alive else 0
     with suppress(StoreError, ValueError):
-        return describe_home(settings.store, settings.state or None).epoch, 0
+        return describe_home(Home.of(settings.store, settings.state or None)).epoch, 0
     return None, 0
 
 
@@ -287,7 +289,8 @@ def _start_position(settings: Settings) -> Position | None:
                 return position
     except StoreNotFound:
         pass
-    position = lowest(checkpoint.position for checkpoint in checkpoints(settings.store, settings.state or None).values())
+    home = StoreView.home_of(settings.store, path=settings.store_path or None, state=settings.state or None)
+    position = lowest(checkpoint.position for checkpoint in checkpoints_in(home).values())
     if position is not None:
         return position
     return settings.beginning if isinstance(settings.beginning, Position) else None

@@ -41,10 +41,11 @@ if typing.TYPE_CHECKING:
         UnsupportedEvent,
     )
     from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
+    from shmstore.home.acks import Checkpoint, CheckpointFile, checkpoints
+    from shmstore.home.home import state_directory
     from shmstore.memory.layout import SLOT, BatchMode, SlotFlag
     from shmstore.ring.cursors import Cursor
     from shmstore.store.batch import Batch
-    from shmstore.store.checkpoint import Checkpoint, CheckpointFile, checkpoints, state_directory
     from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
     from shmstore.store.store import EventStore
     from shmstore.store.subscription import Subscription
@@ -116,7 +117,8 @@ _HOMES = {
         "memory.layout": "BatchMode SLOT SlotFlag",
         "ring.cursors": "Cursor",
         "store.batch": "Batch",
-        "store.checkpoint": "Checkpoint CheckpointFile checkpoints state_directory",
+        "home.acks": "Checkpoint CheckpointFile checkpoints",
+        "home.home": "state_directory",
         "store.stats": "LogStat StoreStat StreamStat SubscriptionStat",
         "store.store": "EventStore",
         "store.subscription": "Subscription",

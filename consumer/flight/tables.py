@@ -13,7 +13,7 @@ from shmstore import SchemaUnknown, StoreError, StoreView, TableSchema
 from shmstore.consumer.remote import events
 from shmstore.consumer.row_schemas import READ_BYTES, schemas
 from shmstore.encoding.codec import decode_schema
-from shmstore.table_definitions import DefinitionsFile, definitions_in, position_in, sources_of
+from shmstore.home.definitions import DefinitionsFile, definitions_in, position_in, sources_of
 
 
 class Tables:
@@ -61,11 +61,10 @@ def _defined(store: StoreView) -> dict[str, TableSchema]:
     """The tables as the store's producer defined them; of several sources the first that has such a table."""
     found: dict[str, TableSchema] = {}
     end = store.last_ack_point()
-    for source in sources_of(store.name):
+    home = store.home
+    for source in sources_of(home):
         with suppress(StoreError):  # not ours to read: then rows say it
-            for (database, table), one in definitions_in(
-                DefinitionsFile(store.name, source=source), position_in(end, source)
-            ).items():
+            for (database, table), one in definitions_in(DefinitionsFile(home, source), position_in(end, source)).items():
                 if one.schema is not None:
                     found.setdefault(f"{database}.{table}", one.schema)
     return found

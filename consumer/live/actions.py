@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from shmstore import CheckpointFile, EventStore, StoreView, SubscriptionNotFound
-from shmstore.snapshots import request_snapshot
+from shmstore.home import kinds
+from shmstore.home.snapshots import request_snapshot
 
 
 def unsubscribe(store: str, subscription: str, *, path: str | None = None, state: str | os.PathLike[str] | None = None) -> None:
@@ -14,14 +14,13 @@ def unsubscribe(store: str, subscription: str, *, path: str | None = None, state
 
     Raises `SubscriptionNotFound`, `SubscriptionInUse`, and what `EventStore.attach` raises.
     """
-    checkpoint = CheckpointFile(state, store, subscription)
     with EventStore.attach(store, path=path, state=state) as attached:
         try:
             attached.unsubscribe(subscription)
         except SubscriptionNotFound:
-            if checkpoint.load() is None:
+            if CheckpointFile.of(attached.home, subscription).load_bytes() is None:
                 raise
-    checkpoint.remove()
+        kinds.forget(attached.home, subscription)
 
 
 def snapshot(store: str, tables: str) -> str:
@@ -31,8 +30,7 @@ def snapshot(store: str, tables: str) -> str:
     """
     with StoreView.attach(store, restore=False) as view:  # a request to a store that does not exist would wait for ever
         check_single_source(view)
-        log = view.stat().log
-    return request_snapshot(store, tables, state=None if log is None else Path(log.home).parent)
+        return request_snapshot(store, tables, state=view.home.state)
 
 
 def check_single_source(store: StoreView) -> None:

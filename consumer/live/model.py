@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from shmstore import Cursor, LogStat, StoreStat, SubscriptionStat
 from shmstore.consumer.monitoring.health import findings
-from shmstore.remembered import RememberedStore
-from shmstore.snapshots import Progress
+from shmstore.home.snapshots import Progress
+from shmstore.store.remembered import RememberedStore
 from shmstore.units import moment, quantity, span
 
 WINDOW: Final = 10.0  # seconds that rates are over

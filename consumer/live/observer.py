@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from shmstore import ShmStoreError, StoreStat, StoreView
@@ -16,8 +15,9 @@ from shmstore.clock import calendar_ms
 from shmstore.consumer.live.model import Host, Model, Reading, TableFigures
 from shmstore.consumer.monitoring.metrics import look
 from shmstore.consumer.monitoring.table_counts import Counting, TableCounts
-from shmstore.remembered import Homes
-from shmstore.snapshots import Progress, snapshot_status
+from shmstore.home.home import Home
+from shmstore.home.snapshots import Progress, snapshot_status
+from shmstore.store.remembered import Homes
 
 PERIOD: Final = 1.0  # seconds between two readings
 MOST_EVENTS: Final = 4000  # of a store that are counted one by one each half a second; of more these stand for all
@@ -137,7 +137,7 @@ def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:
 
 def _snapshot(stat: StoreStat) -> Progress | None:
     """How far a store's snapshots are; None where there are none, or this user may not look."""
-    state = Path(stat.log.home).parent if stat.log is not None else None
+    state = Home(stat.log.home).state if stat.log is not None else None
     with suppress(ShmStoreError, OSError):
         return snapshot_status(stat.name, state=state)
     return None

@@ -8,12 +8,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from shmstore import LayoutMismatch, StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat, state_directory
+from shmstore import LayoutMismatch, StoreError, StoreNotFound, StoreStat, StoreView, SubscriptionStat
 from shmstore.consumer.monitoring.health import NONE, problems
 from shmstore.consumer.monitoring.table_counts import TableCounts
 from shmstore.consumer.serving.access import Login
 from shmstore.consumer.serving.http_server import REFUSED, HttpServer, Request, Response, plain
-from shmstore.snapshots import copies_aside
+from shmstore.home.home import Home, state_directory
+from shmstore.home.reader_state import copies_aside
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_COUNTS: Final[Mapping[str, TableCounts]] = MappingProxyType({})
@@ -68,7 +69,9 @@ def prometheus(
         _producer(families, stat)
         for each in stat.subscriptions:
             _subscription(families, stat.name, each)
-        for subscription, tables in copies_aside(stat.log.home if stat.log else state_directory() / stat.name).items():
+        for subscription, tables in copies_aside(
+            Home(stat.log.home) if stat.log else Home(state_directory() / stat.name)
+        ).items():
             aside = "Tables whose copies do not follow them now: they wait for a snapshot, or for what the query's log says."
             families.add("copies_aside", "gauge", aside, len(tables), store=stat.name, subscription=subscription)
         if stat.name in counts:

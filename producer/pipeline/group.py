@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StoreError, StreamStat, checkpoints
+from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StoreError, StreamStat
 from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
+from shmstore.home.acks import checkpoints_in
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.behind import ReadersBehind
@@ -167,7 +168,7 @@ class Group:
         resume = resume_point(self._store)
         if resume is not None:
             return split_positions(resume.position), resume.tail
-        found = checkpoints(self._settings[0].store, self._settings[0].state or None)
+        found = checkpoints_in(self._store.home)
         if found:
             self._log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
         return lowest_positions({name: checkpoint.position for name, checkpoint in found.items()}), None

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from shmstore import Event, EventStore, Position, StreamStat, UnsupportedEvent
 from shmstore.encoding.codec import decode, encode_batch
+from shmstore.home.definitions import DefinitionsFile
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles, list_files
 from shmstore.producer.connection.backoff import Backoff
@@ -45,7 +46,6 @@ from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.seal import Seal, options_of
 from shmstore.producer.transactions.state import Tail
-from shmstore.table_definitions import DefinitionsFile
 
 Handler = Callable[[list[Event]], list[Event] | None]
 
@@ -98,14 +98,14 @@ class Replicator:
             table,
         )
         self._published = PublishedTables(
-            DefinitionsFile(settings.store, settings.state or None, self._sink.source or ""), self._decoder.filter
+            DefinitionsFile(store.home, self._sink.source or "", store.may_produce), self._decoder.filter
         )
         self._decoder.followed = lambda position, query: self._published.follow(
             position, query.database, query.sql, query.session
         )
         self._seal = Seal(settings)
         self._options = options_of(settings) if before is None else ""
-        self._origin = OriginFile(settings.store, settings.state or None, self._sink.source or "")
+        self._origin = OriginFile(store.home, self._sink.source or "", store.may_produce)
         alone = self._sink.source is None and not settings.binlog
         self._snapshot = Snapshot(settings, store, self._decoder, self._log, stop) if alone else None
         if not alone and (settings.snapshot != "never" or settings.on_purged == "snapshot"):
@@ -133,7 +133,11 @@ class Replicator:
         stat = self._statistics.stat(self._decoder.skipped)._replace(
             purge_ms=self._retention.purge_ms, filtered_events=state.filtered_events, filtered_rows=state.filtered_rows
         )
-        return stat if self._snapshot is None else self._snapshot.progress.added_to(stat)
+        if self._snapshot is None:
+            return stat
+        tasks = self._snapshot.progress.tasks
+        left, rows = sum(task.open for task in tasks), sum(task.progress.rows for task in tasks)
+        return stat._replace(snapshot_tables=len(tasks), snapshot_open=left, snapshot_rows=rows)
 
     @property
     def _position(self) -> Position | None:
@@ -228,7 +232,7 @@ class Replicator:
             self._decoder.table_case = server.variables.get("lower_case_table_names", "")
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
             found = Found(session, server, sink.resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
-            chosen = choose_beginning(self._settings, found, sink.source or "", self._log)
+            chosen = choose_beginning(self._settings, found, self._store.home.of_source(sink.source or ""), self._log)
             self._claim(found)
             self._look_at_row_filters(session)
             self._write(found, chosen)
@@ -253,7 +257,7 @@ class Replicator:
     def _write(self, found: Found, chosen: Beginning) -> None:
         """Write to the disk what a restart has to find."""
         if isinstance(chosen.schemas, SchemaHistory):
-            keep_history(chosen.schemas)
+            keep_history(chosen.schemas, self._store.home, self._store.may_produce)
         publish(self._published, found, chosen, self._settings)
         self._origin.save(self._origin_now(found))
         if self._snapshot is not None and chosen.snapshot:

@@ -25,9 +25,9 @@ from shmstore import (
     StoreFull,
     StoreNotFound,
     StreamStat,
-    checkpoints,
 )
 from shmstore.arguments import duration, size
+from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
@@ -113,7 +113,7 @@ class StoreSink:
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
         """Those of the store's readers."""
-        return checkpoints(self._settings.store, self._settings.state or None)
+        return checkpoints_in(self._store.home)
 
     def claim(self, *, gtids: bool, domain: str) -> None:
         """It is ours already, and no other source is there."""
@@ -233,10 +233,10 @@ def opened(settings: Settings) -> Iterator[EventStore]:
             yield store
         except Exception:
             if created and store.latest_position is None:
-                _remove(store, settings)
+                _remove(store)
             raise
         if created and store.latest_position is None and store.start_position is None:
-            _remove(store, settings)
+            _remove(store)
 
 
 def _attached(settings: Settings) -> EventStore:
@@ -280,10 +280,9 @@ def _sizes(settings: Settings) -> dict[str, Any]:
     return given
 
 
-def _remove(store: EventStore, settings: Settings) -> None:
+def _remove(store: EventStore) -> None:
     with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
-        store.claim()
-        EventStore.unlink(settings.store, path=settings.store_path or None, log=True, state=settings.state or None)
+        store.undo_create()
 
 
 def _created(settings: Settings) -> EventStore:

@@ -6,7 +6,8 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from shmstore import EventStore, checkpoints
+from shmstore import EventStore
+from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.replicator import Replicator, StopEvent
@@ -81,4 +82,4 @@ def _is_of_group(store: EventStore, settings: Settings) -> bool:
     resume = resume_point(store)
     if resume is not None:
         return resume.position.of_group
-    return any(checkpoint.position.of_group for checkpoint in checkpoints(settings.store, settings.state or None).values())
+    return any(checkpoint.position.of_group for checkpoint in checkpoints_in(store.home).values())

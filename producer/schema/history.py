@@ -11,17 +11,16 @@ file is JSON, one record a line, appended and synced before it counts; a line cu
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmstore.atomic_file import refused, sync
 from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
+from shmstore.home.home import Home, May
+from shmstore.home.lines import LinesFile
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.producer.sql.columns import UNKNOWN as UNKNOWN_NULL
@@ -34,6 +33,8 @@ __all__ = ["SchemaHistory"]
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 FORMAT = 1
+WHAT = "schema history"
+_HEAD = {"shmstore_schema_history": FORMAT}
 
 _SERVER = "SELECT @@character_set_server, @@lower_case_table_names, VERSION()"
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
@@ -77,14 +78,15 @@ class SchemaHistory:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, draft: bool = False, aside: Sequence[Path] = ()) -> None:
         self._path = None if path is None else Path(path)
+        self._lines = None if self._path is None else LinesFile(Home(self._path.parent), self._path, _HEAD, WHAT)
         self._drafted: list[_Record] | None = [] if draft else None
         self.aside = list(aside)
         self._records: list[_Record] = []
         self._applied = 0  # records that the catalog holds
         self._catalog = Catalog()
         self._schemas: dict[tuple[str, str], tuple[Table, TableSchema]] = {}
-        if self._path is not None and self._path not in self.aside and self._path.exists():
-            self._load(self._path)
+        if self._lines is not None and self._path not in self.aside:
+            self._load(self._lines)
             self._replay(len(self._records))
 
     @property
@@ -259,19 +261,23 @@ class SchemaHistory:
             self._replay(self._index(position))
         return bool(change)
 
-    def keep(self) -> None:
-        """Write a draft down; from now on each addition is written at once. Raises OSError, `StoreError`."""
+    def keep(self, home: Home | None = None, may: May | None = None) -> None:
+        """Write a draft down, in `home`, as far as `may` lets it (see `Home.replace`); from now on each addition is written at once. Raises OSError,
+        `StoreError`."""
         drafted, self._drafted = self._drafted, None
-        if self._path is None or drafted is None:
+        if self._path is None or self._lines is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path in self.aside:
-            self._path.replace(self._path.with_suffix(".old"))
+        home = home or self._lines.home
+        self._lines = LinesFile(home, self._path, _HEAD, WHAT, may)
+        if drafted is None:
+            return
+        if self._path in self.aside and self._path.exists():
+            home.put_aside(self._path, WHAT, may)
         if drafted:
-            self._append(self._path, drafted)
+            self._lines.append(map(_packed, drafted))
         for file in self.aside:  # last: after a crash before this, another server's history is still there to take over from
             if file != self._path:
-                file.replace(file.with_suffix(".old"))
+                home.put_aside(file, WHAT, may)
 
     # ------------------------------------------------------------ records
 
@@ -286,8 +292,8 @@ class SchemaHistory:
     def _add(self, record: _Record) -> None:
         if self._drafted is not None:
             self._drafted.append(record)
-        elif self._path is not None:
-            self._append(self._path, [record])
+        elif self._lines is not None:
+            self._lines.append([_packed(record)])
         at = self._index(record.position)
         self._records.insert(at, record)
         if len(self._records) == 1 or at < self._applied:
@@ -310,52 +316,18 @@ class SchemaHistory:
             self._catalog.take(record.change)
         self._applied = count
 
-    # ------------------------------------------------------------ the file
-
-    def _append(self, path: Path, records: Sequence[_Record]) -> None:
+    def _load(self, lines: LinesFile) -> None:
         try:
-            with path.open("ab", buffering=0) as file:
-                before = file.tell()
-                head = b"" if before else _line({"shmstore_schema_history": FORMAT})
-                lines = head + b"".join([_line(_packed(record)) for record in records])
-                try:
-                    if file.write(lines) < len(lines):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.truncate(file.fileno(), before)  # half a line would spoil what comes behind it
-                    raise
-            if not before:
-                sync(path.parent)  # the name too must survive
-        except OSError as error:
-            raise refused(path, error, "schema history", "name another folder with state") from error
-
-    def _load(self, path: Path) -> None:
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        lines = data[:whole].splitlines()
-        try:
-            if lines and json.loads(lines[0]) != {"shmstore_schema_history": FORMAT}:
-                raise ValueError(f"its first line is {lines[0][:80]!r}")
-            records = [_unpacked(json.loads(line)) for line in lines[1:]]
+            records = [_unpacked(packed) for packed in lines.read() or ()]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise SchemaUnknown(
-                f"{path} is no schema history of format {FORMAT}: {error}; move it away and take a new snapshot"
+                f"{lines.path} is no schema history of format {FORMAT}: {error}; move it away and take a new snapshot"
             ) from error
-        if whole < len(data):  # a crash cut the last line: it never counted
-            with path.open("r+b") as file:
-                file.truncate(whole)
         self._records = sorted(records, key=lambda record: record.position.order)
-        if not self._records and not lines and path.exists():
-            path.unlink()
 
 
 def _standard(charset: str) -> str:
     return "utf8mb3" if charset == "utf8" else charset
-
-
-def _line(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _packed(record: _Record) -> dict[str, Any]:

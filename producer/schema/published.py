@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from shmstore import Position, TableSchema
 from shmstore.column_type import sized
 from shmstore.encoding.codec import decode_schema, encode_schema
+from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.sql.catalog import TableName, Unreadable
 from shmstore.producer.sql.session import Session
 from shmstore.producer.sql.table_change import Table
-from shmstore.table_definitions import Definition, DefinitionsFile
 
 
 class PublishedTables:

@@ -19,6 +19,7 @@ from collections import deque
 from typing import NamedTuple
 
 from shmstore import Position
+from shmstore.home.snapshots import Task
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import LinkLost
@@ -26,7 +27,6 @@ from shmstore.producer.filter import TablePlan
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.select import Selection, key_literals, literals
-from shmstore.snapshots import Task
 
 __all__ = ["Chunk", "Shape", "TableRead"]
 

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from shmstore import StoreError, TableSchema, UnsupportedEvent
 from shmstore.errors import did_you_mean
+from shmstore.home.definitions import DefinitionsFile, definitions_in
+from shmstore.home.home import Home
+from shmstore.home.snapshots import request_snapshot as ask
 from shmstore.producer.conditions import Bound, Node, bind, parse
 from shmstore.producer.errors import PatternError
 from shmstore.producer.filter import TablePlan, read_patterns
-from shmstore.snapshots import request_snapshot as ask
 from shmstore.sql.names import folded
-from shmstore.table_definitions import DefinitionsFile, definitions_in
 
 __all__ = ["Part", "request_snapshot"]
 
@@ -103,7 +104,7 @@ def _check(store: str, tables: str | Sequence[str], part: Part, state: str | os.
     """Raise `PatternError` where a table that is known, as its producer wrote it down last, has not what is asked for."""
     patterns = read_patterns(tables)
     with suppress(StoreError):  # not ours to read: the producer looks
-        for one in definitions_in(DefinitionsFile(store, state), None).values():
+        for one in definitions_in(DefinitionsFile(Home.of(store, state)), None).values():
             if one.schema is None or not patterns.match(f"{one.database}.{one.table}"):
                 continue
             try:

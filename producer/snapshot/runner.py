@@ -34,9 +34,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent, checkpoints
+from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent
 from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
+from shmstore.home.acks import checkpoints_in
+from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id
 from shmstore.patterns.linear_regex import PatternRefused
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
@@ -54,7 +56,6 @@ from shmstore.producer.snapshot.tables import defined_as, list_tables, may_selec
 from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, prepared, refusal
 from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id
 
 # Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed, which may be dropped since,
 # or not be read (what gh-ost and pt-online-schema-change rename a table to).
@@ -74,7 +75,7 @@ class Snapshot:
         self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Callable[[], bool]
     ) -> None:
         self._settings, self._store, self._decoder, self._log, self._stop = settings, store, decoder, log, stop
-        self._file = ProgressFile(settings.store, settings.state or None)
+        self._file = ProgressFile(store.home, store.may_produce)
         self.progress = self._file.load() or Progress(store.epoch)
         if self.progress.epoch == store.epoch and self.progress.ahead_of(store.newest):  # the host crashed
             self.progress.rewind(store.newest)
@@ -130,7 +131,7 @@ class Snapshot:
                 self.progress.rewind(self._file.acked(self.progress.epoch))
             self.progress.epoch = self._store.epoch
             self._file.save(self.progress)
-        found = checkpoints(self._settings.store, self._settings.state or None).values()
+        found = checkpoints_in(self._store.home).values()
         # Such a reader gets nothing again that it had acked; a row put before that would stay older than what it has.
         self._ahead = [
             checkpoint.position for checkpoint in found if self._store.has_log or checkpoint.epoch != self._store.epoch
@@ -155,7 +156,7 @@ class Snapshot:
                     self._log.warning("snapshot %s waits: %s", request.id, error)
                     return
             self._file.save(self.progress)
-            path.unlink(missing_ok=True)
+            self._file.take_in(path)
         self.active = self.progress.open
 
     def _take(self, server: Server, request: Request) -> None:

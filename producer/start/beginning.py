@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from shmstore import Checkpoint
@@ -46,16 +47,16 @@ class Beginning(NamedTuple):
     snapshot: str  # why all tables are to be read: initial or purged; empty: they are not
 
 
-def choose_beginning(settings: Settings, found: Found, source: str, log: logging.Logger) -> Beginning:
-    """Return where to begin on the server that was found. `source`: its name among several of one store. Raises `ShmStoreError`."""
+def choose_beginning(settings: Settings, found: Found, folder: Path, log: logging.Logger) -> Beginning:
+    """Return where to begin on the server that was found. `folder`: where the source's files are in the store's home. Raises `ShmStoreError`."""
     session, server, fresh = found.session, found.server, found.fresh
-    schemas = open_history(settings, session, server, empty=fresh and settings.beginning == "latest", source=source)
+    schemas = open_history(settings, session, server, folder, empty=fresh and settings.beginning == "latest")
     latest = None
     if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
         latest = take_snapshot(schemas, session, server)
     start = choose_start(settings, session, server, found.resume, log, saved=found.checkpoints, latest=latest)
     if start.lost is not None and isinstance(schemas, SchemaHistory):
-        schemas, start = after_loss(start, settings, session, server)
+        schemas, start = after_loss(start, settings, session, server, folder)
     snapshot = "purged" if start.lost is not None else "initial" if fresh and settings.snapshot == "initial" else ""
     if isinstance(schemas, SchemaHistory):
         start = go_to_start(schemas, start, session, server, fresh=fresh)

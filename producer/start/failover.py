@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from shmstore import Position, SchemaUnknown
 from shmstore.producer.connection.server import Server
@@ -53,10 +54,10 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
 
 
 def after_loss(
-    start: Start, settings: Settings, session: Session, server: Server
+    start: Start, settings: Settings, session: Session, server: Server, folder: Path
 ) -> tuple[SchemaHistory | CurrentTables | None, Start]:
     """Begin a new history at the present position, which replaces `start`: the old one has not seen the DDLs that were lost."""
-    schemas = open_history(settings, session, server, empty=True)
+    schemas = open_history(settings, session, server, folder, empty=True)
     assert isinstance(schemas, SchemaHistory)
     now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
     return schemas, now._replace(lost=start.lost)

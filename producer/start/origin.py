@@ -10,14 +10,11 @@ that file no longer, or began it at another time. `options` is a checksum of tho
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
-from shmstore import StoreError, state_directory
-from shmstore.atomic_file import replace
+from shmstore import StoreError
+from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import Server, binlog_files, log_end
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import PrivilegeMissing
@@ -40,10 +37,11 @@ class Origin(NamedTuple):
 
 
 class OriginFile:
-    """Where the origin of a store's source is kept. `source` is its name among several of one store, empty for the only one."""
+    """Where the origin of a store's source is kept. `source` is its name among several of one store, empty for the only one. `may`: see `Home.replace`."""
 
-    def __init__(self, store: str, state: str | os.PathLike[str] | None = None, source: str = "") -> None:
-        self.path = (Path(state) if state else state_directory()) / store / quote(source, safe="") / NAME
+    def __init__(self, home: Home, source: str = "", may: May | None = None) -> None:
+        self._home, self._may = home, may
+        self.path = home.of_source(source) / NAME
 
     def load(self) -> Origin | None:
         """Return it; None where there is none, or one of another version. Raises `StoreError` where it cannot be read."""
@@ -62,8 +60,8 @@ class OriginFile:
 
     def save(self, origin: Origin) -> None:
         """Replace it. Raises `StoreError` where the disk refuses."""
-        text = json.dumps({"version": VERSION, **origin._asdict()})
-        replace(self.path, lambda at: at.write_text(text), "the name of the server", "name another folder with state")
+        content = json.dumps({"version": VERSION, **origin._asdict()}).encode()
+        self._home.replace(self.path, content, "the name of the server", self._may)
 
 
 def origin_of(session: Session, server: Server) -> Origin:

@@ -8,7 +8,8 @@ import math
 import threading
 import time
 
-from shmstore import Position, ShmStoreError, SourceError, checkpoints
+from shmstore import Position, ShmStoreError, SourceError, StoreView
+from shmstore.home.acks import checkpoints_in
 from shmstore.producer.connection.managed import AURORA, AZURE, RDS
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
 from shmstore.producer.connection.session import Session, connect
@@ -108,7 +109,8 @@ class Retention:
 
     def _look(self, server: Server, position: Position) -> None:
         try:
-            saved = checkpoints(self._settings.store, self._settings.state or None)
+            given = self._settings
+            saved = checkpoints_in(StoreView.home_of(given.store, path=given.store_path or None, state=given.state or None))
             needed = {f"checkpoint of {name!r}": one.position for name, one in saved.items()}
             needed = {"producer": position} | {who: one for who, one in needed.items() if not one.of_group}
             session = connect(self._settings, server.endpoint, lambda: self._closed)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from shmstore import Position, PositionNotFound, SchemaUnknown, state_directory
+from shmstore import Position, PositionNotFound, SchemaUnknown
+from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import SettingsError
@@ -22,15 +22,14 @@ ATTEMPTS = 20
 
 
 def open_history(
-    settings: Settings, session: Session, server: Server, *, empty: bool, source: str = ""
+    settings: Settings, session: Session, server: Server, folder: Path, *, empty: bool
 ) -> SchemaHistory | CurrentTables | None:
     """Return the history that the options and the server ask for, as a draft; `empty`: one without tables, which takes the old files' place.
 
-    `source`: whose it is, of several in one store.
+    `folder`: where the source's files are in the store's home.
     Raises `SchemaUnknown` where the file is another server's.
     """
     identity = server.identity.replace("=", "-").replace("/", "-")
-    folder = (Path(settings.state) if settings.state else state_directory()) / settings.store / quote(source, safe="")
     path = folder / f"schemas-{identity}.jsonl"
     # A history that was begun is followed on, also while the log, or another server's, names its columns: it must not miss a DDL.
     wanted = server.variables.get("binlog_row_metadata") != "FULL" or bool(histories(folder))
@@ -47,10 +46,11 @@ def open_history(
     return None
 
 
-def keep_history(history: SchemaHistory) -> None:
-    """Write `history` down where it is a draft. Raises `SettingsError`, `StoreError`."""
+def keep_history(history: SchemaHistory, home: Home, may: May) -> None:
+    """Write `history` down in `home` where it is a draft, and from now on what is added; `may`: see `Home.replace`. Raises `SettingsError`,
+    `StoreError`."""
     with _kept(history.path):
-        history.keep()
+        history.keep(home, may)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreError, StoreView, TableSchema, state_directory
+from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreError, StoreView, TableSchema
 from shmstore.atomic_file import replace
 from shmstore.encoding.codec import Packed, decode, encode_schema, unpack_rows
 from shmstore.errors import CopyUnreadable, PositionNotFound
@@ -411,9 +411,11 @@ class Verification:
 
     def _folder(self, schema: TableSchema) -> Path:
         """Where the numbers of this table's rows are kept: in the store's home."""
-        home = Path(self._settings.state) if self._settings.state else state_directory()
         what = f"{self._place}\0{schema.database}\0{schema.table}"
-        return home / self._settings.store / "verify" / hashlib.sha256(what.encode()).hexdigest()[:16]
+        home = self._view.home
+        if home.epoch is None:
+            home.make()
+        return home.path / "verify" / hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
 def _values(key: bytes, count: int) -> Row:

@@ -15,7 +15,7 @@ import numpy as np
 from shmstore import EventStore, Position
 from shmstore.encoding import codec
 from shmstore.event import EntryType, Event, EventType
-from shmstore.log import home as homes
+from shmstore.home.home import Home
 from shmstore.log.format import BLOCK, BLOCK_CHECKED, BLOCKS, EVENTS, RECORD, SLOTS, header_bytes, set_name
 from shmstore.memory.layout import SLOT
 
@@ -55,7 +55,7 @@ def make(name: str, state: Path, sets: int) -> Fake:
     with EventStore.create(name, state=state, log_size=1 << 40, log_keep=1e9) as store:
         epoch, made = store.epoch, Fake(Path(store.segment.home), sets)
     EventStore.unlink(name)
-    folder = homes.log_folder(made.home)
+    folder = Home(made.home).log
     crc_of_large, end = zlib.crc32(bytes(_LARGE)), 0
     for index in range(sets):
         end = _make_set(folder, made, index, epoch, end, crc_of_large)

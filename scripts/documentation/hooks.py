@@ -24,6 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from shmstore.home.home import Home
+
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
@@ -91,8 +93,8 @@ def metrics() -> str:
     from shmstore.consumer.monitoring.metrics import prometheus
     from shmstore.consumer.monitoring.table_counts import TableCounts
     from shmstore.event import Position
+    from shmstore.home.reader_state import keep_aside
     from shmstore.ring.cursors import Cursor
-    from shmstore.snapshots import keep_aside
     from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 
     def made(kind: Any, **values: Any) -> Any:
@@ -104,7 +106,7 @@ def metrics() -> str:
     position = Position("binlog.000001", 4)
     texts = {"name": "s", "source": "s", "batch_mode": "MEMSIZE", "lag": "block"}
     with tempfile.TemporaryDirectory() as folder:
-        keep_aside("s", "s", [], state=folder)
+        keep_aside(Home.of("s", folder), "s", [])
         log = made(LogStat, home=f"{folder}/s")
         stat = made(StoreStat, **texts, put=cursor, subscriptions=(reader,), stream=stream, source_position=position, log=log)
         counts = TableCounts(0, 0)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from shmstore.errors import StoreError
 
 if TYPE_CHECKING:
     from shmstore import EventStore, StoreView
+    from shmstore.home.home import Home
 
 
 def attach(options: argparse.Namespace) -> EventStore:
@@ -27,12 +24,8 @@ def look(options: argparse.Namespace) -> StoreView:
     return StoreView.attach(options.store, path=options.path, state=options.state)
 
 
-def home_of(options: argparse.Namespace) -> Path:
+def home_of(options: argparse.Namespace) -> Home:
     """Return the store's home: of one in memory that has a log its own, else where it would be."""
     from shmstore import StoreView
-    from shmstore.store import checkpoint
 
-    with suppress(StoreError), StoreView.attach(options.store, path=options.path, restore=False) as store:
-        if store.segment.home:
-            return Path(store.segment.home)
-    return checkpoint.home_of(options.store, options.state)
+    return StoreView.home_of(options.store, path=options.path, state=options.state)

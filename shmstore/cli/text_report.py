@@ -9,8 +9,8 @@ from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
 from shmstore.native import pure_python
-from shmstore.remembered import RememberedStore
 from shmstore.ring.cursors import Cursor
+from shmstore.store.remembered import RememberedStore
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
 from shmstore.units import moment, printable, quantity, span

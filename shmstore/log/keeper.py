@@ -33,10 +33,11 @@ from typing import Final, NamedTuple, Protocol
 from shmstore.atomic_file import give_to_owner
 from shmstore.clock import calendar_ms
 from shmstore.errors import StoreCorrupt, StoreError, refused
+from shmstore.home.append_lock import AppendLock
+from shmstore.home.home import Home
 from shmstore.log import format as files_format
 from shmstore.log.appender import DAMAGED, OVERSIZED_NEXT, Appends, appender_of
 from shmstore.log.files import LogFiles, SetStat, remove_sets
-from shmstore.log.home import AppendLock, log_folder
 from shmstore.log.mark import mark_bytes, open_mark
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory.layout import StoreFlag, StoreState, header_word, subscription_word
@@ -95,13 +96,14 @@ class Keeper:
         self._putting = putting
         self._segment, self._subscriptions = segment, subscriptions
         self._words = segment.words
-        self._folder = log_folder(segment.home)
+        home = Home(segment.home, mode=segment.mode, gid=segment.gid, epoch=segment.epoch)
+        self._folder = home.log
         size = self._words[LOG_SIZE]
         self._file_bytes, self._file_slots = files_format.file_bytes(size), files_format.file_slots(size)
         self._condition = Condition(segment.views.fixed, header_word("keeper"))
         self._awake = Condition(segment.views.fixed, subscription_word(0, "woken"))  # the appender sleeps on it
         self._freed = Condition(segment.views.fixed, header_word("freed"))
-        self._lock = AppendLock.take(segment.home, PATIENCE)
+        self._lock = AppendLock.take(home, PATIENCE)
         self._appender: Appends
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()

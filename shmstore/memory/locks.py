@@ -55,6 +55,16 @@ def is_locked(fd: int, byte: int = 0, count: int = 0) -> bool:
     return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
 
+def take_bytes(fd: int, byte: int = 0, count: int = 0, *, free: bool = False) -> bool:
+    """Lock `count` bytes of a file (0: all from there on) for its open description, or `free` them; False where another holds one. Raises OSError."""
+    kind = fcntl.F_UNLCK if free else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, count, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
 class Ownership:
     """A role in a store, held by at most one open file description on the host: byte `byte` of the segment."""
 
@@ -76,10 +86,9 @@ class Ownership:
             return True
         fd = self._description()
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._byte, 1, 0))
-        except (BlockingIOError, PermissionError):
-            os.close(fd)
-            return False
+            if not take_bytes(fd, self._byte, 1):
+                os.close(fd)
+                return False
         except BaseException:
             os.close(fd)
             raise
@@ -95,7 +104,7 @@ class Ownership:
         try:
             _held.discard(self)
             # Unlocked before it is closed: a child forked meanwhile has a copy of the description.
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, self._byte, 1, 0))
+            take_bytes(fd, self._byte, 1, free=True)
         finally:
             os.close(fd)
 

@@ -169,12 +169,21 @@ class Segment:
     @property
     def linked(self) -> bool:
         """True while the name leads to this segment, or that cannot be seen."""
+        return self._named() is not False
+
+    @property
+    def replaced(self) -> bool:
+        """True where another segment has the name: the store was made again, or put together again."""
+        return self._named() is False and os.path.lexists(self.where)
+
+    def _named(self) -> bool | None:
+        """Whether the name leads to this segment; None where that cannot be seen."""
         try:
             there = os.stat(self.where)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True
+            return None
         here = os.fstat(self.fd)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 

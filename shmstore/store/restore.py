@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +20,13 @@ from numpy.typing import NDArray
 
 from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, ProducerInUse, StoreCorrupt, StoreError, StoreExists, StoreNotFound
-from shmstore.log import home as homes
+from shmstore.home import append_lock, identity, kinds
+from shmstore.home.acks import NOWHERE, Checkpoint, acks_of
+from shmstore.home.append_lock import AppendLock
+from shmstore.home.home import PRIVATE, Home
+from shmstore.home.identity import Identity
 from shmstore.log.files import LogFiles, slots_of
 from shmstore.log.format import RECORD
-from shmstore.log.home import Identity
 from shmstore.log.keeper import report_cut
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory import layout, segment
@@ -43,7 +45,6 @@ from shmstore.memory.locks import Ownership
 from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED, PUT
-from shmstore.store.checkpoint import checkpoints, home_of
 from shmstore.store.kept_batch import totals
 
 PATIENCE = 5.0  # seconds for another process to finish with the log
@@ -118,49 +119,59 @@ def attached(
     try:
         found = segment.attach(name, path=path, read_only=read_only)
     except StoreNotFound as missing:
-        home = home_of(name, state)
-        if not homes.has_log(home):
+        home = Home.of(name, state)
+        if not home.has_log:
             raise
-        path = path or homes.read(home).path  # the home knows where the memory of a store in a file is
+        home.check_ours()
+        path = path or identity.read(home).path  # the home knows where the memory of a store in a file is
         try:
             found = segment.attach(name, path=path, read_only=read_only)
         except StoreNotFound:
             if not restore:
                 raise missing from None
-            if read_only and not os.access(homes.log_folder(home), os.W_OK):
+            if read_only and not os.access(home.log, os.W_OK):
                 raise StoreNotFound(
-                    f"store {name!r} is not in memory, and this user may only look at its home, {home}: it is there again when its producer "
+                    f"store {name!r} is not in memory, and this user may only look at its home, {home.path}: it is there again when its producer "
                     "is started, or whoever may write there attaches"
                 ) from None
             try:
-                restored(name, os.fspath(home), path=None if path is None else os.path.abspath(path)).close()
+                restored(name, home, path=None if path is None else os.path.abspath(path)).close()
                 found = segment.attach(name, path=path, read_only=read_only)
             except StoreError:
-                if homes.has_log(home):
+                if home.has_log:
                     raise
                 raise missing from None  # it was removed, log and all, meanwhile
-    _refuse_impostor(found, home_of(name, state))
+    _refuse_impostor(found, Home.of(name, state))
     if restore and found.path is not None and found.home and _of_an_earlier_boot(found):
         found = _replaced(found, read_only=read_only)
+    if found.home and not read_only:
+        home_of(found).check_ours()
     return with_log(found)
 
 
-def _refuse_impostor(found: Segment, home: Path) -> None:
+def _refuse_impostor(found: Segment, home: Home) -> None:
     """Raise `StoreError` where another user's segment has the name of the store in `home`, and is not that store: what is put into it would
     not be in this home, and be read by that user."""
     if found.uid == os.geteuid():
         return
     try:
-        identity = homes.read(home)
+        known = identity.read(home)
     except StoreError:  # there is none, or not for this user to read
         return
-    if identity.epoch != found.epoch:
+    if known.epoch != found.epoch:
         uid, where = found.uid, found.where
         found.close()
         raise StoreError(
-            f"store {found.name!r} in memory ({where}, of uid {uid}) is not the one of the home {home}: let uid {uid}, or root, remove it "
+            f"store {found.name!r} in memory ({where}, of uid {uid}) is not the one of the home {home.path}: let uid {uid}, or root, remove it "
             f"(`shmstore rm {found.name}`), and attach again; or name the home of that one with SHMSTORE_STATE"
         )
+
+
+def home_of(found: Segment, state: str | os.PathLike[str] | None = None) -> Home:
+    """Return the home of an attached store: its own, of one with a log, else the one that its name has in the folder `state`."""
+    if found.home:
+        return Home(found.home, mode=found.mode, gid=found.gid, epoch=found.epoch)
+    return Home.of(found.name, state, mode=found.mode, gid=found.gid)
 
 
 def resized(
@@ -172,7 +183,8 @@ def resized(
         raise StoreError(
             f"store {name!r} has no log: it keeps the size that it was created with; `shmstore rm {name}`, and create it anew"
         )
-    old = homes.read(found.home).options
+    home = home_of(found)
+    old = identity.read(home).options
     wanted: dict[str, Any] = {"capacity": capacity, "memory_unit": memory_unit, "log_size": log_size, "log_keep": log_keep}
     new = checked(
         **{field: getattr(old, field) if value is None else value for field, value in wanted.items()},
@@ -187,7 +199,7 @@ def resized(
     if (new.capacity, new.limit) != (old.capacity, old.limit):
         segment.check_memory(found, layout.sizes(new.capacity, new.limit).total)
     if new != old:
-        homes.resize(found.home, new)
+        identity.resize(home, new)
     words[header_word("log_size")], words[header_word("log_keep_ms")] = new.log_size, round(new.log_keep * 1000)
     return (new.capacity, new.limit) == (found.views.capacity, found.views.limit)
 
@@ -202,9 +214,9 @@ def _of_an_earlier_boot(found: Segment) -> bool:
 
 def _replaced(found: Segment, *, read_only: bool) -> Segment:
     """Make the segment of a store with a log again, from its home, in place of one that cannot be relied on; let it be for who may only look."""
-    name, path, home = found.name, found.path, found.home
+    name, path, home = found.name, found.path, home_of(found)
     try:
-        with homes.AppendLock.take(home, PATIENCE):
+        with AppendLock.take(home, PATIENCE):
             if found.linked:  # else somebody was faster
                 segment.unlink(name, path=path, force=True)
     except StoreError:
@@ -219,42 +231,45 @@ def _replaced(found: Segment, *, read_only: bool) -> Segment:
 
 def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
     """Make a store, with its home where it has one. Raises as `EventStore.create`."""
-    home = options.home
-    if not home:
+    if not options.home:
         return segment.create(name, options, path=path, mode=mode, group=group)
+    home = Home(options.home, mode=mode)
     remembered = StoreExists(
-        f"store {name!r} is remembered in {home}: attach to it, which puts it together again, or remove it with `shmstore rm --log {name}`"
+        f"store {name!r} is remembered in {home.path}: attach to it, which puts it together again, or remove it with `shmstore rm --log {name}`"
     )
-    if homes.has_log(home):
+    if home.has_log:
         raise remembered
     epoch = secrets.randbits(63) | 1
     with ExitStack() as held:
 
         def fill(fd: int, sizes: layout.Sizes) -> None:
-            gid, file = os.fstat(fd).st_gid, None if path is None else os.path.abspath(path)
-            homes.make(home, mode, gid)
+            file = None if path is None else os.path.abspath(path)
+            home.gid = gid = os.fstat(fd).st_gid
+            home.check_ours(group=-1 if mode == PRIVATE else gid)
+            append_lock.make(home)
             # Until the memory has its name: who finds the home meanwhile waits, and does not put the store together again.
-            held.enter_context(homes.AppendLock.take(home, PATIENCE))
-            if homes.has_log(home):
+            held.enter_context(AppendLock.take(home, PATIENCE))
+            if home.has_log:
                 raise remembered
-            homes.write(home, Identity(name, epoch, options, mode, gid, calendar_ms(), file))
+            held.push(undone)  # before the lock is free: from here on what an error leaves there is ours
+            identity.write(home, Identity(name, epoch, options, mode, gid, calendar_ms(), file))
 
-        try:
-            return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
-        except BaseException:
-            homes.remove(home, epoch)
-            raise
+        def undone(error: type[BaseException] | None, *_: object) -> None:
+            if error is not None:
+                kinds.remove_log(home, epoch)
+
+        return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
 
 
 def with_log(found: Segment) -> Segment:
     """Let a segment read the store's log, where it has one."""
     if found.home:
         words = found.words
-        found.log = LogFiles(homes.log_folder(found.home), found.epoch, lambda: words[LOGGED])
+        found.log = LogFiles(home_of(found).log, found.epoch, lambda: words[LOGGED])
     return found
 
 
-def restored(name: str, home: str, *, path: str | None = None) -> Segment:
+def restored(name: str, home: Home, *, path: str | None = None) -> Segment:
     """Make the segment of a store from its home, and attach to it; to another's, where that one was faster.
 
     Raises `StoreNotFound` where no store lives in that home, `StoreExists`, and `StoreError` where the log cannot be read.
@@ -262,14 +277,14 @@ def restored(name: str, home: str, *, path: str | None = None) -> Segment:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            homes.read(home)  # there is one, which can be read
-            lock = homes.AppendLock.take(home, 0.0)
+            identity.read(home)  # there is one, which can be read
+            lock = AppendLock.take(home, 0.0)
         except ProducerInUse:  # who has it may have put the store together meanwhile, and append to it for good
             with suppress(StoreNotFound):
                 return segment.attach(name, path=path)
             if time.monotonic() >= until:
                 raise
-            time.sleep(homes.SUSPENSION)
+            time.sleep(append_lock.SUSPENSION)
             continue
         with lock:
             try:
@@ -279,36 +294,43 @@ def restored(name: str, home: str, *, path: str | None = None) -> Segment:
                     raise  # else it was removed under our hands, and there may be another in its place
 
 
-def _restored(name: str, home: str, path: str | None) -> Segment:
-    """As `restored`, under the log's lock."""
+def _restored(name: str, home: Home, path: str | None) -> Segment:
+    """As `restored`, under the log's lock.
+
+    Nothing in the home is written from before the acks are read until the segment is there: an owner whose memory was taken away may write its
+    last ack before that, and is refused after, as its subscription is then that of the new segment.
+    """
     with suppress(StoreNotFound):
         return segment.attach(name, path=path)
-    identity, folder = homes.read(home), homes.log_folder(home)
-    tail = recover(folder, identity.epoch, identity.options.first)
+    known = identity.read(home)
+    tail = recover(home.log, known.epoch, known.options.first)
     report_cut(name, tail)
-    files = LogFiles(folder, identity.epoch, lambda: tail.last)
-    options = identity.options._replace(home=home)
+    files = LogFiles(home.log, known.epoch, lambda: tail.last)
+    options = known.options._replace(home=os.fspath(home))
     events = recent(files, tail, options.capacity, options.limit)
     oldest = min(files.oldest, tail.last + 1)
+    with home.locked():
+        kinds.tidy(home)
+        subscriptions = _at_their_acks(home, known.epoch, oldest, tail.last)
 
-    def fill(fd: int, sizes: layout.Sizes) -> None:
-        _fill_rings(fd, sizes, events, tail.last)
-        header = np.frombuffer(os.pread(fd, layout.HEADER.itemsize, 0), layout.HEADER).copy()
-        header["put"], header["floor"], header["oversized"] = tail.last, events.floor, options.first - 1
-        header["log_first"], header["synced"], header["sync_wanted"] = oldest, tail.last, tail.last
-        header["created_ms"] = identity.created_ms
-        header["start_file"], header["start_offset"] = identity.start_file.encode(), identity.start_offset
-        table = np.zeros(layout.SUBSCRIPTIONS, layout.SUBSCRIPTION)
-        table["wanted"] = DISARMED
-        table["get"] = table["ack"] = tail.last
-        table["state"][0] = SubscriptionState.ACTIVE
-        header["entries"] = _fill_table(table, home, identity.epoch, oldest, tail.last)
-        os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
+        def fill(fd: int, sizes: layout.Sizes) -> None:
+            _fill_rings(fd, sizes, events, tail.last)
+            header = np.frombuffer(os.pread(fd, layout.HEADER.itemsize, 0), layout.HEADER).copy()
+            header["put"], header["floor"], header["oversized"] = tail.last, events.floor, options.first - 1
+            header["log_first"], header["synced"], header["sync_wanted"] = oldest, tail.last, tail.last
+            header["created_ms"] = known.created_ms
+            header["start_file"], header["start_offset"] = known.start_file.encode(), known.start_offset
+            table = np.zeros(layout.SUBSCRIPTIONS, layout.SUBSCRIPTION)
+            table["wanted"] = DISARMED
+            table["get"] = table["ack"] = tail.last
+            table["state"][0] = SubscriptionState.ACTIVE
+            header["entries"] = _fill_table(table, subscriptions)
+            os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
 
-    group = identity.gid if identity.mode != 0o600 else None
-    owner = os.stat(folder).st_uid  # not root, where that was first
-    made = segment.create(name, options, path=path, mode=identity.mode, group=group, epoch=identity.epoch, owner=owner, fill=fill)
-    _log.info("store %r is put together again from %s: events %d to %d", name, home, oldest, tail.last)
+        group = known.gid if known.mode != PRIVATE else None
+        owner = os.stat(home.log).st_uid  # not root, where that was first
+        made = segment.create(name, options, path=path, mode=known.mode, group=group, epoch=known.epoch, owner=owner, fill=fill)
+    _log.info("store %r is put together again from %s: events %d to %d", name, home.path, oldest, tail.last)
     return made
 
 
@@ -334,29 +356,38 @@ def _write_ring(fd: int, base: int, size: int, at: int, content: bytes) -> None:
         os.pwrite(fd, content[head:], base)
 
 
-def _fill_table(table: NDArray[np.void], home: str, epoch: int, oldest: int, last: int) -> int:
-    """Fill in the subscriptions, each at its durable ack; return how many entries are in use."""
-    path, entry = Path(home), 0
-    for name, saved in sorted(checkpoints(path.name, path.parent, placed=False).items()):
+def _at_their_acks(home: Home, epoch: int, oldest: int, last: int) -> dict[str, Checkpoint]:
+    """Return where each subscription begins again: at its durable ack. One whose ack cannot be read begins at the oldest event, so that nothing is
+    lost to it; the others, and the producer, go on."""
+    acks, found = acks_of(home), dict[str, Checkpoint]()
+    for name, problem in acks.unreadable.items():
+        if len(name) > layout.NAME_BYTES:
+            continue  # no subscription's
+        _log.error("%s. Subscription %r holds all that the log has until then; the others are not concerned", problem, name)
+        found[name] = Checkpoint(NOWHERE, epoch, oldest - 1)
+    for name, saved in acks.saved.items():
         if saved.epoch != epoch:
             continue  # of an earlier store of that name
-        entry += 1
         if saved.sequence > last:  # what was on disk is not there any more, which no crash does
             _log.warning(
                 "the log of store %r ends at event %d, and subscription %r had acked up to %d: what was between is lost, to damage or an "
                 "older copy; what comes next has these sequences again, so a reader that keeps sequences itself has to begin again",
-                *(path.name, last, name, saved.sequence),
+                *(home.name, last, name, saved.sequence),
             )
         # Retention lets go of nothing that was not acked, so a durable ack before the oldest event is one that came later to the disk.
-        ack = min(max(saved.sequence, oldest - 1), last)
+        found[name] = saved if saved.lost else saved._replace(sequence=min(max(saved.sequence, oldest - 1), last))
+    return dict(sorted(found.items())[: layout.SUBSCRIPTIONS - 1])
+
+
+def _fill_table(table: NDArray[np.void], subscriptions: dict[str, Checkpoint]) -> int:
+    """Fill in the subscriptions; return how many entries are in use."""
+    for entry, (name, saved) in enumerate(subscriptions.items(), 1):
         table["name"][entry] = name.encode()
         table["generation"][entry] = 1
         table["created_ms"][entry] = calendar_ms()
-        table["get"][entry] = table["ack"][entry] = saved.sequence if saved.lost else ack
+        table["get"][entry] = table["ack"][entry] = saved.sequence
         table["state"][entry] = SubscriptionState.LOST if saved.lost else SubscriptionState.ACTIVE
-        if entry == layout.SUBSCRIPTIONS - 1:
-            break
-    return entry + 1
+    return len(subscriptions) + 1
 
 
 def catch_up(views: Views, files: LogFiles, tail: Tail) -> None:

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -18,7 +17,10 @@ from shmstore.encoding import codec
 from shmstore.encoding.checksum import with_checks
 from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreFull, StoreNotFound
 from shmstore.event import Position
-from shmstore.log import home as homes
+from shmstore.home import identity, kinds
+from shmstore.home.acks import NOWHERE, Checkpoint, CheckpointFile, acks_of
+from shmstore.home.append_lock import AppendLock
+from shmstore.home.home import Home
 from shmstore.log.keeper import Keeper
 from shmstore.log.trim import Trimmed, trim
 from shmstore.memory import segment
@@ -37,7 +39,6 @@ from shmstore.ring.writer import Writer, plain_slots, writer_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.backpressure import Backpressure
-from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile, checkpoints, forget, home_of
 from shmstore.store.recovery import recover
 from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.restore import attached, catch_up, made, resized
@@ -60,8 +61,8 @@ class EventStore(StoreView):
     by name. A forked child must attach again: its parent keeps the roles.
     """
 
-    def __init__(self, mapped: Segment) -> None:
-        super().__init__(mapped)
+    def __init__(self, mapped: Segment, state: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(mapped, state)
         self.lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
         self._table = SubscriptionTable(mapped, self.lock)
         self._wakeups = Wakeups(mapped)
@@ -125,11 +126,11 @@ class EventStore(StoreView):
             evict_after=evict_after,
             checksum=path is not None if checksum is None else checksum,
             first_sequence=first_sequence,
-            home=os.fspath(home_of(name, state)) if log else "",
+            home=os.fspath(Home.of(name, state)) if log else "",
             log_size=log_size,
             log_keep=log_keep,
         )
-        return cls(made(name, options, path=path, mode=mode, group=group))
+        return cls(made(name, options, path=path, mode=mode, group=group), state)
 
     @classmethod
     def attach(
@@ -145,7 +146,7 @@ class EventStore(StoreView):
 
         `state` is the directory of that home. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing.
         """
-        store = cls(attached(name, path=path, state=state, restore=restore))
+        store = cls(attached(name, path=path, state=state, restore=restore), state)
         if store._checksum and not store.segment.home:  # only file-backed stores come back from a crash of the whole host
             recover(store.segment, store.lock)
         return store
@@ -161,7 +162,7 @@ class EventStore(StoreView):
     ) -> None:
         """Remove a store's memory. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`.
 
-        What its home remembers stays, and who attaches next puts the store together again; with `log` the log and the subscriptions go too.
+        What its home remembers stays, and who attaches next puts the store together again; with `log` all of that goes, too.
 
         A store of another layout version, or a damaged one, is not removed while a process uses it, because that would not notice:
         `LayoutMismatch`, unless `force`.
@@ -173,18 +174,26 @@ class EventStore(StoreView):
         with suppress(StoreNotFound):
             segment.unlink(name, path=path, force=force)
             found = True
-        home = home_of(name, state)
-        if homes.has_log(home):
-            with homes.AppendLock.take(home, FLUSHING):  # a producer that has just learned that the store is gone
-                homes.remove(home)
-                with suppress(StoreNotFound):  # somebody put it together again meanwhile; from here on nobody can
+        home = Home.of(name, state)
+        with ExitStack() as held:
+            if has_log := home.has_log:
+                held.enter_context(AppendLock.take(home, FLUSHING))  # a producer that has just learned that the store is gone
+            found = kinds.remove(home) or found
+            if has_log:
+                with suppress(StoreNotFound):  # put together again meanwhile; from here on nobody can
                     segment.unlink(name, path=path, force=True)
-            found = True
-            forget(name, state)
-            with suppress(OSError):  # a schema history may be there
-                home.rmdir()
         if not found:
-            raise StoreNotFound(f"no store {name!r}, in memory or in {home}: `shmstore ls` lists the stores of this host")
+            raise StoreNotFound(f"no store {name!r}, in memory or in {home.path}: `shmstore ls` lists the stores of this host")
+
+    def undo_create(self) -> None:
+        """Remove a store that is of no use, its memory and its log, as its producer. What its home has of an earlier store stays: readers' checkpoints.
+
+        Raises `ProducerInUse`, `StoreError`."""
+        self.claim()
+        segment.unlink(self.name, path=self.segment.path, force=False)
+        if self.has_log:
+            with AppendLock.take(self.home, FLUSHING):  # once the keeper has seen that the memory is gone
+                kinds.remove_log(self.home, self.epoch)
 
     def close(self) -> None:
         """Give up all roles held through this object, its memory and the log's files. The store stays. Idempotent.
@@ -251,7 +260,7 @@ class EventStore(StoreView):
         if start is not None and self._words[PUT] == self._views.first - 1:
             lookup.note_start(self.segment, start)
             if self.segment.home:
-                homes.note_start(self.segment.home, start)
+                identity.note_start(self.home, start)
         if not isinstance(self._writer, Unclaimed):
             return
         if self.segment.home and not self.segment.linked:  # the log is another's by now, or nobody's: what is put would be lost
@@ -437,7 +446,8 @@ class EventStore(StoreView):
         self._subscriptions.add(subscription)
         if self.segment.home:
             try:
-                subscription.remember(saved.sequence if saved is not None and of_ours else None)
+                durable = self._durable(name).load()  # again, now that it is ours: the owner before may have written meanwhile
+                subscription.remember(durable.sequence if durable is not None and durable.epoch == self.epoch else None)
             except BaseException:
                 subscription.close()
                 raise
@@ -449,8 +459,16 @@ class EventStore(StoreView):
 
     def _durable(self, name: str) -> CheckpointFile:
         """Where a subscription's durable ack is, of a store with a log."""
-        home = Path(self.segment.home)
-        return CheckpointFile(home.parent, home.name, name)
+        return CheckpointFile.of(self.home, name)
+
+    def may_produce(self) -> bool:
+        """Return True while this is the producer of a store that no other has taken the place of: then it may write in the home what a producer
+        writes. Raises `StoreClosed` otherwise; see `Home.replace`."""
+        if not self._producer.held or self.segment.replaced:
+            raise StoreClosed(
+                f"store {self.name!r} has another producer by now, or was made again: nothing is written into {self.home.path}"
+            )
+        return True
 
     def seek(self, name: str, start: Start) -> int:
         """Let the subscription `name`, which nobody reads, go on at `start`, in a store with a log; return the sequence before that.
@@ -460,9 +478,11 @@ class EventStore(StoreView):
         self._check_open()
         if not self.segment.home:
             raise StoreError(f"store {self.name!r} has no log: what was acked is gone, so nobody can go back")
-        acked = self._table.move(name, start)
-        self._durable(name).save(Checkpoint(NOWHERE, self.epoch, min(acked, self.sync(acked))))
-        return acked
+
+        def note(acked: int) -> None:
+            self._durable(name).save(Checkpoint(NOWHERE, self.epoch, min(acked, self.sync(acked))), may=self._is_ours)
+
+        return self._table.move(name, start, note)
 
     def resize(
         self,
@@ -496,16 +516,12 @@ class EventStore(StoreView):
             raise StoreError(f"store {self.name!r} has no log: it keeps nothing that every reader has acked")
         sequence = lookup.first_wanted(self.segment, before)
         self.sync()  # what stays is on disk before anything goes
-        saved = {name: file.sequence for name, file in self._saved().items()}
+        acks = acks_of(self.home)
+        saved = {name: file.sequence for name, file in acks.saved.items() if file.epoch == self.epoch}
+        saved |= dict.fromkeys(acks.unreadable, self.oldest - 1)  # it may be anywhere
         acked = ((each.name, each.ack.sequence) for each in self.subscriptions() if each.state == "active")
         durable = ((name, min(ack, saved.get(name, ack))) for name, ack in acked)
         return trim(self.segment, self._table, sequence, min(durable, key=lambda each: each[1], default=None))
-
-    def _saved(self) -> dict[str, Checkpoint]:
-        """What the subscriptions of this store, which has a log, have durably acked."""
-        home = Path(self.segment.home)
-        saved = checkpoints(home.name, home.parent, placed=False)
-        return {name: file for name, file in saved.items() if file.epoch == self.epoch}
 
     # ------------------------------------------------------------ the log, for subscriptions
 
@@ -553,9 +569,8 @@ class EventStore(StoreView):
         """Forget a subscription that nobody reads now. Without a log, of the last one what it had not acked is kept for the next, unless
         that held the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         self._check_open()
-        self._freeing(lambda: self._table.remove(name))
-        if self.segment.home:
-            self._durable(name).remove()
+        # While nobody can own it, or what a new reader of that name has just written would go.
+        self._freeing(lambda: self._table.remove(name, lambda: self._durable(name).remove() if self.segment.home else None))
 
     def clear(self) -> None:
         """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
@@ -563,8 +578,13 @@ class EventStore(StoreView):
         self._freeing(self._table.clear)
         if self.segment.home:
             synced = self.sync()  # no durable ack is ahead of the disk
-            for each in self.subscriptions():
-                self._durable(each.name).save(Checkpoint(NOWHERE, self.epoch, min(each.ack.sequence, synced)))
+            for each in self.subscriptions():  # forward: a reader may be there again, and have written its own
+                checkpoint = Checkpoint(NOWHERE, self.epoch, min(each.ack.sequence, synced))
+                self._durable(each.name).save(checkpoint, may=self._is_ours, forward=True)
+
+    def _is_ours(self) -> bool:
+        """True while no other segment has taken this one's place."""
+        return not self.segment.replaced
 
     def _freeing(self, change: Callable[[], None]) -> None:
         """Change the table, then free what nobody holds any more."""

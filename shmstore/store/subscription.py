@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from shmstore.clock import boot_ms
 from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, StoreError, SubscriptionLost
 from shmstore.event import Position
+from shmstore.home.acks import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, StoreFlag, SubscriptionState, subscription_word
 from shmstore.memory.locks import WAIT_SLICE, Ownership
@@ -32,7 +33,6 @@ from shmstore.ring.reader import reader_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
-from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.store.kept_batch import KeptBatch, cursor_of, slot_of
 from shmstore.store.kept_reader import kept_reader_of
 from shmstore.store.replay_filter import ReplayFilter
@@ -434,7 +434,7 @@ class Subscription:
         reader._seen = last
         reader.generation += 1
         self._kept = [(reader.generation - 1, -2)]  # batches of before were of another place
-        self._write_durable(last)
+        self._write_durable(last, forward=False)
 
     def _end_earlier_life(self) -> None:
         """From here on no event was acked in an earlier life of the store."""
@@ -497,19 +497,20 @@ class Subscription:
         if self._kept_in_log:
             self._save_kept(0.0)
         elif self._unsaved is not None and self._checkpoint is not None:
+            if self._segment.removed and not self._checkpoint.path.exists():
+                return  # forgotten, with the store
             self._saved_at = time.monotonic()  # also where the disk refuses: the next try is not at the very next ack
             self._refused = True
-            self._checkpoint.save(self._unsaved)
+            self._checkpoint.save(self._unsaved, may=self.may_write)
             self._unsaved, self._refused = None, False
 
     def _save_kept(self, timeout: float) -> None:
         """Write the durable ack: up to what is acked and on disk, waiting `timeout` seconds for the disk to have it."""
-        if self._checkpoint is None:
+        if self._checkpoint is None or self._reader.ack <= self._saved:
             return
         self._saved_at = time.monotonic()
-        done = min(self._reader.ack, self.store.sync(self._reader.ack, timeout))
-        if done > self._saved:
-            self._write_durable(done)
+        self.may_write()  # or the disk of a store that is another's by now would be waited for
+        self._write_durable(self._reader.ack, timeout)
 
     def remember(self, saved: int | None) -> None:
         """Go on from the durable ack `saved`, in a store with a log; None: this is a new subscription, so write down where it begins."""
@@ -520,15 +521,39 @@ class Subscription:
         if self._reader.ack < saved <= self._words[PUT]:  # its last owner wrote it after the store was put together again
             self._go_to(saved)
 
-    def _write_durable(self, sequence: int) -> None:
-        """Write down the durable ack, which is on disk: what is put again after a crash would have the sequences behind that."""
+    def _write_durable(self, sequence: int, timeout: float = CLOSING, *, forward: bool = True) -> None:
+        """Write down the durable ack, where it is news: `sequence`, as far as the log is on disk within `timeout` seconds; not back behind what
+        is there, where `forward`.
+
+        The disk is asked once, and before the file is written. What it has then it has for good, so the file is never ahead of the log: what is
+        put again after a crash has the sequences behind that. In the other order a crash in between would leave an ack of events that come
+        again under the same sequences, and would be passed over.
+        """
         assert self._checkpoint is not None
-        sequence = min(sequence, self.store.sync(sequence, CLOSING))
+        sequence = min(sequence, self.store.sync(sequence, timeout))
+        if forward and sequence <= self._saved:
+            return
         self._refused = True
         # The position of an earlier life, without a log, stays until that has come again: the next owner is not given it either.
         position = NOWHERE if self._passed is None else self._passed.position
-        self._checkpoint.save(Checkpoint(position, self._segment.epoch, sequence))
+        self._checkpoint.save(Checkpoint(position, self._segment.epoch, sequence), may=self.may_write, forward=forward)
         self._saved, self._refused = sequence, False
+
+    def may_write(self) -> bool:
+        """Return True while the subscription is this reader's, so that it may write into the home what is the reader's: see `Home.replace`.
+
+        It owns the role, in a segment that no other has taken the place of. One whose memory was taken away, and not put together again
+        yet, still owns it: who restores the store locks the home, reads the ack, and makes the new segment before it unlocks. An eviction is
+        written down as such, which its reader must not undo. Raises `StoreClosed`, `SubscriptionLost`.
+        """
+        if not self._owner.held or self._segment.replaced:
+            raise StoreClosed(
+                f"subscription {self.name!r} is not this reader's any more: store {self.store.name!r} was made again, or put together "
+                "again, and what was acked here since is not written down; attach again"
+            )
+        if self._kept_in_log and self._words[STATE_OF[self.entry]] != ACTIVE:
+            self._check_state()
+        return True
 
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
@@ -543,6 +568,8 @@ class Subscription:
                     )
             elif self._owner.held:
                 self.save_checkpoint()
+        except (StoreClosed, SubscriptionLost) as error:
+            _log.warning("%s", error)  # the next owner is there already, and gets again what was acked here last
         finally:
             if self._owner.held:
                 self._words[subscription_word(self.entry, "owner_pid")] = 0

@@ -11,14 +11,15 @@ producer does so, too, when it finds no free space, because either could hold it
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
+from shmstore.home.acks import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_SUBSCRIPTION,
@@ -34,9 +35,9 @@ from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment, check_name
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, LOG_FIRST, PUT, STATE_OF, WANTED_OF
 from shmstore.start_position import Start, parse_start
-from shmstore.store.checkpoint import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.store.lookup import first_wanted
 from shmstore.store.replay_filter import ReplayFilter
+from shmstore.store.restore import home_of
 from shmstore.store.stats import after_eviction, forgetting
 
 FREE: Final = int(SubscriptionState.FREE)
@@ -151,9 +152,10 @@ class SubscriptionTable:
             for cursor in (ACK_OF, GET_OF) if back else (GET_OF, ACK_OF):  # ack <= get throughout
                 words[cursor[entry]] = sequence
 
-    def move(self, name: str, start: Start) -> int:
-        """Let the subscription `name`, which nobody reads, stand before `start`, in a store with a log; return the sequence that it has
-        then acked. Raises `SubscriptionNotFound`, `SubscriptionInUse`, `PositionNotFound`."""
+    def move(self, name: str, start: Start, note: Callable[[int], object]) -> int:
+        """Let the subscription `name`, which nobody reads, stand before `start`, in a store with a log; return the sequence that it has then
+        acked, once `note` has written it down: before a new owner could write there. Raises `SubscriptionNotFound`, `SubscriptionInUse`,
+        `PositionNotFound`."""
         with self.locked():
             entry = self._known(name)
             owned = self._owned(entry)
@@ -162,6 +164,7 @@ class SubscriptionTable:
             self.hold(entry, sequence)
             if self._words[STATE_OF[entry]] == LOST:  # it may read on from where the events are
                 self._words[STATE_OF[entry]] = ACTIVE
+            note(sequence)
             return sequence
 
     def let_go(self, last: int, *, evict: bool) -> list[str] | None:
@@ -180,18 +183,21 @@ class SubscriptionTable:
                 words[WANTED_OF[entry]] = DISARMED
             words[EVICTIONS] += len(late)
             words[LOG_FIRST] = last + 1
-            files = [(self._durable(entry), words[ACK_OF[entry]]) for entry in late]
+            files = [(entry, self._durable(entry), words[ACK_OF[entry]]) for entry in late]
             names = [self._segment.read_text("name", entry) for entry in late]
-        for file, ack in files:  # or after a reboot it would go on as if nothing were missing
+        for entry, file, ack in files:  # or after a reboot it would go on as if nothing were missing
             if file is not None:
-                file.save(Checkpoint(NOWHERE, self._segment.epoch, ack, lost=True))
+                # Not where it was moved to what is kept meanwhile, or forgotten: that was written down already.
+                file.save(Checkpoint(NOWHERE, self._segment.epoch, ack, lost=True), may=partial(self._is_lost, entry))
         return names
+
+    def _is_lost(self, entry: int) -> bool:
+        return self._words[STATE_OF[entry]] == LOST
 
     def _durable(self, entry: int) -> CheckpointFile | None:
         """Where the durable ack of an entry is; None where its name is damaged, and no file's."""
-        home = Path(self._segment.home)
         try:
-            return CheckpointFile(home.parent, home.name, self._segment.read_text("name", entry))
+            return CheckpointFile.of(home_of(self._segment), self._segment.read_text("name", entry))
         except ValueError:
             return None
 
@@ -210,7 +216,7 @@ class SubscriptionTable:
                 ack, file = words[ACK_OF[entry]], self._durable(entry)
                 saved = None if file is None else file.load()
                 if file is not None and saved is not None and saved.epoch == self._segment.epoch and saved.sequence < ack:
-                    file.save(saved._replace(sequence=ack))
+                    file.save(saved._replace(sequence=ack), may=lambda: not self._segment.replaced, forward=True)
                 self._settled[entry] = words[subscription_word(entry, "generation")], ack
 
     def _unsettled(self, entry: int, synced: int) -> bool:
@@ -228,12 +234,14 @@ class SubscriptionTable:
             f"store {self._segment.name!r} has no subscription {name!r}: it has {', '.join(self.names()) or 'none'}"
         )
 
-    def remove(self, name: str) -> None:
-        """Forget a subscription nobody owns. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+    def remove(self, name: str, forget: Callable[[], object] | None = None) -> None:
+        """Forget a subscription nobody owns, in memory and by `forget` in its home. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         words = self._words
         with self.locked():
             entry = self._known(name)
             with self._owned(entry):
+                if forget is not None:
+                    forget()
                 others = [p for p in range(1, words[ENTRIES]) if p != entry and words[STATE_OF[p]] == ACTIVE]
                 if (
                     not self._logged and not others and words[STATE_OF[0]] != ACTIVE

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.errors import StoreClosed
+from shmstore.errors import StoreClosed, StoreError
 from shmstore.event import Event, Position
+from shmstore.home.home import Home
 from shmstore.memory import segment
 from shmstore.memory.layout import BatchMode, StoreFlag, StoreState, header_word
 from shmstore.memory.segment import Segment
@@ -18,7 +20,7 @@ from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
 from shmstore.store.kept_batch import cursor_of
-from shmstore.store.restore import attached
+from shmstore.store.restore import attached, home_of
 from shmstore.store.stats import StoreStat, SubscriptionStat, describe, subscriptions_of
 
 
@@ -28,8 +30,9 @@ class StoreView:
     Make one with `attach`. An object serves one thread at a time.
     """
 
-    def __init__(self, mapped: Segment) -> None:
+    def __init__(self, mapped: Segment, state: str | os.PathLike[str] | None = None) -> None:
         self.segment = mapped
+        self._state = state
         self._views = mapped.views
         self._words = mapped.words
         self._closed = False
@@ -48,7 +51,7 @@ class StoreView:
 
         Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing.
         """
-        return cls(attached(name, path=path, state=state, read_only=True, restore=restore))
+        return cls(attached(name, path=path, state=state, read_only=True, restore=restore), state)
 
     @staticmethod
     def names() -> list[str]:
@@ -59,6 +62,14 @@ class StoreView:
     def is_own(name: str) -> bool:
         """True where what has this name in shared memory, store or not, is for this user to put right."""
         return segment.is_own(name)
+
+    @staticmethod
+    def home_of(name: str, *, path: str | os.PathLike[str] | None = None, state: str | os.PathLike[str] | None = None) -> Home:
+        """Return the home of a store: of one in memory that has a log its own, else the one that it would have in the folder `state`."""
+        with suppress(StoreError), StoreView.attach(name, path=path, restore=False) as store:
+            if store.has_log:
+                return store.home
+        return Home.of(name, state)
 
     def close(self) -> None:
         """Look no more, and let go of the memory and of the log's files, but for those of batches that are still held. Idempotent."""
@@ -83,6 +94,11 @@ class StoreView:
     def name(self) -> str:
         """The store's name."""
         return self.segment.name
+
+    @property
+    def home(self) -> Home:
+        """The folder that outlives its memory. Without a log there is perhaps none yet: then it is where it would be."""
+        return home_of(self.segment, self._state)
 
     @property
     def removed(self) -> bool:

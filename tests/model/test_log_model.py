@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from shmstore import Batch, EventStore, StoreClosed, StoreStat, SubscriptionInUse, SubscriptionNotFound
+from shmstore.home.home import Home
 from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
-from shmstore.log.home import log_folder
 from shmstore.ring.cursors import LOGGED
 from tests.model.machine import NAMES, Machine, run
 
@@ -46,7 +46,7 @@ class LogMachine(Machine):
         assert batch.first == reader.get + 1
         assert min(reader.get + 1, self.model.newest) <= batch.last <= most
         if batch.last not in (last, most) and not self.logged <= batch.last <= self.other.segment.words[LOGGED]:
-            assert batch.last + 1 in set_firsts(log_folder(self.other.segment.home))
+            assert batch.last + 1 in set_firsts(Home(self.other.segment.home).log)
 
     def offset_of(self, sequence: int) -> int:
         if not self.model.first <= sequence <= self.model.newest:

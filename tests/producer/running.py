@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from shmstore import EntryType, Event, EventStore, EventType, StoreNotFound, producer
-from shmstore.log import home
-from shmstore.store.checkpoint import home_of
+from shmstore.home import kinds
+from shmstore.home.home import Home
 from tests.servers.server import Server
 
 _numbers = itertools.count(1)
@@ -88,7 +88,9 @@ def remove(store: str, state: str = "") -> None:
     """Remove a store, if it is there, with its log; what else is in its home stays, such as checkpoints of stores without one."""
     with suppress(StoreNotFound):
         EventStore.unlink(store)
-    home.remove(home_of(store, state or None))
+    home = Home.of(store, state or None)
+    if (epoch := home.epoch_there()) is not None:
+        kinds.remove_log(home, epoch)
 
 
 def wait_for(condition: Any, what: str, seconds: float = 60) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shmstore.cli import log_lines
 from shmstore.cli.log_lines import JsonLines
-from shmstore.snapshots import Progress, Request, Task
+from shmstore.home.snapshots import Progress, Request, Task
 from shmstore.units import TextLines, lines_of, printable
 
 HOSTILE = "t\n2026-01-01 ERROR producer: forged\x1b[2J\x9b2J\u202e\u2028\r\x00"

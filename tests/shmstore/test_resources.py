@@ -17,9 +17,10 @@ import pytest
 import shmstore.encoding.codec
 import shmstore.memory.mapping
 from shmstore import BatchTooLarge, CheckpointFile, EventStore, StoreClosed, StoreError, checkpoints
+from shmstore.home import kinds
+from shmstore.home.home import Home
 from shmstore.memory.layout import DISARMED, header_word
 from shmstore.ring.cursors import ARMED, ENTRIES, PUT, WANTED_OF
-from shmstore.store.checkpoint import forget
 from tests.shmstore.samples import contents, leftovers
 
 SOON = 30
@@ -223,7 +224,7 @@ def test_a_state_folder_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
     (tmp_path / "state").write_text("a file where a folder should be")
     file = CheckpointFile(None, "s", "r")
-    for do in (file.load, file.remove, lambda: checkpoints("s"), lambda: forget("s")):
+    for do in (file.load, file.remove, lambda: checkpoints("s"), lambda: kinds.remove(Home.of("s"))):
         with pytest.raises(StoreError, match=r"errno 20.*SHMSTORE_STATE"):
             do()
 
@@ -245,7 +246,7 @@ def test_a_state_folder_of_another_user(tmp_path, monkeypatch):
                 os.setgroups([])
                 os.setgid(54321)
                 os.setuid(54322)
-                for do in (file.load, file.remove, lambda: checkpoints("s"), lambda: forget("s")):
+                for do in (file.load, file.remove, lambda: checkpoints("s"), lambda: kinds.remove(Home.of("s"))):
                     with pytest.raises(StoreError, match=r"errno 13.*SHMSTORE_STATE"):
                         do()
                 code = 0

@@ -22,7 +22,15 @@ from tests.shmstore.samples import leftovers
 from tests.stress.test_kill_each_line import AtLine, contents, die
 from tests.stress.test_kill_log import lose_memory
 
-WRITING = "log/appender.py", "log/keeper.py", "log/home.py", "log/recovery.py", "store/restore.py"
+WRITING = (
+    "log/appender.py",
+    "log/keeper.py",
+    "home/identity.py",
+    "home/append_lock.py",
+    "home/home.py",
+    "log/recovery.py",
+    "store/restore.py",
+)
 BEFORE = [b"one", b"two", b"three"]
 PUTS = [
     [b"four"],
@@ -165,7 +173,7 @@ def acking(request: pytest.FixtureRequest, name: str, seed: int) -> None:
             reader.seek(0)
             reader.ack(reader.get(limit_events=3))
 
-    modules = "store/subscription.py", "store/subscription_table.py", "store/checkpoint.py", "shmstore/atomic_file.py"
+    modules = "store/subscription.py", "store/subscription_table.py", "home/acks.py", "home/home.py", "shmstore/atomic_file.py"
     seen = over(request, seed, 6, name, modules, action, acked=(-1, 0, 1, 2))
     assert {ack for _, ack in seen} >= {0, 2}
 

@@ -18,12 +18,11 @@ import numpy as np
 import pytest
 
 from shmstore import CheckpointFile, EventStore, StoreNotFound, StoreView
+from shmstore.home.home import Home
 from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, NEXT, RECORD, SLOTS
-from shmstore.log.home import log_folder
 from shmstore.log.mark import NAME as MARK
-from shmstore.store.checkpoint import home_of
 from tests.shmstore.samples import leftovers
 from tests.stress.arena import payload
 from tests.stress.test_kill import Arena
@@ -40,11 +39,11 @@ def copied(home: Path, name: str, target: Path) -> int:
     for file in home.glob("*.json"):
         shutil.copyfile(file, target / file.name)
     with suppress(FileNotFoundError):  # before anything is said to be synced
-        shutil.copyfile(log_folder(home) / MARK, target / "log" / MARK)
+        shutil.copyfile(Home(home).log / MARK, target / "log" / MARK)
     with StoreView.attach(name) as store:
         log = store.stat().log
     assert log is not None
-    for file in sorted({*log_folder(home).iterdir()} - {log_folder(home) / MARK}):
+    for file in sorted({*Home(home).log.iterdir()} - {Home(home).log / MARK}):
         with suppress(FileNotFoundError):  # prepared, and named just now: its events came later
             shutil.copyfile(file, target / "log" / file.name)
     return log.synced
@@ -170,8 +169,8 @@ def run(tmp_path: Path, seed: int, *, cuts: int) -> None:
                 for k in range(CUTS_A_STORE):
                     time.sleep(rng.random() * 0.1)
                     copy, state = f"{name}-{k}", tmp_path / f"state{k}"
-                    synced = copied(home_of(name), name, home_of(copy, state))
-                    done = cut(log_folder(home_of(copy, state)), synced, rng)
+                    synced = copied(Home.of(name).path, name, Home.of(copy, state).path)
+                    done = cut(Home.of(copy, state).log, synced, rng)
                     try:
                         newest = sound(copy, state, synced, written)
                         lost += newest == synced

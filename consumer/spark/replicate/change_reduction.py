@@ -26,7 +26,7 @@ from shmstore.encoding.arrow import PartialImage, ZeroDate, column_array
 from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.encoding.row_order import seq_prefix, seq_suffix
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
-from shmstore.snapshots import REPLACING
+from shmstore.home.snapshots import REPLACING
 from shmstore.sql.names import folded, places_of, same
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from shmstore import ShmStoreError, StoreView
 from shmstore.consumer.spark.options import Options
-from shmstore.snapshots import Progress, new_id, request_snapshot, snapshot_status
+from shmstore.home.snapshots import Progress, new_id, request_snapshot, snapshot_status
 
 _LOOK_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -54,10 +54,11 @@ class InitialRows(threading.Thread):
             if not self._rest():
                 return
         options, request, said = self._options, new_id(), ""
-        request_snapshot(options.store, self._tables, state=options.state_directory, reason="missing", id=request)
+        state = StoreView.home_of(options.store, path=options.store_path, state=options.state_directory).state
+        request_snapshot(options.store, self._tables, state=state, reason="missing", id=request)
         while self._rest():
             try:
-                progress = snapshot_status(options.store, state=options.state_directory)
+                progress = snapshot_status(options.store, state=state)
             except ShmStoreError:
                 continue  # being replaced by another version's
             line = _line(progress, request)

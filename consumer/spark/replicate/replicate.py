@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from shmstore import state_directory
+from shmstore import StoreView
 from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.decode.worker_memory import no_collector
 from shmstore.consumer.spark.options import FORMATS, Options
@@ -43,9 +42,10 @@ from shmstore.consumer.spark.spark_version import has_read_limits, is_connect, v
 from shmstore.encoding.codec import Header
 from shmstore.errors import StoreError, did_you_mean, install
 from shmstore.event import Position
-from shmstore.snapshots import copies_aside, keep_aside, request_snapshot
+from shmstore.home.definitions import DefinitionsFile
+from shmstore.home.reader_state import copies_aside, keep_aside
+from shmstore.home.snapshots import request_snapshot
 from shmstore.sql.names import folded
-from shmstore.table_definitions import DefinitionsFile
 
 _log = logging.getLogger(__name__)
 # delta-rs takes % for an escape of its own and a backslash for a slash, and panics at some others
@@ -136,8 +136,8 @@ class Replication:
         self._copies: dict[tuple[str | None, str, str], Copy] = {}
         self._known: dict[str | None, dict[tuple[str, str], Columns]] = {}
         self._asked: set[str] = set()
-        home = (Path(options.state_directory) if options.state_directory else state_directory()) / options.store
-        self._aside = set(copies_aside(home).get(options.subscription, []))  # as the run before left them
+        self._home = StoreView.home_of(options.store, path=options.store_path, state=options.state_directory)
+        self._aside = set(copies_aside(self._home).get(options.subscription, []))  # as the run before left them
         if self._aside:
             _log.warning(
                 "copies that do not follow their tables since an earlier run (%s): %s",
@@ -252,16 +252,15 @@ class Replication:
                         waiting.append((name, copy.wanted))
         if aside != self._aside:
             self._aside = aside
-            keep_aside(self._options.store, self._options.subscription, aside, state=self._options.state_directory)
+            keep_aside(self._home, self._options.subscription, aside)
         for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
             self._ask(name, request)
         return rows
 
     def _columns_before(self, source: str | None, name: tuple[str, str], ddl: Header, fresh: bool) -> Columns:
         """The columns that a DDL found, as the store's producer wrote them down, or else, where the copy is as it was before it, as that has them."""
-        options = self._options
         with suppress(StoreError):  # not ours to read
-            definitions = DefinitionsFile(options.store, options.state_directory, source or "").read()
+            definitions = DefinitionsFile(self._home, source or "").read()
             before = Position(ddl.file, ddl.offset - 1)  # at its end is what the DDL made of them
             found = [one for one in definitions if one.name == name and one.reached_by(before)]
             if found and found[-1].schema is not None:
@@ -272,7 +271,7 @@ class Replication:
         if request not in self._asked:
             self._asked.add(request)
             options = self._options
-            request_snapshot(options.store, exactly(name), state=options.state_directory, reason="reread", id=request)
+            request_snapshot(options.store, exactly(name), state=self._home.state, reason="reread", id=request)
 
     @property
     def aside(self) -> list[str]:

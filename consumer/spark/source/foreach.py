@@ -7,6 +7,7 @@ rate; events must fit into its memory, batch by batch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -32,19 +33,20 @@ def each_batch(
     limit_events: int = 10_000,
     stop: Callable[[], bool] = lambda: False,
     timeout: float = 0.2,
+    state: str | os.PathLike[str] | None = None,
 ) -> int:
     """Call ``function(frame, last sequence)`` for every batch with rows until `stop()` is true; return the number of calls.
 
     `frame` has the columns of the streaming source with the same `tables` and `payload`. `stop` is asked after every batch,
-    and every `timeout` seconds while nothing comes. What `function` raises ends the loop; its batch is not acked.
+    and every `timeout` seconds while nothing comes. `state` is the folder of the store's home. What `function` raises ends the loop; its batch is not acked.
     """
     given = {"store": store, "subscription": subscription, "tables": tables, **({"payload": payload} if payload else {})}
     options = Options.parse(given)
     decoder = Decoder(options, find_table(options) if options.payload == "typed" else None)
     calls, several = 0, None
     with (
-        EventStore.attach(store) as source,
-        source.subscribe(subscription, checkpoint=CheckpointFile(None, store, subscription)) as reader,
+        EventStore.attach(store, state=state) as source,
+        source.subscribe(subscription, checkpoint=CheckpointFile.of(source.home, subscription)) as reader,
     ):
         while not stop():
             batch = reader.get(limit_events=limit_events, timeout=timeout)

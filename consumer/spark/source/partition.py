@@ -59,9 +59,8 @@ class Range(NamedTuple):
     @classmethod
     def of(cls, store: EventStore, first: int, last: int, *, fails: bool = True) -> Range:
         """Return the range of events of an attached store."""
-        home, path = store.segment.home, store.segment.path
         memory = Memory.at(os.path.dirname(store.segment.where))
-        return cls(store.name, path, store.epoch, first, last, str(Path(home).parent) if home else None, fails, memory)
+        return cls(store.name, store.segment.path, store.epoch, first, last, str(store.home.state), fails, memory)
 
 
 class SharedPartition(InputPartition):

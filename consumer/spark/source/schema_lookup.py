@@ -12,7 +12,7 @@ from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.source.subscription_owner import attach
 from shmstore.encoding.codec import decode_schema, split_stored
 from shmstore.event import TableSchema
-from shmstore.table_definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
+from shmstore.home.definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
 
 _LOOK_SECONDS = 0.5
 
@@ -67,8 +67,8 @@ def _first_to_read(store: EventStore, options: Options) -> int:
 def _definition(store: EventStore, options: Options, database: str, table: str) -> Definition | None:
     """How the table is defined where the store ends; of several sources the first that has such a table."""
     end = store.last_ack_point()
-    for source in sources_of(options.store, options.state_directory):
-        file = DefinitionsFile(options.store, options.state_directory, source)
+    for source in sources_of(store.home):
+        file = DefinitionsFile(store.home, source)
         with suppress(StoreError):  # not ours to read: rows may say it, or else the error does
             found = definition_of(file, database, table, position_in(end, source))
             if found is not None and found.schema is not None:
@@ -87,8 +87,8 @@ def _stands_behind(store: EventStore, first: int, defined: Definition) -> bool:
 def _what_is_there(store: EventStore, options: Options, name: str) -> str:
     """The tables that are known, and the reader that keeps the store from having rows of more."""
     known = {f"{schema.database}.{schema.table}" for schema in map(decode_schema, schemas(store, store.oldest, store.newest))}
-    for source in sources_of(options.store, options.state_directory):
-        last = {one.name: one for one in DefinitionsFile(options.store, options.state_directory, source).read()}
+    for source in sources_of(store.home):
+        last = {one.name: one for one in DefinitionsFile(store.home, source).read()}
         known |= {".".join(one.name) for one in last.values() if one.schema is not None}
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)

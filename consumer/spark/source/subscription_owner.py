@@ -89,7 +89,7 @@ class SubscriptionOwner:
         """
         store, options = self.store, self._options
         if self._subscription is None:
-            checkpoint = CheckpointFile(options.state_directory, options.store, options.subscription)
+            checkpoint = CheckpointFile.of(store.home, options.subscription)
             where = self._first_event(options.start) if start is None else self._after(start)
             try:
                 self._subscription = self._own(where, checkpoint)
@@ -195,7 +195,7 @@ class SubscriptionOwner:
             return self.store.latest_position
         saved = None
         if not self.store.has_log:
-            saved = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription).load()
+            saved = CheckpointFile.of(self.store.home, self._options.subscription).load()
         if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
             return saved.position
         try:
@@ -211,7 +211,7 @@ class SubscriptionOwner:
         if self._start_saved or self.store.has_log:
             return
         self._start_saved = True
-        checkpoint = CheckpointFile(self._options.state_directory, self._options.store, self._options.subscription)
+        checkpoint = CheckpointFile.of(self.store.home, self._options.subscription)
         position = self._position_of_acked(base)
         if position is not None and checkpoint.load() is None:
             checkpoint.save(Checkpoint(position, self.store.epoch, base))

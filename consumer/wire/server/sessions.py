@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from shmstore import (
@@ -25,7 +24,6 @@ from shmstore import (
     SubscriptionInUse,
     SubscriptionLost,
     SubscriptionNotFound,
-    state_directory,
 )
 from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.serving.audit import Audit, Incident
@@ -77,7 +75,6 @@ class Sessions:
         self._capacity = capacity
         self._in_thread = threads.run
         self._audit = audit
-        self._state = Path(settings.state) if settings.state is not None else state_directory()
         self._shared: dict[Client, SharedSession] = {}
         self._caches: dict[str, EntryCache] = {}
         #: Of the clients whose sessions were given back, the number that their record files had.
@@ -167,7 +164,6 @@ class Sessions:
                 client,
                 Encoder(Values(settings.values), gtids=_GTIDS[settings.gtids]),
                 self._cache(store),
-                state=self._state,
                 start=settings.start,
                 filter=settings.filter,
                 max_outstanding=settings.max_outstanding,
@@ -213,7 +209,7 @@ class Sessions:
         """Attach to the store behind `destination`. Raises `StoreNotFound`."""
         name = self._settings.store_of(destination)
         try:
-            return EventStore.attach(name)
+            return EventStore.attach(name, state=self._settings.state)
         except ValueError as error:
             if isinstance(error, ShmStoreError):
                 raise

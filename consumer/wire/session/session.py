@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFound, ProtocolError, StoreError, Subscription
@@ -21,7 +20,7 @@ from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
 from shmstore.consumer.wire.session.filter import FilterRefused, Wanted, compile_filter
 from shmstore.consumer.wire.session.outbox import Limit, Ready, Run
-from shmstore.consumer.wire.session.unacked import MOST_BATCHES, NOTHING_ACKED, STAYED, Given, RecordFile, boot_id
+from shmstore.consumer.wire.session.unacked import MOST_BATCHES, NOTHING_ACKED, STAYED, Given, Record, RecordFile, boot_id
 from shmstore.event import EntryType
 from shmstore.memory.layout import DISARMED, header_word
 
@@ -50,7 +49,6 @@ class Session:
         encoder: Encoder,
         cache: EntryCache,
         *,
-        state: Path,
         start: str,
         filter: str,
         max_outstanding: int,
@@ -77,10 +75,10 @@ class Session:
         self._isolates = store.ddl_isolation
         self._ready = Ready()
         name = subscription_name(client)
-        self._record_file = RecordFile(state / store.name / f"{name}.batches")
+        self._record_file = RecordFile(store.home, name)
         #: The record file's number as this session found it: another than the session before it left means that another server wrote it.
         self.found_number = self._record_file.number
-        self._checkpoint = CheckpointFile(state, store.name, name)
+        self._checkpoint = CheckpointFile.of(store.home, name)
         self._saved = time.monotonic(), -2
         self.subscription = self._subscribe(name, start, first)
         try:
@@ -115,8 +113,13 @@ class Session:
         #: Batches from before the client unsubscribed, by id: their events come again, and as with Canal it may still ack them.
         self._former = {batch.id: batch.last for batch in held} if left else {}
         self._advance(given[-1].last if given else ack)
-        self._record_file.write(record._replace(epoch=self.store.epoch, resume=STAYED, batches=tuple(given), boot=boot))
+        self._write(record._replace(epoch=self.store.epoch, resume=STAYED, batches=tuple(given), boot=boot))
         return given
+
+    def _write(self, record: Record) -> None:
+        """Write the client's record, which the owner of its subscription alone may. Raises `StoreClosed`, `StoreError`."""
+        self.subscription.may_write()
+        self._record_file.write(record)
 
     def _advance(self, sequence: int) -> None:
         """Move the get cursor forward to `sequence`, which was got before."""
@@ -131,7 +134,7 @@ class Session:
         self._back()
         self._wanted = wanted
         if text != self._record_file.record.filter:
-            self._record_file.write(self._record_file.record._replace(filter=text))
+            self._write(self._record_file.record._replace(filter=text))
 
     def _back(self) -> None:
         """Go back to what the client was given last, or has acked: what came after it will be got again."""
@@ -245,7 +248,7 @@ class Session:
         record = self._record_file.record
         given = Given(record.next_id, portion.last)
         # Before anything is taken: a record that cannot be written leaves the events ready for the next GET.
-        self._record_file.write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
+        self._write(record._replace(next_id=given.id + 1, batches=(*self._given, given)))
         self._given.append(given)
         self._ready.drop(portion)
         return given.id, portion.entries, portion.rows
@@ -295,7 +298,7 @@ class Session:
     def _keep(self) -> None:
         # The cursor has moved already, and a record that lags behind it is corrected when it is read.
         with suppress(StoreError):
-            self._record_file.write(self._record_file.record._replace(batches=tuple(self._given)))
+            self._write(self._record_file.record._replace(batches=tuple(self._given)))
 
     @property
     def outstanding(self) -> tuple[Given, ...]:
@@ -362,6 +365,8 @@ class Session:
             # Removed with the subscription: a producer must not start over for a reader that has left.
             self._checkpoint.remove()
             with suppress(StoreError):  # it starts again then, at worst seeing again what it has acked
+                if self.store.lost:
+                    return  # the next store of that name is not this client's
                 self._record_file.write(
                     self._record_file.record._replace(
                         epoch=self.store.epoch, resume=acked if acked >= 0 else NOTHING_ACKED, batches=tuple(self._given)

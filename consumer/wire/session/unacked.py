@@ -20,12 +20,11 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from shmstore.errors import StoreError
+from shmstore.home.home import Home
+from shmstore.home.reader_state import batches_path, opened
 
 _HEAD: Final = struct.Struct("<4sIQQqqqII")  # magic, crc of the rest, number, boot, epoch, next id, resume, batches, filter bytes
 _BATCH: Final = struct.Struct("<qq")
@@ -70,31 +69,13 @@ class Record(NamedTuple):
 class RecordFile:
     """The file of one client."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise self._refused(error) from error
-        with self._file() as fd:
+    def __init__(self, home: Home, subscription: str) -> None:
+        self._home, self.path = home, batches_path(home, subscription)
+        if home.epoch is None:
+            home.make()
+        with opened(home, self.path) as fd:
             #: Rises with each write, whoever writes.
             self.number, self.record = self._load(fd)
-
-    @contextmanager
-    def _file(self) -> Iterator[int]:
-        """The file, open for a moment: the server has many clients. Raises `StoreError` where the system refuses."""
-        fd = -1
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            yield fd
-        except OSError as error:
-            raise self._refused(error) from error
-        finally:
-            if fd >= 0:
-                os.close(fd)
-
-    def _refused(self, error: OSError) -> StoreError:
-        return StoreError(f"{self.path} cannot be written: {error.strerror}; see to that, or serve with another --state")
 
     def _load(self, fd: int) -> tuple[int, Record]:
         found: list[tuple[int, Record]] = [(0, Record())]
@@ -120,7 +101,7 @@ class RecordFile:
         rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
         # The other half than last time: the last record stays whole until this one is.
         data = _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
-        with self._file() as fd:
+        with opened(self._home, self.path) as fd:
             written = os.pwrite(fd, data, (number & 1) * _RECORD_BYTES)
         if written < len(data):
             raise StoreError(f"{self.path} cannot be written: the disk is full")

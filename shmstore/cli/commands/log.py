@@ -75,22 +75,23 @@ def add(commands: Commands) -> None:
 def verify(options: argparse.Namespace) -> int:
     """`shmstore log verify`. Reads the files alone: nothing is put together again, cut or changed."""
     from shmstore import StoreNotFound, StoreView
-    from shmstore.log import check, home
-    from shmstore.remembered import describe_home
+    from shmstore.home import identity, kinds
+    from shmstore.home.home import Home
+    from shmstore.log import check
     from shmstore.ring.cursors import LOGGED
-    from shmstore.store.checkpoint import home_of as named_home
+    from shmstore.store.remembered import describe_home
     from shmstore.units import quantity
 
     where, logged = home_of(options), None
     with suppress(StoreNotFound), StoreView.attach(options.store, path=options.path, restore=False) as store:
         logged = store.segment.words[LOGGED]  # what a producer writes behind that is not there yet
-    if options.state and os.path.realpath(asked := named_home(options.store, options.state)) != os.path.realpath(where):
+    if options.state and os.path.realpath(asked := Home.of(options.store, options.state)) != os.path.realpath(where):
         where, logged = asked, None  # a copy of the home, as from a backup, while the store itself is in memory
-    findings = check.verify(home.log_folder(where), home.read(where).epoch, logged)
+    findings = [*check.verify(where.log, identity.read(where).epoch, logged), *kinds.problems(where)]
     if findings:
         print(*map(printable, findings), sep="\n")
         return 1
-    found = describe_home(where.name, where.parent)
+    found = describe_home(where)
     held = f"{found.newest - found.oldest + 1:,} events, {quantity(found.bytes)} in {found.files:,} files"
     print(f"{options.store}: no damage found in the log: {held}")
     return 0

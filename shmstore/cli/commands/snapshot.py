@@ -8,7 +8,7 @@ import time
 
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
-from shmstore.cli.named_store import look
+from shmstore.cli.named_store import home_of, look
 from shmstore.table_patterns import FORMS as TABLE_FORMS
 
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
@@ -47,30 +47,31 @@ def add(commands: Commands) -> None:
 def snapshot(options: argparse.Namespace) -> int:
     """`shmstore snapshot`."""
     from shmstore import producer
+    from shmstore.cli.snapshot_report import page
     from shmstore.consumer.live.actions import check_single_source
 
     if options.tables is None and (options.where is not None or options.columns is not None):
         raise ValueError("--where and --columns say what part of tables is wanted: name these with --tables")
-    asks, produced = options.cancel or options.tables is not None, False
-    if asks or not producer.snapshot_status(options.store, state=options.state):
+    asks, produced, state = options.cancel or options.tables is not None, False, home_of(options).state
+    if asks or not producer.snapshot_status(options.store, state=state):
         with look(options) as store:  # a request to a store that does not exist would wait for ever
             check_single_source(store)
             produced = store.stat().producer_alive
         if asks and not produced:
             say(f"no producer is running on store {options.store!r}: the next one will do this")
     if options.cancel:
-        producer.cancel_snapshot(options.store, state=options.state)
+        producer.cancel_snapshot(options.store, state=state)
     elif options.tables is not None:
         chosen = {"where": options.where, "columns": options.columns}
-        print(producer.request_snapshot(options.store, options.tables, state=options.state, **chosen))
+        print(producer.request_snapshot(options.store, options.tables, state=state, **chosen))
     if asks and not (options.status or options.watch):
         return 0
     patience = time.monotonic() + TAKES_UP
     while True:
-        found = producer.snapshot_status(options.store, state=options.state)
-        waits = producer.snapshot_waits(options.store, state=options.state)
+        found = producer.snapshot_status(options.store, state=state)
+        waits = producer.snapshot_waits(options.store, state=state)
         clear = "\x1b[H\x1b[2J" if options.watch and sys.stdout.isatty() else ""
-        print(clear + (found or producer.Progress()).page(waits), flush=True)
+        print(clear + page(found or producer.Progress(), waits), flush=True)
         if not options.watch or (not waits and not (found and found.open)):
             return 1 if found and found.failed else 0
         if waits and produced and time.monotonic() > patience:

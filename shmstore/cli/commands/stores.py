@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shmstore import StoreStat
     from shmstore.consumer.live.model import Store
-    from shmstore.remembered import RememberedStore
+    from shmstore.store.remembered import RememberedStore
 
 
 def add(commands: Commands) -> None:
@@ -147,7 +147,8 @@ def ls(options: argparse.Namespace) -> int:
     """`shmstore ls`. A store that cannot be read is listed with the reason; one that is in its home alone is left there."""
     from shmstore import StoreView
     from shmstore.cli import text_report
-    from shmstore.remembered import describe_home, remembered
+    from shmstore.home.home import Home
+    from shmstore.store.remembered import describe_home, remembered
 
     lines = [] if options.json else [text_report.HEAD]
     in_memory = StoreView.names()
@@ -159,7 +160,7 @@ def ls(options: argparse.Namespace) -> int:
                 with StoreView.attach(name, restore=False) as store:
                     found = store.stat()
             else:
-                found = describe_home(name, options.state)
+                found = describe_home(Home.of(name, options.state))
         except StoreNotFound:
             continue  # removed since it was listed
         except StoreError as error:
@@ -248,30 +249,31 @@ def rm(options: argparse.Namespace) -> int:
     """`shmstore rm`. Of a store with a log the home stays, unless it is asked for."""
     from shmstore import EventStore
     from shmstore.cli import text_report
-    from shmstore.log.home import has_log
-    from shmstore.store.checkpoint import forget
+    from shmstore.home import kinds
 
     home = home_of(options)
-    kept, state = has_log(home), home.parent
+    kept = home.has_log
     if options.forget and kept and not options.log:
         raise ValueError(
-            f"store {options.store!r} has a log, which remembers its readers, in {home}: give --log instead of --forget to remove both"
+            f"store {options.store!r} has a log, which remembers its readers, in {home.path}: give --log instead of --forget to remove both"
         )
     if not options.force and (users := text_report.users_of(options.store, options.path)):
         in_use = f"store {options.store!r} is in use by {', '.join(users)}"
         raise ValueError(f"{in_use}: stop it first, or remove the store anyway with --force")
-    forgot = options.forget and forget(options.store, state)
     try:
-        EventStore.unlink(options.store, path=options.path, force=options.force, log=options.log, state=state)
+        EventStore.unlink(options.store, path=options.path, force=options.force, log=options.log, state=home.state)
     except StoreNotFound as error:
         if kept:
             raise StoreNotFound(
-                f"store {options.store!r} is not in memory, only remembered in {home}: `shmstore rm {options.store} --log` removes that"
+                f"store {options.store!r} is not in memory, only remembered in {home.path}: `shmstore rm {options.store} --log` removes that"
             ) from error
-        if not forgot:  # that may have been all that was left of it
+        if not (options.forget and kinds.remove(home)):  # that may have been all that was left of it
             raise
+    else:
+        if options.forget and not options.log:  # its readers are refused from here on
+            kinds.remove(home)
     if kept and not options.log:
         say(
-            f"{home} stays, and store {options.store!r} comes back when somebody attaches to it; `shmstore rm {options.store} --log` removes it"
+            f"{home.path} stays, and store {options.store!r} comes back when somebody attaches to it; `shmstore rm {options.store} --log` removes it"
         )
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -78,8 +77,6 @@ def tail(options: argparse.Namespace) -> int:
     from shmstore.consumer.tail import tail as write
 
     chosen = None if options.tables is None else tables(options.tables)
-    if options.state:
-        os.environ["SHMSTORE_STATE"] = options.state
     with look(options) as store:
         more = {"schemas": options.schemas, "transactions": options.transactions, "gtids": options.gtids}
         formatter = Formatter(options.format, name=store.name, **more)
@@ -88,7 +85,7 @@ def tail(options: argparse.Namespace) -> int:
             reader = Peek(store, options.start, follow=options.follow, missed=warn_of_missed)
         else:
             how = {"start": options.start, "limit_events": BATCH_EVENTS, "timeout": None if options.follow else 0}
-            reader = Consumer(options.store, options.subscription, path=options.path, **how)
+            reader = Consumer(options.store, options.subscription, path=options.path, state=options.state, **how)
         last = None if options.follow else store.newest
         with reader, on_signal(reader.stop) as came:
             write(reader, sys.stdout.buffer, formatter=formatter, chosen=chosen, count=options.count, last=last)

@@ -41,7 +41,8 @@ from shmstore.consumer.flight.server import Server
 from shmstore.consumer.remote import subscription
 from shmstore.consumer.remote.protocol import pack, unpack
 from shmstore.encoding.codec import encode
-from shmstore.table_definitions import Definition, DefinitionsFile
+from shmstore.home.definitions import Definition, DefinitionsFile
+from shmstore.home.home import Home
 from tests.certificates import self_signed
 from tests.consumer.flight.test_endpoint import await_that
 from tests.consumer.test_consumer import acked, transaction
@@ -137,7 +138,7 @@ def test_tables_before_their_first_row(
     made = TableSchema("shop", "lines", (Column("line", "int"),), (0,))
     place = ("binlog.000001", 4)
     defined = [Definition(*place, "shop", "lines", made), Definition("binlog.000009", 4, "shop", "lines", None)]
-    DefinitionsFile(log_store.name, state).replace([*defined, Definition(*place, "shop", "orders", None)])
+    DefinitionsFile(Home.of(log_store.name, state)).replace([*defined, Definition(*place, "shop", "orders", None)])
     with monkeypatch.context() as patch:
         patch.setattr(tables, "schemas", lambda *_: pytest.fail("looked at the events"))
         listed = [tuple(part.decode() for part in info.descriptor.path) for info in client.list_flights(log_store.name.encode())]

@@ -24,8 +24,8 @@ from shmstore.consumer.live.model import (
     catch_up,
     document,
 )
-from shmstore.remembered import RememberedStore
-from shmstore.snapshots import Progress, TableProgress, Task
+from shmstore.home.snapshots import Progress, TableProgress, Task
+from shmstore.store.remembered import RememberedStore
 
 NOW = 1_700_000_000_000
 

@@ -15,7 +15,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from shmstore import Consumer, EventStore, EventType
-from shmstore.snapshots import ProgressFile
+from shmstore.home.home import Home
+from shmstore.home.snapshots import ProgressFile
 from tests.consumer.live.test_web import change, ddl, end, serving
 from tests.servers.browser import browser
 
@@ -169,7 +170,7 @@ def test_actions(chromium: Browser, busy: EventStore, state: Path) -> None:
         page.get_by_label("Token").fill("t0ken")
         page.get_by_role("button", name="Ask for a snapshot").click()
         expect(said).to_contain_text("is asked for")
-        assert [request.tables for _, request in ProgressFile(busy.name, state).asked()] == [("shop.*",)]
+        assert [request.tables for _, request in ProgressFile(Home.of(busy.name, state)).asked()] == [("shop.*",)]
         expect(page.get_by_role("button", name="forget audit")).to_have_count(0)
         page.get_by_role("button", name="forget away").click()
         page.get_by_role("button", name="No").click()

@@ -24,7 +24,8 @@ from shmstore.cli.main import main
 from shmstore.consumer.live import drawing
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.top import ORDERS, Top, event_line
-from shmstore.snapshots import ProgressFile
+from shmstore.home.home import Home
+from shmstore.home.snapshots import ProgressFile
 from tests.consumer.live.test_model import reader, seen, stat
 from tests.consumer.live.test_web import change, ddl, end
 
@@ -155,7 +156,9 @@ def test_what_can_be_done(store_name: str, state: Path) -> None:
                 await pilot.press("x", "escape", "x")
                 app.screen.query_one(Input).value = "shop.*"
                 await pilot.press("enter")
-                await until(pilot, lambda: [each.tables for _, each in ProgressFile(store_name, state).asked()] == [("shop.*",)])
+                await until(
+                    pilot, lambda: [each.tables for _, each in ProgressFile(Home.of(store_name, state)).asked()] == [("shop.*",)]
+                )
                 names = [row[1] for row in cells(app, "#readers")]
                 readers = app.query_one("#readers", DataTable)
                 for name, answer, left in (("b", "n", {"a", "b", "busy"}), ("b", "y", {"a", "busy"})):

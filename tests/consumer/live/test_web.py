@@ -24,7 +24,8 @@ from shmstore.consumer.live.events import MASK, Feed, Filter
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.web import HEADERS, Web, warnings
 from shmstore.consumer.serving.access import Login
-from shmstore.snapshots import ProgressFile
+from shmstore.home.home import Home
+from shmstore.home.snapshots import ProgressFile
 from tests.consumer.live.test_model import stat
 
 COLUMNS = (Column("id", "bigint"), Column("note", "varchar"))
@@ -353,7 +354,7 @@ def test_actions_need_the_token(store_name: str, state: Path) -> None:
             assert (status, "'old'" in text) == (409, True)
             status, text, _ = ask(server, "/snapshot", "POST", {"store": store_name, "tables": "shop.*"}, **right)
             assert status == 200, text
-            ((_, request),) = ProgressFile(store_name, state).asked()
+            ((_, request),) = ProgressFile(Home.of(store_name, state)).asked()
             assert (request.id in text, request.tables) == (True, ("shop.*",))
             for path, body, status in (
                 ("/snapshot", {"store": store_name, "tables": ""}, 409),

@@ -15,7 +15,8 @@ from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, Subscript
 from shmstore.consumer.monitoring.health import SILENCE_MS, problems
 from shmstore.consumer.monitoring.metrics import Endpoint, pages, prometheus
 from shmstore.consumer.serving import http_server
-from shmstore.snapshots import keep_aside
+from shmstore.home.home import Home
+from shmstore.home.reader_state import keep_aside
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+0-9.e]+)')
 
@@ -252,8 +253,8 @@ def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch)
 
 def test_copies_that_are_set_aside_are_counted(state: Path) -> None:
     """A query that keeps copies says which of them wait; so there is something to alert on."""
-    keep_aside("a", "replicate", ["shop.orders", "shop.items"])
-    keep_aside("a", "other", [])
+    keep_aside(Home.of("a"), "replicate", ["shop.orders", "shop.items"])
+    keep_aside(Home.of("a"), "other", [])
     found = samples(prometheus([stat("a")]))
     assert found["shmstore_copies_aside", 'store="a",subscription="replicate"'] == 2
     assert found["shmstore_copies_aside", 'store="a",subscription="other"'] == 0

@@ -12,11 +12,12 @@ from shmstore import EntryType, EventStore, Position, StoreError, TableSchema, p
 from shmstore.column_type import sized
 from shmstore.encoding.arrow import fit
 from shmstore.event import Column
+from shmstore.home.definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
+from shmstore.home.home import Home
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.published import PublishedTables
 from shmstore.producer.sql.columns import column_of_type
 from shmstore.producer.sql.table_change import Table
-from shmstore.table_definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
 from tests.consumer.spark.replicate.test_random_alter import ONLY, TYPES
 from tests.producer.merging import create, running_group
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for, wait_for_position
@@ -44,7 +45,7 @@ def defined(run: Running, database: str, table: str, source: str = "") -> TableS
     settings = run.settings
     with EventStore.attach(settings.store) as store:
         end = position_in(store.last_ack_point(), source)
-    found = definition_of(DefinitionsFile(settings.store, settings.state or None, source), database, table, end)
+    found = definition_of(DefinitionsFile(Home.of(settings.store, settings.state or None), source), database, table, end)
     return None if found is None else found.schema
 
 
@@ -120,7 +121,7 @@ def test_a_restart_far_behind(mysql: Server, database: str) -> None:
         again = Running(run.settings)
         with EventStore.attach(run.settings.store) as store:
             wait_for_position(mysql, store)
-        lines = DefinitionsFile(run.settings.store).read()
+        lines = DefinitionsFile(Home.of(run.settings.store)).read()
         again.stop()
     known = [(one.table, one.schema and one.schema.names) for one in lines if one.database == database]
     assert known == [("t", ("id", "a")), ("t", ("id", "a", "b")), ("u", ("id",))]
@@ -154,11 +155,11 @@ def test_sources_of_one_store(mariadb: Server, mysql: Server, tmp_path: Path) ->
         create(server, name)
     with running_group(servers, state=str(tmp_path)) as run:
         store = run.settings[0].store
-        wait_for(lambda: sources_of(store, tmp_path) == ["g1", "g2"], "both files")
+        wait_for(lambda: sources_of(Home.of(store, tmp_path)) == ["g1", "g2"], "both files")
         for name, server in servers.items():
             execute(server, name, "CREATE TABLE fresh (id INT PRIMARY KEY, d DECIMAL(7,3))")
         for name in servers:
-            file = DefinitionsFile(store, tmp_path, name)
+            file = DefinitionsFile(Home.of(store, tmp_path), name)
             wait_for(lambda file=file, name=name: definition_of(file, name, "fresh", None), f"the table of {name}")
 
 
@@ -172,7 +173,7 @@ def test_binlog_files_tell_of_what_they_create(tmp_path: Path) -> None:
             server.directory / "data", files, ignore=lambda _, names: [n for n in names if "bin" not in n or "log" not in n]
         )
         settings = producer.Settings(store=store_name(), binlog=str(files), state=str(tmp_path / "state"))
-        file = DefinitionsFile(settings.store, settings.state)
+        file = DefinitionsFile(Home.of(settings.store, settings.state))
         try:
             for _ in range(2):
                 Running(settings).wait()
@@ -193,7 +194,7 @@ def definition(offset: int, name: str, table: str = "t") -> Definition:
 
 def test_a_reader_takes_what_the_store_has_reached(tmp_path: Path) -> None:
     """The last definition up to the store's end; the first where that is before all; none of a table that was dropped."""
-    file = DefinitionsFile("s", tmp_path)
+    file = DefinitionsFile(Home.of("s", tmp_path))
     assert file.read() == []
     file.replace([definition(10, "a")])
     file.append([definition(20, "b"), Definition("b.000001", 30, "d", "t", None)])
@@ -209,7 +210,7 @@ def test_a_reader_takes_what_the_store_has_reached(tmp_path: Path) -> None:
 
 def test_a_crash_between_any_two_bytes(tmp_path: Path) -> None:
     """What it left of a line never counted, and what comes next begins with whole tables again."""
-    file = DefinitionsFile("s", tmp_path)
+    file = DefinitionsFile(Home.of("s", tmp_path))
     file.replace([definition(10, "a")])
     whole = len(file.path.read_bytes())
     file.append([definition(20, "b")])
@@ -224,7 +225,7 @@ def test_a_crash_between_any_two_bytes(tmp_path: Path) -> None:
 
 def test_what_is_unchanged_keeps_its_position(tmp_path: Path) -> None:
     """So that a reader knows that all rows since then have that definition, however often the producer was begun again."""
-    file = DefinitionsFile("s", tmp_path)
+    file = DefinitionsFile(Home.of("s", tmp_path))
     published = PublishedTables(file, producer.Settings(store="s").table_filter())
     tables = {("d", name): Table((Column("a", "int"),), ("a",)) for name in ("t", "u")}
     for offset in (10, 50):

@@ -11,16 +11,17 @@ import pytest
 
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, TableSchema
 from shmstore.cli.main import main
+from shmstore.home.definitions import Definition, DefinitionsFile
+from shmstore.home.home import Home
+from shmstore.home.snapshots import ProgressFile, Request, TableProgress
 from shmstore.producer import Progress, SettingsError, load_settings
 from shmstore.producer.start.positions import join_positions
-from shmstore.snapshots import ProgressFile, Request, TableProgress
-from shmstore.table_definitions import Definition, DefinitionsFile
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))
-    return ProgressFile("orders")
+    return ProgressFile(Home.of("orders"))
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_part_of_tables_is_asked_for(file: ProgressFile, store: EventStore, ca
     table = ["--tables", "shop.orders"]
     columns = (Column("id", "int"), Column("total", "int"), Column("created", "date"))
     known = Definition("b.000001", 4, "shop", "orders", TableSchema("shop", "orders", columns, (0,)))
-    DefinitionsFile("orders").replace([known])
+    DefinitionsFile(Home.of("orders")).replace([known])
     for wrong, says in (
         (["--where", "id = 1"], "name these with --tables"),
         (["--columns", "id"], "name these with --tables"),

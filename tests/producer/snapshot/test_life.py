@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
+from shmstore.cli.snapshot_report import page
+from shmstore.home.home import Home
+from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.transactions.buffer import new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.snapshots import Progress, ProgressFile, Request, TableProgress
 from tests.producer.running import (
     Follower,
     Mirror,
@@ -48,7 +50,7 @@ def die_many_times(
     load = Load(server, database, seed=seed, rows=rows + 500, pause=0.01)
     words = ["--include", f"{database}.*", "--snapshot", "initial", "--snapshot-chunk", str(chunk), "--capacity", "65536"]
     words += ["--snapshot-connections", str(connections)] + (["--row-filter", f"{database}.t: {where}"] if where else [])
-    file = ProgressFile(store, state)
+    file = ProgressFile(Home.of(store, state))
     chunks = 0
     try:
         for _ in range(kills):
@@ -136,13 +138,13 @@ def test_tables_are_asked_for_while_streaming_goes_on(
         progress = producer.snapshot_status(store, state=state)
         assert progress is not None
         assert progress.failed
-        assert f"no table matches {database}.none" in progress.page()
+        assert f"no table matches {database}.none" in page(progress)
         producer.request_snapshot(store, [f"{database}.none,{database}.t", f"{database}.nobody"], state=state)
         wait_for(lambda: not producer.snapshot_waits(store, state=state) and finished(run), "the fourth")
         progress = producer.snapshot_status(store, state=state)
         assert progress is not None
         assert (states(run), progress.failed) == ({"t": "done"}, True)
-        assert f"no table matches {database}.none, {database}.nobody" in progress.page()
+        assert f"no table matches {database}.none, {database}.nobody" in page(progress)
 
 
 def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, options: dict[str, Any]) -> None:
@@ -150,11 +152,11 @@ def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, o
     for table in ("t", "u"):
         fill(any_server, database, 20, table)
     store = store_name()
-    file = ProgressFile(store, options["state"])
+    file = ProgressFile(Home.of(store, options["state"]))
     producer.request_snapshot(store, f"{database}.t", state=options["state"])
     file.ask(Request("pattern", (f"{database}.[",), "asked", 5))
     for name, text in (("cut", '{"shmstore_snapshot": 1, "id": "c'), ("foreign", '{"shmstore_snapshot": 9}')):
-        (file.folder / f"snapshot-{name}.request").write_text(text)
+        (file.home.path / f"snapshot-{name}.request").write_text(text)
     producer.request_snapshot(store, f"{database}.u", state=options["state"])
     assert producer.snapshot_waits(store, state=options["state"]) == 5
     with running(any_server, store=store, **options) as run:
@@ -164,7 +166,7 @@ def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, o
         progress = producer.snapshot_status(store, state=options["state"])
         assert progress is not None
         for name in ("pattern", "cut", "foreign"):
-            assert f"request {name}: its file snapshot-{name}.request cannot be read" in progress.page()
+            assert f"request {name}: its file snapshot-{name}.request cannot be read" in page(progress)
 
 
 @pytest.mark.long
@@ -305,7 +307,7 @@ def test_a_missing_privilege_is_named(any_server: Server, database: str, options
             )
             progress = producer.snapshot_status(run.settings.store, state=run.settings.state)
             assert progress is not None
-            assert "GRANT SELECT ON" in progress.page()
+            assert "GRANT SELECT ON" in page(progress)
             assert run.alive
     finally:
         execute(any_server, "", f"DROP USER {account}")
@@ -407,7 +409,7 @@ def test_mysql_without_gtids_is_refused(tmp_path: Path) -> None:
 
 def test_progress_is_kept_whole_and_refused_when_damaged(tmp_path: Path) -> None:
     """What was saved is read back; a damaged or foreign file is an error that names it and what to do."""
-    file = ProgressFile("s", tmp_path)
+    file = ProgressFile(Home.of("s", tmp_path))
     assert file.load() is None
     progress = Progress(7)
     progress.take(Request("r", ("a.*",), "asked", 5), [("a", "t"), ("a", "u")])
@@ -444,7 +446,7 @@ def test_chunks_that_a_power_cut_took_back_are_read_again(tmp_path: Path) -> Non
     """Of a store with a log that lost its end, those chunks are read again that it has not, and the file says so before anything is put."""
     name = store_name()
     settings = Settings(store=name, state=str(tmp_path))
-    file = ProgressFile(name, tmp_path)
+    file = ProgressFile(Home.of(name, tmp_path))
     with EventStore.create(name, state=tmp_path) as store:
         store.put([b"x"] * 30)  # events 0 to 29
         progress = Progress(store.epoch)

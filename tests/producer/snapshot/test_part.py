@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from shmstore import ABSENT, EntryType, Event, EventStore, EventType, producer
+from shmstore.cli.snapshot_report import page
 from shmstore.consumer.formats.formatter import format_event
+from shmstore.home.home import Home
+from shmstore.home.snapshots import Progress, ProgressFile, Request
 from shmstore.producer.errors import PatternError
-from shmstore.snapshots import Progress, ProgressFile, Request
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for
 from tests.producer.snapping import Copy, copied, fill, finished, killable, lately, select, states
 from tests.servers.server import Server
@@ -44,7 +46,7 @@ def texts(events: list[Event]) -> list[Any]:
 def problem_of(run: Running) -> str:
     progress = producer.snapshot_status(run.settings.store, state=run.settings.state)
     assert progress is not None
-    return progress.page()
+    return page(progress)
 
 
 def test_some_rows_and_some_columns(any_server: Server, database: str, options: dict[str, Any]) -> None:
@@ -146,7 +148,7 @@ def test_what_column_filters_hide_is_not_to_be_had(any_server: Server, database:
         assert asked(run, any_server, f"{database}.t", where="a = 'secret'") == []
         assert "column 'a' of table" in problem_of(run)
         assert "column filters take out or change" in problem_of(run)
-        ProgressFile(run.settings.store, options["state"]).ask(Request("asks-c", (f"{database}.t",), where="c = 3"))
+        ProgressFile(Home.of(run.settings.store, options["state"])).ask(Request("asks-c", (f"{database}.t",), where="c = 3"))
         wait_for(lambda: "column 'c'" in problem_of(run), "the answer")
         assert texts(asked(run, any_server, f"{database}.t", columns="a")) == [{"id": 1, "a": "***"}]
 
@@ -171,7 +173,7 @@ def test_what_does_not_fit_is_refused(any_server: Server, database: str, options
                 producer.request_snapshot(store, f"{database}.t", state=state, **part)
         with pytest.raises(ValueError, match=f"table {database}.u"):
             producer.request_snapshot(store, f"{database}.*", state=state, columns="n")
-        assert not ProgressFile(store, state).asked()
+        assert not ProgressFile(Home.of(store, state)).asked()
     with running(any_server, **options, schema_history="off") as run:
         store, state = run.settings.store, run.settings.state
         events = asked(run, any_server, f"{database}.*", where="n < 5", columns="t")
@@ -179,7 +181,7 @@ def test_what_does_not_fit_is_refused(any_server: Server, database: str, options
         assert "the condition does not fit table" in problem_of(run)
         assert len([row for event in events for row in event.rows]) == 4
         for number, (id_, part) in enumerate((("whole", {}), ("condition", {"where": "n ="}))):
-            ProgressFile(store, state).ask(Request(id_, (f"{database}.t",), asked_ms=number, **part))
+            ProgressFile(Home.of(store, state)).ask(Request(id_, (f"{database}.t",), asked_ms=number, **part))
         wait_for(lambda: "request condition: condition 'n ='" in problem_of(run) and finished(run), "both")
         assert states(run)["t"] == "done"
 
@@ -202,7 +204,7 @@ def test_a_wish_that_replaces_copies_is_not_served_by_one_that_does_not() -> Non
 
 def test_the_request_is_kept_over_a_restart(tmp_path: Path) -> None:
     """Condition and columns are in the files; those of before parts could be asked for are read."""
-    file = ProgressFile("s", tmp_path)
+    file = ProgressFile(Home.of("s", tmp_path))
     progress = Progress()
     request = Request("a", ("d.t",), where="n = 'ü'", columns=("id", "n"))
     progress.take(request, [("d", "t")])
@@ -224,7 +226,7 @@ def test_a_part_survives_kill_9(any_server: Server, database: str, tmp_path: Pat
     chance, store, chunk, rows = random.Random(seed), store_name(), 50, 3000
     fill(any_server, database, rows)
     words = ["--include", f"{database}.*", "--snapshot-chunk", str(chunk), "--capacity", "65536", "--start", "earliest"]
-    file = ProgressFile(store, tmp_path)
+    file = ProgressFile(Home.of(store, tmp_path))
     producer.request_snapshot(store, f"{database}.t", where="n < 30", columns=["n"], state=tmp_path)
 
     def done() -> int:

@@ -53,7 +53,7 @@ def test_bytes_that_are_no_text_are_an_error(tmp_path):
 def test_killed_at_any_line_of_a_save(tmp_path):
     """A process killed at any line of save leaves the old checkpoint or the new one, whole."""
     old, new = Checkpoint(position(1), 5, 1), Checkpoint(position(2), 5, 2)
-    files = {sys.modules[f"shmstore.{name}"].__file__ for name in ("store.checkpoint", "atomic_file")}
+    files = {sys.modules[f"shmstore.{name}"].__file__ for name in ("home.acks", "home.home", "atomic_file")}
     k, seen = 0, set()
     while True:
         file = CheckpointFile(tmp_path, "s", "a")
@@ -240,6 +240,7 @@ def test_the_file_is_text_for_people(tmp_path):
     file = CheckpointFile(tmp_path, "s", "a")
     file.save(Checkpoint(Position("b.000001", 4, "u:1"), 5, 6))
     assert json.loads(file.path.read_text()) == {
+        "format": 1,
         "file": "b.000001",
         "offset": 4,
         "gtids": "u:1",

@@ -14,9 +14,9 @@ import pytest
 
 import shmstore.memory.mapping
 from shmstore import EventStore, LayoutMismatch, ProducerInUse, StoreError, StoreFull
-from shmstore.log.home import AppendLock, log_folder
+from shmstore.home.append_lock import AppendLock
+from shmstore.home.home import Home
 from shmstore.store import restore
-from shmstore.store.checkpoint import home_of
 from tests.shmstore.test_resources import alone, run_alone
 
 COMPILED = shmstore.memory.mapping.COMPILED
@@ -109,12 +109,12 @@ def test_a_home_of_a_newer_format(name: str) -> None:
     """It is refused, and nothing in it changes."""
     EventStore.create(name, capacity=8).close()
     reboot(name)
-    identity = log_folder(home_of(name)) / "store.json"
+    identity = Home.of(name).log / "store.json"
     identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 99}))
-    before = sorted((each.name, each.stat().st_mtime_ns) for each in log_folder(home_of(name)).iterdir())
+    before = sorted((each.name, each.stat().st_mtime_ns) for each in Home.of(name).log.iterdir())
     with pytest.raises(LayoutMismatch, match=r"format 99.*newer"):
         EventStore.attach(name)
-    assert sorted((each.name, each.stat().st_mtime_ns) for each in log_folder(home_of(name)).iterdir()) == before
+    assert sorted((each.name, each.stat().st_mtime_ns) for each in Home.of(name).log.iterdir()) == before
     EventStore.unlink(name, log=True)
 
 
@@ -136,7 +136,7 @@ def test_a_home_of_another_user(name: str, tmp_path: Path) -> None:
                 try:
                     do()
                 except StoreError as error:
-                    assert str(home_of(name)) in str(error), error  # noqa: PT017 - another process
+                    assert str(Home.of(name).path) in str(error), error  # noqa: PT017 - another process
                 else:
                     raise AssertionError("not refused")
             code = 0
@@ -157,7 +157,7 @@ def test_two_producers_on_one_home(name: str, monkeypatch: pytest.MonkeyPatch) -
         with EventStore.attach(name) as second, pytest.raises(ProducerInUse, match="has a producer"):
             second.put(b"two")
     monkeypatch.setattr("shmstore.log.keeper.PATIENCE", 0.2)
-    with AppendLock.take(home_of(name), 0.0):
+    with AppendLock.take(Home.of(name), 0.0):
         with EventStore.attach(name) as store:
             with pytest.raises(ProducerInUse, match="another process appends"):
                 store.put(b"two")
@@ -188,9 +188,9 @@ def test_a_disk_that_does_not_answer(name: str, monkeypatch: pytest.MonkeyPatch)
         store._keeper.close(0.0)
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     with pytest.raises(ProducerInUse):
-        AppendLock.take(home_of(name), 0.0)
+        AppendLock.take(Home.of(name), 0.0)
     goes_on.set()
-    AppendLock.take(home_of(name), 20.0).release()
+    AppendLock.take(Home.of(name), 20.0).release()
     with EventStore.attach(name) as store:
         assert store.put(b"two") == 1
         assert store.sync() == 1
@@ -208,7 +208,7 @@ def test_a_home_removed_under_a_living_producer(name: str) -> None:
     with EventStore.create(name, capacity=8) as store:
         store.put([b"one", b"two"])
         assert store.sync() == 1
-        shutil.rmtree(home_of(name))
+        shutil.rmtree(Home.of(name).path)
         with pytest.raises(StoreFull, match=r"somebody removed its files.*shmstore rm --log"):
             put_on(store)
         log = store.stat().log

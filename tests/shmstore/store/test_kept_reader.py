@@ -17,7 +17,7 @@ from shmstore import (
     StoreFull,
     SubscriptionLost,
 )
-from shmstore.log import home as homes
+from shmstore.home.home import Home
 from shmstore.log.files import LogFiles
 from shmstore.ring.overflow import overflows
 from tests.shmstore.samples import FILE, ddl, position
@@ -221,9 +221,7 @@ def test_retention_lets_go_of_what_was_acked(name: str) -> None:
         log = store.stat().log
         assert log is not None
         assert 0 < store.oldest < store.newest
-        assert (
-            sum(each.bytes for each in LogFiles(homes.log_folder(log.home), store.epoch, lambda: log.written).sets()) <= 18 << 20
-        )
+        assert sum(each.bytes for each in LogFiles(Home(log.home).log, store.epoch, lambda: log.written).sets()) <= 18 << 20
         with pytest.raises(PositionNotFound, match="keeps"):
             store.subscribe("b", start=0)
         with store.subscribe("b") as b:

@@ -18,7 +18,7 @@ from shmstore import (
     StoreFull,
     StoreView,
 )
-from shmstore.log.home import log_folder
+from shmstore.home.home import Home
 from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT, STATE_OF
 from tests.shmstore.store.kept import payload, reboot, taken
 
@@ -163,7 +163,7 @@ def test_bit_rot_in_the_newest_file_is_named(name: str, caplog: pytest.LogCaptur
             store.sync()
         home = store.segment.home
     reboot(name)
-    events = log_folder(home) / f"{0:020d}.events"
+    events = Home(home).log / f"{0:020d}.events"
     content = events.read_bytes()
     at = content.index(payload(3))
     events.write_bytes(content[:at] + b"?" + content[at + 1 :])
@@ -201,9 +201,9 @@ def test_a_log_without_a_mark(name: str, caplog: pytest.LogCaptureFixture) -> No
         home = store.segment.home
     for lost in (False, True):
         reboot(name)
-        (log_folder(home) / "synced").unlink()
+        (Home(home).log / "synced").unlink()
         if lost:
-            events = log_folder(home) / f"{0:020d}.events"
+            events = Home(home).log / f"{0:020d}.events"
             content = events.read_bytes()
             at = content.index(payload(2))
             events.write_bytes(content[:at] + b"?" + content[at + 1 :])
@@ -211,7 +211,7 @@ def test_a_log_without_a_mark(name: str, caplog: pytest.LogCaptureFixture) -> No
             assert store.newest == (1 if lost else 3)
             assert store.put(b"next") == store.newest
             assert store.sync() == store.newest
-        assert (log_folder(home) / "synced").exists()
+        assert (Home(home).log / "synced").exists()
         if not lost:
             reboot(name)
             EventStore.attach(name).close()

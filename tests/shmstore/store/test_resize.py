@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from shmstore import BatchMode, EventStore, StoreError
+from shmstore.home.home import Home
 from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
-from shmstore.log.home import log_folder
 from shmstore.memory import segment
-from shmstore.store.checkpoint import home_of
 from tests.shmstore.store.kept import payload, reboot, taken, wait_for
 
 
@@ -27,7 +26,7 @@ def test_the_log_has_its_size_at_once(name: str, monkeypatch: pytest.MonkeyPatch
         for _ in range(40):
             store.put(bytes(1 << 15))
         store.sync()
-        folder = log_folder(home_of(name))
+        folder = Home.of(name).log
         assert len(set_firsts(folder)) >= 20
         with EventStore.attach(name) as other:  # as another process would
             assert other.resize(log_keep=0)

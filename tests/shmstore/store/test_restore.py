@@ -27,11 +27,11 @@ from shmstore import (
     StoreNotFound,
     StoreView,
 )
+from shmstore.home.home import Home
 from shmstore.log import log_set
 from shmstore.log.format import BLOCK
 from shmstore.memory.layout import header_word
 from shmstore.ring.cursors import FLOOR, LOGGED
-from shmstore.store.checkpoint import home_of
 from tests.shmstore.samples import ddl, position
 from tests.shmstore.store.kept import payload, read_all, reboot, taken
 
@@ -384,7 +384,7 @@ def test_of_two_who_make_a_store_one_does(name: str) -> None:
 def test_an_upgrade_goes_on_where_readers_of_the_old_version_were(name: str) -> None:
     """The checkpoint of a reader of a store without a home says where it goes on in the new one, which has a log: what it had acked is
     passed over, and from then on its durable ack is a sequence."""
-    state = home_of(name)
+    state = Home.of(name).path
     CheckpointFile(state.parent, name, "a").save(Checkpoint(position(4), 12345, 77))
     with EventStore.create(name, capacity=16) as store:
         for k in range(40):  # the producer began before that, for another reader
@@ -461,7 +461,7 @@ def test_a_store_that_is_removed_stays_removed(name: str) -> None:
             store.put(b"x")
         EventStore.unlink(name, log=True)
         assert name not in EventStore.names()
-        assert not home_of(name).exists()
+        assert not Home.of(name).path.exists()
     over.set()
     for thread in threads:
         thread.join(20)

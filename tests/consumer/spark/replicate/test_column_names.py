@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shmstore import Column, Event, EventType, TableSchema
-from shmstore.table_definitions import Definition, DefinitionsFile
+from shmstore.home.definitions import Definition, DefinitionsFile
+from shmstore.home.home import Home
 from tests.consumer.spark.events import Binlog
 from tests.consumer.spark.replicate.test_replicate import FORMATS, apply, read, replication, rows
 
@@ -114,7 +115,7 @@ def test_a_widening_alter_is_followed_by_a_process_that_saw_no_row(
     name = TableSchema("shop", "orders", (*TABLE.columns, Column("note", "varchar", size=40, charset="utf8mb4")), (0,))
     copy = replication(tmp_path, format, history=history)
     apply(copy, 0, binlog.insert((1, 10, 100, "a"), table=name))
-    file = DefinitionsFile("none")
+    file = DefinitionsFile(Home.of("none"))
     if known == "definitions":
         file.replace([Definition("binlog.000001", 4, "shop", "orders", name)])
     ddl = binlog.ddl("alter table orders modify colA bigint" + ", modify note varchar(80)" * (known == "definitions"))

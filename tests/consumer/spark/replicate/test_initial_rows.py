@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from shmstore import EventStore
 from shmstore.consumer.spark.replicate.replicate import replicate
-from shmstore.snapshots import snapshot_status
+from shmstore.home.snapshots import snapshot_status
 from tests.consumer.spark.events import Binlog, order_row
 from tests.producer.running import execute, running, wait_for
 from tests.servers.server import Server

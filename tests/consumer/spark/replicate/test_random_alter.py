@@ -17,10 +17,11 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EventStore
+from shmstore.cli.snapshot_report import page
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate import copy as copies_
 from shmstore.consumer.spark.replicate.replicate import Replication
-from shmstore.snapshots import request_snapshot, snapshot_status, snapshot_waits
+from shmstore.home.snapshots import request_snapshot, snapshot_status, snapshot_waits
 from tests.consumer.spark.comparison import selected, texts, types_of
 from tests.consumer.spark.copies import Copies, copies
 from tests.producer.running import running, wait_for_position
@@ -409,7 +410,7 @@ class Lake:
                 if not self.follow(10_000):
                     return
             assert self.run.alive, self.run.wait()
-            assert time.monotonic() < deadline, progress and progress.page(waits)
+            assert time.monotonic() < deadline, progress and page(progress, waits)
             time.sleep(0.05)
 
     def put_right(self) -> None:

@@ -19,7 +19,9 @@ from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate import delta, parquet
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
-from shmstore.snapshots import ProgressFile, copies_aside
+from shmstore.home.home import Home
+from shmstore.home.reader_state import copies_aside
+from shmstore.home.snapshots import ProgressFile
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 FORMATS = ["parquet", "delta"]
@@ -241,13 +243,13 @@ def test_what_only_the_server_knows_is_read_again(
     assert "shop.orders" in copy.aside
     assert "re-reading shop.orders: the DDL at binlog.000001:" in caplog.text
     assert "set aside" not in caplog.text
-    (asked,) = [one for _, one in ProgressFile("none").asked() if one.tables == (r"regex:shop\.orders",)]
+    (asked,) = [one for _, one in ProgressFile(Home.of("none")).asked() if one.tables == (r"regex:shop\.orders",)]
     assert asked.reason == "reread"
-    assert copies_aside(ProgressFile("none").folder) == {"spark": copy.aside}
+    assert copies_aside(Home.of("none")) == {"spark": copy.aside}
     copy = replication(tmp_path, format)  # the same batch again, by another driver: the same request
     assert "since an earlier run (set aside, or to be read again): shop.orders" in caplog.text
     apply(copy, 1, *second)
-    assert asked.id in [one.id for _, one in ProgressFile("none").asked()]
+    assert asked.id in [one.id for _, one in ProgressFile(Home.of("none")).asked()]
     apply(copy, 2, binlog.read("first", (*order_row(2), 2), table=new), binlog.insert((*order_row(9), 9), table=new))
     apply(copy, 3, binlog.update(((*order_row(2), 2), (*order_row(8), 8)), table=new))
     apply(copy, 4, binlog.read("last", (*order_row(7), 7), table=new, snapshot="00000002"))  # another's
@@ -310,7 +312,7 @@ def test_a_history_ends_where_only_the_server_knows(
     )
     assert [row["_current"] for row in read(copy, format).to_pylist()] == [True]
     assert "its history ends there: move it away" in caplog.text
-    assert not ProgressFile("none").asked()
+    assert not ProgressFile(Home.of("none")).asked()
 
 
 def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
@@ -472,7 +474,7 @@ def test_a_partial_row_image_sets_a_copy_aside(
     assert copy.aside == ["shop.orders"]
     assert "binlog_row_image=FULL" in caplog.text
     assert "shmstore snapshot none --tables 'shop.orders'" in caplog.text
-    assert not ProgressFile("none").asked()
+    assert not ProgressFile(Home.of("none")).asked()
     apply(copy, 2, binlog.read("whole", order_row(1, status="x"), order_row(2)))
     assert set(rows(copy, "parquet")) == {1, 2}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shmstore.snapshots import snapshot_status
+from shmstore.cli.snapshot_report import page
+from shmstore.home.snapshots import snapshot_status
 from tests.consumer.spark.replicate.test_random_alter import lake
 from tests.producer.snapping import Load, fill
 from tests.servers.schema_change import gh_ost_statements, pt_online_schema_change
@@ -49,4 +50,4 @@ def test_copies_stay_equal(
         assert {table for (_, _, table), copy in replication._copies.items() if copy._target.exists} == {"t"}
         progress = snapshot_status(made.run.settings.store, state=made.run.settings.state)
         assert progress is not None
-        assert not progress.failed, progress.page()
+        assert not progress.failed, page(progress)

@@ -15,7 +15,8 @@ from shmstore.consumer.spark.source import schema_lookup
 from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader
-from shmstore.table_definitions import Definition, DefinitionsFile
+from shmstore.home.definitions import Definition, DefinitionsFile
+from shmstore.home.home import Home
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 
@@ -75,7 +76,7 @@ def more(table: TableSchema, name: str) -> TableSchema:
 
 def write_down(store: EventStore, state: Path, *versions: tuple[int, TableSchema]) -> None:
     lines = [Definition("binlog.000001", offset, each.database, each.table, each) for offset, each in versions]
-    DefinitionsFile(store.name, state).replace(lines)
+    DefinitionsFile(Home.of(store.name, state)).replace(lines)
 
 
 def test_a_table_without_a_row(store: EventStore, binlog: Binlog, state: Path) -> None:

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shmstore import EventStore, StoreNotFound
-from shmstore.log import home
-from shmstore.store.checkpoint import home_of
+from shmstore.home import kinds
+from shmstore.home.home import Home
 from tests.servers.maven import jars
 from tests.servers.server import Server
 
@@ -101,7 +101,9 @@ class Host:
                 process.wait()
         with suppress(StoreNotFound):
             EventStore.unlink(self.store, force=True)
-        home.remove(home_of(self.store, self.folder))
+        home = Home.of(self.store, self.folder)
+        if (epoch := home.epoch_there()) is not None:
+            kinds.remove_log(home, epoch)
 
 
 class ClusterClient:

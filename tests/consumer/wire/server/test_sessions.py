@@ -20,7 +20,7 @@ from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server import sessions
 from shmstore.consumer.wire.session import session as session_module
 from shmstore.consumer.wire.session import unacked
-from shmstore.store.checkpoint import home_of
+from shmstore.home.home import Home
 from tests.consumer.wire.harness import RawClient, ServerThread, events, ids, refused, wait_for
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -277,13 +277,13 @@ def test_a_durable_ack_is_made_outside_the_event_loop(
     threads: set[str] = set()
     save = CheckpointFile.save
 
-    def noted(self: CheckpointFile, checkpoint: Any) -> None:
+    def noted(self: CheckpointFile, checkpoint: Any, **options: Any) -> bool:
         threads.add(threading.current_thread().name)
-        save(self, checkpoint)
+        return save(self, checkpoint, **options)
 
     monkeypatch.setattr(CheckpointFile, "save", noted)
     server = new_server()
-    home = home_of(logged.name)
+    home = Home.of(logged.name).path
     with closing(RawClient(server.port, logged.name)) as client:
         client.subscribe()
         for number in range(30):

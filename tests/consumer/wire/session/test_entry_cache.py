@@ -47,9 +47,10 @@ def test_encoded_once(store: EventStore, tmp_path: Path) -> None:
             "filter": "",
             "max_outstanding": 9,
             "max_reply": 1 << 20,
-            "state": tmp_path,
         }
-        return Session(EventStore.attach(store.name), Client(store.name, client_id), Counting(Values.CANAL), cache, **options)
+        return Session(
+            EventStore.attach(store.name, state=tmp_path), Client(store.name, client_id), Counting(Values.CANAL), cache, **options
+        )
 
     def read(reader: Session) -> list[bytes]:
         limit = reader.limit(1000)

@@ -30,7 +30,7 @@ def open_session(tmp_path: Path) -> Iterator[Make]:
         options = {"start": "earliest", "filter": "", "max_outstanding": 100, "max_reply": 1 << 20} | options
         encoder, cache = Encoder(Values.CANAL), EntryCache(store.epoch, 1 << 20)
         made.append(
-            Session(EventStore.attach(store.name), Client(store.name, client_id), encoder, cache, state=tmp_path, **options)
+            Session(EventStore.attach(store.name, state=tmp_path), Client(store.name, client_id), encoder, cache, **options)
         )
         return made[-1]
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shmstore.consumer.wire.session.unacked import Given, Record, RecordFile, boot_id
+from shmstore.home.home import Home
 
 ONE = Record(-77, 3, -1, (Given(1, 10), Given(2, 25)), "shöp\\..*", 7)
 TWO = ONE._replace(next_id=4, batches=(Given(2, 25), Given(3, 30)))
@@ -10,20 +11,20 @@ TWO = ONE._replace(next_id=4, batches=(Given(2, 25), Given(3, 30)))
 
 def test_kept(tmp_path: Path) -> None:
     """What was written last is what the next server reads; a new client has nothing and starts at id 1."""
-    path = tmp_path / "deep" / "canal-1.batches"
-    file = RecordFile(path)
+    home = Home(tmp_path / "state" / "deep")
+    file = RecordFile(home, "canal-1")
     assert file.record == Record()
     assert file.record.next_id == 1
     for record in (ONE, TWO, ONE, Record(filter="x" * 32000, batches=tuple(Given(i, i) for i in range(4096))), TWO):
         file.write(record)
-    again = RecordFile(path)
+    again = RecordFile(home, "canal-1")
     assert again.record == TWO
 
 
 def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
     """Whatever part of the last record is damaged or missing, the one before it is read whole."""
-    path = tmp_path / "x.batches"
-    file = RecordFile(path)
+    home, path = Home(tmp_path), tmp_path / "x.batches"
+    file = RecordFile(home, "x")
     file.write(ONE)
     before = path.read_bytes()
     file.write(TWO)
@@ -32,10 +33,10 @@ def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
     assert changed
     for i in changed:
         path.write_bytes(after[:i] + bytes([after[i] ^ 0x41]) + after[i + 1 :])
-        torn = RecordFile(path)
+        torn = RecordFile(home, "x")
         assert torn.record == ONE
     path.write_bytes(before)
-    old = RecordFile(path)
+    old = RecordFile(home, "x")
     assert old.record == ONE
 
 

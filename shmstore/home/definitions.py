@@ -13,23 +13,20 @@ The file begins with all tables whenever the producer connects, by a rename. Wha
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from shmstore.atomic_file import refused, replace, sync
 from shmstore.errors import StoreError
 from shmstore.event import Column, Position, TableSchema
-from shmstore.store.checkpoint import home_of
+from shmstore.home.home import Home, May
+from shmstore.home.lines import LinesFile
 
 __all__ = ["Definition", "DefinitionsFile", "definition_of", "definitions_in", "position_in", "sources_of"]
 
 NAME: Final = "tables.jsonl"
 _HEAD: Final = {"shmstore_tables": 1}
-_FIX: Final = "name another folder with state"
+WHAT: Final = "definitions of tables"
 
 
 class Definition(NamedTuple):
@@ -52,61 +49,40 @@ class Definition(NamedTuple):
 
 
 class DefinitionsFile:
-    """The definitions of one source's tables. `source` is its name among several of one store, empty for the only one."""
+    """The definitions of one source's tables. `source` is its name among several of one store, empty for the only one. `may`: see `Home.replace`."""
 
-    def __init__(self, store: str, state: str | os.PathLike[str] | None = None, source: str = "") -> None:
-        self.path = home_of(store, state) / quote(source, safe="") / NAME
+    def __init__(self, home: Home, source: str = "", may: May | None = None) -> None:
+        self.path = home.of_source(source) / NAME
+        self._lines = LinesFile(home, self.path, _HEAD, WHAT, may)
 
     def replace(self, definitions: Iterable[Definition]) -> None:
         """Begin with `definitions`, in place of what is there. Raises `StoreError`."""
-        text = b"".join([_line(_HEAD), *map(_packed, definitions)])
-        replace(self.path, lambda path: path.write_bytes(text), "definitions of tables", _FIX)
+        self._lines.begin(map(_packed, definitions))
 
     def append(self, definitions: Iterable[Definition]) -> None:
         """Add `definitions`; when this returns they are on disk. Raises `StoreError`; then none of them counts."""
-        lines = b"".join(map(_packed, definitions))
-        try:
-            with self.path.open("ab", buffering=0) as file:
-                end = file.tell()
-                try:
-                    if file.write(lines) < len(lines):
-                        raise OSError(28, os.strerror(28))
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.truncate(file.fileno(), end)  # half a line would spoil what comes behind it
-                    raise
-        except OSError as error:
-            raise refused(self.path, error, "definitions of tables", _FIX) from error
+        self._lines.append(map(_packed, definitions))
 
     def read(self) -> list[Definition]:
         """Return what is there, in its order; nothing where there is no such file. Raises `StoreError`."""
         try:
-            head, *lines = self.path.read_bytes().split(b"\n")[:-1]  # what is behind the last line end never counted
-            if json.loads(head) != _HEAD:
-                raise ValueError(f"its first line is {head[:60]!r}")
-            return list(map(_unpacked, lines))
-        except FileNotFoundError:
-            return []
+            return list(map(_unpacked, self._lines.read() or ()))
         except OSError as error:
             fix = "let this user read there"
             raise StoreError(f"the definitions of tables in {self.path} cannot be read: {error.strerror}: {fix}") from error
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise StoreError(
-                f"the definitions of tables in {self.path} cannot be read ({error}): remove the file, and its producer, begun again, writes it anew"
+                f"the definitions of tables in {self.path} cannot be read ({error}): remove the file, and start the producer again, which writes it"
             ) from error
 
     def remove(self) -> None:
-        """Remove the file, if it is there: what it said is no longer known."""
-        if self.path.exists():
-            self.path.unlink()
-            sync(self.path.parent)
+        """Remove the file, if it is there: what it said is no longer known. Raises `StoreError`."""
+        self._lines.remove()
 
 
-def sources_of(store: str, state: str | os.PathLike[str] | None = None) -> list[str]:
+def sources_of(home: Home) -> list[str]:
     """Return the sources of a store whose tables are known; of a store with a single one, the empty name."""
-    found: Iterator[Path] = home_of(store, state).glob(f"*/{NAME}")
-    there = [""] if (home_of(store, state) / NAME).exists() else []
-    return there + sorted(unquote(path.parent.name) for path in found)
+    return [source for source in ("", *home.sources()) if (home.of_source(source) / NAME).exists()]
 
 
 def position_in(end: Position | None, source: str) -> Position | None:
@@ -136,18 +112,13 @@ def definition_of(file: DefinitionsFile, database: str, table: str, end: Positio
     return definitions_in(file, end).get((database, table))
 
 
-def _line(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape") + b"\n"
-
-
-def _packed(one: Definition) -> bytes:
+def _packed(one: Definition) -> dict[str, Any]:
     schema = one.schema
     packed = {"at": [one.file, one.offset], "database": one.database, "table": one.table, "columns": None}
-    return _line(packed if schema is None else packed | {"columns": schema.columns, "primary_key": schema.primary_key})
+    return packed if schema is None else packed | {"columns": schema.columns, "primary_key": schema.primary_key}
 
 
-def _unpacked(line: bytes) -> Definition:
-    packed = json.loads(line)
+def _unpacked(packed: dict[str, Any]) -> Definition:
     file, offset = packed["at"]
     database, table, columns, schema = packed["database"], packed["table"], packed["columns"], None
     if columns is not None:

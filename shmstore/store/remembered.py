@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shmstore.errors import StoreError, StoreNotFound, refused
+from shmstore.home import identity
+from shmstore.home.acks import acks_of
+from shmstore.home.home import Home, state_directory
 from shmstore.log import format as log_format
-from shmstore.log import home as homes
 from shmstore.log.files import LogFiles, set_firsts
 from shmstore.memory.segment import check_name
-from shmstore.store.checkpoint import checkpoints, home_of, state_directory
 
 
 class RememberedStore(NamedTuple):
@@ -55,7 +56,7 @@ def remembered(state: str | os.PathLike[str] | None = None) -> list[str]:
         return []
     except OSError as error:
         raise refused(f"the state in {folder} cannot be read", error, "let this user read it") from error
-    return sorted(name for name in names if _is_name(name) and os.path.exists(homes.log_folder(folder / name) / "store.json"))
+    return sorted(name for name in names if _is_name(name) and os.path.exists(Home(folder / name).identity))
 
 
 def _is_name(name: str) -> bool:
@@ -65,31 +66,31 @@ def _is_name(name: str) -> bool:
         return False
 
 
-def describe_home(name: str, state: str | os.PathLike[str] | None = None) -> RememberedStore:
-    """Return what the home of store `name` says. Raises `StoreNotFound`, `StoreError`, `LayoutMismatch` as `shmstore.log.home.read`."""
-    home = home_of(name, state)
-    identity, folder = homes.read(home), homes.log_folder(home)
+def describe_home(home: Home) -> RememberedStore:
+    """Return what a home says of its store. Raises `StoreNotFound`, `StoreError`, `LayoutMismatch` as `shmstore.home.identity.read`."""
+    known = identity.read(home)
     try:
-        newest = max(newest_written(folder), identity.options.first - 1)
-        sets = LogFiles(folder, identity.epoch, lambda: newest).sets()
+        newest = max(newest_written(home.log), known.options.first - 1)
+        sets = LogFiles(home.log, known.epoch, lambda: newest).sets()
     except OSError as error:
-        raise refused(f"the log in {folder} cannot be read", error, "let this user read there") from error
-    saved = {each: file for each, file in checkpoints(name, home.parent, placed=False).items() if file.epoch == identity.epoch}
+        raise refused(f"the log in {home.log} cannot be read", error, "let this user read there") from error
+    acks = acks_of(home)
+    saved = {each: file for each, file in acks.saved.items() if file.epoch == known.epoch}
     return RememberedStore(
-        name=name,
+        name=home.name,
         home=os.fspath(home),
-        epoch=identity.epoch,
-        created_ms=identity.created_ms,
+        epoch=known.epoch,
+        created_ms=known.created_ms,
         oldest=sets[0].first if sets else newest + 1,
         newest=newest,
         bytes=sum(each.bytes for each in sets),
         files=3 * len(sets),
-        size=identity.options.log_size,
-        keep_ms=round(identity.options.log_keep * 1000),
+        size=known.options.log_size,
+        keep_ms=round(known.options.log_keep * 1000),
         oldest_ms=sets[0].first_ms if sets else 0,
         acks={each: file.sequence for each, file in saved.items()},
         lost=tuple(each for each, file in saved.items() if file.lost),
-        path=identity.path if identity.path and os.path.exists(identity.path) else None,
+        path=known.path if known.path and os.path.exists(known.path) else None,
     )
 
 
@@ -139,17 +140,17 @@ class Homes:
         return [store for _, store in found.values()], unreadable
 
     def _look(self, name: str) -> tuple[object, RememberedStore]:
-        now, known = _files(home_of(name, self._state)), self._known.get(name)
-        return known if now and known is not None and known[0] == now else (now, describe_home(name, self._state))
+        now, known = _files(Home.of(name, self._state)), self._known.get(name)
+        return known if now and known is not None and known[0] == now else (now, describe_home(Home.of(name, self._state)))
 
 
-def _files(home: Path) -> list[tuple[int, int, int]]:
+def _files(home: Home) -> list[tuple[int, int, int]]:
     """What tells whether anything in a home changed: folders, in which files come, go and are replaced, and the files that may change in place."""
-    folder = homes.log_folder(home)
+    folder = home.log
     newest = [(folder / log_format.set_name(first)).with_suffix(log_format.BLOCKS) for first in set_firsts(folder)[-1:]]
     try:
         return [
-            (stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, (home, folder, folder / "store.json", *newest))
+            (stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, (home.path, folder, home.identity, *newest))
         ]
     except OSError:
         return []  # there is none, or it is just being removed: `describe_home` says what is the matter

@@ -1,10 +1,7 @@
-"""What snapshots were asked for and how far they are: durable, in the folder of the checkpoints of the store's readers.
-
-The producer reads and writes these files, and so does whoever asks: the command line, and copies whose rows have to be read again.
+"""What snapshots were asked for and how far they are: durable, in the store's home.
 
     STATE/STORE/snapshot.progress        written by the producer: which tables, the last key read of each, rows so far
     STATE/STORE/snapshot-ID.request      written by whoever asks; the producer takes it in and removes it
-    STATE/STORE/SUBSCRIPTION.copies-aside  written by a query that keeps copies: those that wait for a snapshot, or for somebody
 
 Each file is replaced whole. A chunk is put first and written down after: after a crash between the two it is read and put
 again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the host, as far as it was not yet
@@ -18,18 +15,15 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from shmstore.atomic_file import replace
 from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError
-from shmstore.store.checkpoint import checkpoints, state_directory
-from shmstore.store.stats import StreamStat
+from shmstore.home.acks import NOWHERE, acks_of
+from shmstore.home.home import Home, May
 from shmstore.table_patterns import Patterns
-from shmstore.units import printable
 
 __all__ = [
     "REPLACING",
@@ -40,18 +34,17 @@ __all__ = [
     "TableProgress",
     "Task",
     "cancel_snapshot",
-    "copies_aside",
-    "keep_aside",
     "request_snapshot",
     "snapshot_status",
     "snapshot_waits",
 ]
 
 FORMAT = 1
+NAME: Final = "snapshot.progress"
+REQUEST: Final = ".request"
 MARKS = 256  # chunks that may still be lost and are looked for; older ones are read again after a loss of the store
 OPEN = ("waiting", "reading")
 REPLACING = ("purged", "repair")  # reasons for which a copy takes the rows in place of all that it has
-_ASIDE = ".copies-aside"
 
 
 class TableProgress(NamedTuple):
@@ -145,31 +138,6 @@ class Progress:
         """Whether any table or request could not be served."""
         return any(task.progress.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
 
-    def page(self, waits: int = 0) -> str:
-        """Return it as text: a line for each table, with rates and what is left."""
-        lines = [f"{waits} requests wait for a producer" if waits > 1 else "1 request waits for a producer"] * bool(waits)
-        lines += [printable(f"request {request.id}: {request.problem}") for request in self.requests if request.problem]
-        if not self.tasks:
-            return "\n".join(lines or ["no snapshot was asked for"])
-        table: list[tuple[str, ...]] = [("TABLE", "STATE", "ROWS", "OF ABOUT", "ROWS/S", "LEFT", "")]
-        table += [tuple(map(printable, _line(task))) for task in self.tasks]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        for row in table:
-            cells = [
-                cell.ljust(width) if i in (0, 1, 6) else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells).rstrip())
-        done = sum(not task.open for task in self.tasks)
-        rows = sum(task.progress.rows for task in self.tasks)
-        return "\n".join([*lines, f"{done} of {len(self.tasks)} tables, {rows:,} rows"])
-
-    def added_to(self, stat: StreamStat) -> StreamStat:
-        """Return `stat` with what it says of snapshots."""
-        left = sum(task.open for task in self.tasks)
-        rows = sum(task.progress.rows for task in self.tasks)
-        return stat._replace(snapshot_tables=len(self.tasks), snapshot_open=left, snapshot_rows=rows)
-
     def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
         """Add a request for `tables`, but for those that already wait and will give its readers the same. When nothing else is open, the
         requests before it are forgotten.
@@ -220,12 +188,11 @@ class Progress:
 
 
 class ProgressFile:
-    """The files of one store."""
+    """The files of one store. `may` is looked at before the progress is written, which the producer alone does: see `Home.replace`."""
 
-    def __init__(self, store: str, state: str | os.PathLike[str] | None = None) -> None:
-        self.store, self.state = store, state
-        self.folder = (Path(state) if state else state_directory()) / store
-        self.path = self.folder / "snapshot.progress"
+    def __init__(self, home: Home, may: May | None = None) -> None:
+        self.home, self._may = home, may
+        self.path = home.path / NAME
 
     def load(self) -> Progress | None:
         """Return what is written; None where nothing ever was. Raises `StoreError` where the file is damaged."""
@@ -249,16 +216,20 @@ class ProgressFile:
         value = asdict(progress)
         for task in value["tasks"]:
             task["place"] = task.pop("progress")  # as the files of format 1 call it
-        self._write(self.path, {"shmstore_snapshot": FORMAT, **value, "requests": requests})
+        self._write(self.path, {**value, "requests": requests}, self._may)
 
     def ask(self, request: Request) -> None:
         """Leave a request for the producer."""
-        self._write(self.folder / f"snapshot-{request.id}.request", {"shmstore_snapshot": FORMAT, **request._asdict()})
+        self._write(self.home.path / f"snapshot-{request.id}{REQUEST}", request._asdict())
+
+    def take_in(self, path: Path) -> None:
+        """Remove a request, which is in the progress now. Raises `StoreError`."""
+        self.home.remove(path, "snapshot request", self._may)
 
     def asked(self) -> list[tuple[Path, Request]]:
         """Return the requests that wait, oldest first. One that cannot be read says so itself, as its `problem`: the others are sound."""
         found = []
-        for path in sorted(self.folder.glob("snapshot-*.request")):
+        for path in sorted(self.home.path.glob(f"snapshot-*{REQUEST}")):
             try:
                 request = _request(_read(path))
                 Patterns.parse(request.tables)
@@ -274,11 +245,13 @@ class ProgressFile:
 
     def acked(self, epoch: int) -> int | None:
         """The lowest sequence of `epoch` that every reader's checkpoint has reached; None where there is no reader."""
-        found = checkpoints(self.store, self.state)
-        return min((c.sequence if c.epoch == epoch else -1 for c in found.values()), default=None)
+        acks = acks_of(self.home)
+        reached = [saved.sequence if saved.epoch == epoch else -1 for saved in acks.saved.values() if saved.position != NOWHERE]
+        return min([*reached, *([-1] if acks.unreadable else [])], default=None)
 
-    def _write(self, path: Path, value: dict[str, Any]) -> None:
-        replace(path, lambda at: at.write_text(json.dumps(value)), "snapshot progress", "name another folder with state")
+    def _write(self, path: Path, value: dict[str, Any], may: May | None = None) -> None:
+        content = json.dumps({"shmstore_snapshot": FORMAT, **value}).encode()
+        self.home.replace(path, content, "snapshot progress", may)
 
 
 def request_snapshot(
@@ -301,62 +274,28 @@ def request_snapshot(
     if not Patterns.parse(patterns):
         raise ValueError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
     request = Request(id or new_id(), patterns, reason, calendar_ms(), where=where, columns=tuple(columns))
-    ProgressFile(store, state).ask(request)
+    ProgressFile(Home.of(store, state)).ask(request)
     return request.id
 
 
 def cancel_snapshot(store: str, *, state: str | os.PathLike[str] | None = None) -> None:
     """Ask the producer of `store` to leave out what is not snapshotted yet. Rows that were put stay."""
-    ProgressFile(store, state).ask(Request(new_id(), cancel=True, asked_ms=calendar_ms()))
+    ProgressFile(Home.of(store, state)).ask(Request(new_id(), cancel=True, asked_ms=calendar_ms()))
 
 
 def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) -> Progress | None:
     """Return how far the snapshots of `store` are; None where none was ever begun. Raises `StoreError`."""
-    return ProgressFile(store, state).load()
+    return ProgressFile(Home.of(store, state)).load()
 
 
 def snapshot_waits(store: str, *, state: str | os.PathLike[str] | None = None) -> int:
     """Return how many requests no producer has taken up yet."""
-    return len(ProgressFile(store, state).asked())
-
-
-def keep_aside(store: str, subscription: str, tables: Iterable[str], *, state: str | os.PathLike[str] | None = None) -> None:
-    """Say, for metrics, which tables (``database.table``) the query with this subscription has copies of that do not follow them now."""
-    path = ProgressFile(store, state).folder / f"{subscription}{_ASIDE}"
-    replace(
-        path,
-        lambda at: at.write_text(json.dumps(sorted(tables))),
-        "list of copies set aside",
-        "name another folder with stateDirectory",
-    )
-
-
-def copies_aside(home: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """Return what `keep_aside` kept in a store's home, by subscription; nothing where this user may not look into it."""
-    found: dict[str, list[str]] = {}
-    try:
-        paths = sorted(Path(home).glob(f"*{_ASIDE}"))
-    except OSError:
-        return found
-    for path in paths:
-        with suppress(OSError, ValueError):
-            found[path.name.removesuffix(_ASIDE)] = [str(table) for table in json.loads(path.read_text())]
-    return found
+    return len(ProgressFile(Home.of(store, state)).asked())
 
 
 def new_id() -> str:
     """Return a new request's id."""
     return uuid.uuid4().hex[:8]
-
-
-def _line(task: Task) -> tuple[str, ...]:
-    """A table's line in `Progress.page`."""
-    progress, now = task.progress, calendar_ms()
-    rate, seconds = task.rate(now), task.left(now)
-    left = "" if seconds is None else f"{seconds:,.0f} s"
-    about = f"{task.estimate:,}" if task.open and task.estimate else ""
-    name = f"{task.database}.{task.table}"
-    return name, progress.state, f"{progress.rows:,}", about, f"{rate:,.0f}" if rate else "", left, task.problem
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""shmstore/remembered.py: stores that are in their homes alone, looked at again and again without putting them together."""
+"""shmstore/store/remembered.py: stores that are in their homes alone, looked at again and again without putting them together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shmstore import Consumer, EventStore, remembered
-from shmstore.remembered import Homes, describe_home
+from shmstore import Consumer, EventStore
+from shmstore.home.home import Home
+from shmstore.store import remembered
+from shmstore.store.remembered import Homes, describe_home
 from tests.consumer.live.test_web import change, end
 
 
@@ -15,9 +17,9 @@ def test_homes_are_read_where_something_changed(store_name: str, state: Path, mo
     """A home is read once, and again after an ack, more events, or its removal; nothing is put together by looking."""
     read = list[str]()
 
-    def counted(name: str, folder: object) -> remembered.RememberedStore:
-        read.append(name)
-        return describe_home(name, state)
+    def counted(home: Home) -> remembered.RememberedStore:
+        read.append(home.name)
+        return describe_home(home)
 
     monkeypatch.setattr(remembered, "describe_home", counted)
     homes = Homes()

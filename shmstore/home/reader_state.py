@@ -1,0 +1,69 @@
+"""What a reader keeps for itself in the store's home, for its own next run and for who looks at it.
+
+SUBSCRIPTION.copies-aside    written by a query that keeps copies: those that do not follow their tables now
+SUBSCRIPTION.batches         written by the server of canal's protocol, in place: the batches that a client was given
+                             (`shmstore.consumer.wire.session.unacked` draws it)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from shmstore.errors import refused
+from shmstore.home.home import FIX, Home
+from shmstore.memory.segment import check_name
+
+ASIDE: Final = ".copies-aside"
+BATCHES: Final = ".batches"
+FORMAT: Final = 1
+
+
+def keep_aside(home: Home, subscription: str, tables: Iterable[str]) -> None:
+    """Write which tables (``database.table``) the query with this subscription has copies of that do not follow them now. Raises `StoreError`."""
+    content = json.dumps({"shmstore_copies_aside": FORMAT, "tables": sorted(tables)}).encode()
+    home.replace(home.path / f"{check_name(subscription)}{ASIDE}", content, "list of copies set aside")
+
+
+def copies_aside(home: Home) -> dict[str, list[str]]:
+    """Return what `keep_aside` wrote, by subscription; nothing of what this user may not read, or is damaged."""
+    found: dict[str, list[str]] = {}
+    with suppress(OSError):
+        for path in sorted(home.path.glob(f"*{ASIDE}")):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                found[path.name.removesuffix(ASIDE)] = tables_in(path)
+    return found
+
+
+def tables_in(path: Path) -> list[str]:
+    """Return the tables in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
+    value = json.loads(path.read_text())
+    if isinstance(value, dict):  # the first ones were a list alone
+        if value["shmstore_copies_aside"] != FORMAT:
+            raise ValueError(f"it is not of format {FORMAT}")
+        value = value["tables"]
+    return [str(table) for table in value]
+
+
+def batches_path(home: Home, subscription: str) -> Path:
+    """Return where the batches are that a client of canal's protocol was given."""
+    return home.path / f"{check_name(subscription)}{BATCHES}"
+
+
+@contextmanager
+def opened(home: Home, path: Path) -> Iterator[int]:
+    """Open a file of the home that is written in place, for a moment, and make it where it is not there. Raises `StoreError`."""
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        home.give_rights(fd, path.parent)
+        yield fd
+    except OSError as error:
+        raise refused(f"{path} cannot be written", error, f"let this user write there, or {FIX}") from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
