@@ -18,7 +18,8 @@ from shmstore.producer.sql.catalog import Catalog, Unreadable
 from shmstore.producer.sql.table_change import Table
 from tests.producer.decoding import QUERY, run
 from tests.producer.schema.test_history import query_of
-from tests.producer.sql.ddl_grammar import CLIENTS, DATABASES, MODES, Grammar, Mode
+from tests.producer.sql.ddl_grammar import Grammar
+from tests.producer.sql.ddl_words import CLIENTS, DATABASES, MODES, Mode
 from tests.servers.server import Server
 
 # What may be unknown: what servers garble, what the log does not say, and what comes of a table that is unknown.

@@ -1,0 +1,352 @@
+"""Random names, strings and types, as the grammars of MySQL and MariaDB have them, in all their forms."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shmstore.producer.sql.catalog import Catalog
+
+__all__ = ["BARE", "CLIENTS", "DATABASES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
+
+DATABASES = {"d1": "utf8mb4", "d2": "latin1", "d-3": "gbk"}
+BARE = [
+    "a",
+    "b",
+    "c",
+    "Dd",
+    "e1",
+    "period",
+    "action",
+    "comment",
+    "data",
+    "end",
+    "first",
+    "hash",
+    "type",
+    "value",
+    "charset",
+    "storage",
+    "system",
+    "vector",
+    "date",
+    "versioning",
+    "no",
+    "status",
+]
+QUOTED = [
+    "it`s",
+    'a"b',
+    "x\\y",
+    "c, d",
+    "select",
+    "key",
+    "primary",
+    "unsigned",
+    "after",
+    "check",
+    "(",
+    "'",
+    "byte",
+    "1e5",
+    "12",
+    "PRIMARY",
+]
+# Character sets of clients: Python's name, and a name of a column in letters of it.
+CLIENTS = {
+    "utf8mb4": ("utf-8", "größe"),
+    "latin1": ("cp1252", "größe"),
+    "cp1251": ("cp1251", "имя"),
+    "gbk": ("gbk", "名字"),
+    "koi8r": ("koi8_r", "имя"),
+    "latin2": ("iso8859_2", "łódź"),
+}
+SETS = ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
+TEXTS = [
+    "x",
+    "it's",
+    "back\\",
+    '"',
+    "x, c date",
+    "(",
+    ")",
+    "AFTER a",
+    "/* ",
+    "`",
+    "-- x",
+    "# y",
+    "unsigned",
+    "CHARSET=gbk",
+    "*/",
+    ";",
+]
+MODES = [
+    "ANSI_QUOTES",
+    "NO_BACKSLASH_ESCAPES",
+    "REAL_AS_FLOAT",
+    "IGNORE_SPACE",
+    "NO_UNSIGNED_SUBTRACTION",
+    "STRICT_ALL_TABLES",
+    "NO_ZERO_DATE",
+]
+MODES += ["PAD_CHAR_TO_FULL_LENGTH", "PIPES_AS_CONCAT", "ANSI"]
+
+
+@dataclass
+class Mode:
+    """How the session is set."""
+
+    names: frozenset[str] = frozenset()
+    client: str = "utf8mb4"
+    explicit: bool = True
+
+    @property
+    def ansi(self) -> bool:
+        return bool(self.names & {"ANSI_QUOTES", "ANSI", "ORACLE", "MSSQL"})
+
+    @property
+    def plain_backslash(self) -> bool:
+        return "NO_BACKSLASH_ESCAPES" in self.names
+
+
+@dataclass
+class Words:
+    rng: random.Random
+    mariadb: bool
+    newest: bool  # MariaDB from 11.7 on
+    catalog: Catalog
+    mode: Mode = field(default_factory=Mode)
+    database: str = "d1"
+    columns: list[str] = field(default_factory=list)
+
+    # ------------------------------------------------------------ small things
+
+    def maybe(self, chance: float, text: str | Callable[[], str]) -> str:
+        if self.rng.random() >= chance:
+            return ""
+        return text if isinstance(text, str) else text()
+
+    def one(self, *texts: str | Callable[[], str]) -> str:
+        chosen = self.rng.choice(texts)
+        return chosen if isinstance(chosen, str) else chosen()
+
+    def space(self) -> str:
+        return self.one(
+            " ", " ", " ", " ", "\n", "\t", "  ", " /* , ( */ ", "/**/", " -- x ' `\n", " # y (\n", " /*! */ ", " /*!40000 */"
+        )
+
+    def name(self, name: str) -> str:
+        if name in BARE and self.rng.random() < 0.6:
+            return self.one(name, name.upper(), name.capitalize())
+        quote = self.rng.choice('`"') if self.mode.ansi else "`"
+        return quote + name.replace(quote, quote * 2) + quote
+
+    def old(self) -> str:
+        return self.name(self.rng.choice(self.columns or ["a"]))
+
+    def new(self) -> str:
+        return self.name(self.rng.choice([*BARE, *QUOTED, CLIENTS[self.mode.client][1]]))
+
+    def string(self, text: str) -> str:
+        quote = "'" if self.mode.ansi else self.rng.choice("'\"")
+        if not self.mode.plain_backslash:
+            text = text.replace("\\", "\\\\")
+            if self.rng.random() < 0.5:
+                return quote + text.replace(quote, "\\" + quote) + quote
+        return quote + text.replace(quote, quote * 2) + quote
+
+    def text(self) -> str:
+        return self.string(self.rng.choice(TEXTS))
+
+    def table(self, name: str) -> str:
+        database, table = name.split(".")
+        quoted = self.one(table, f"`{table}`")
+        forms = [f"`{database}`.{quoted}", f"`{database}` . {quoted}", f"`{database}`.{quoted}"]
+        if database == self.database:
+            forms += [quoted, quoted, quoted] + ([f".{quoted}", f". {quoted}"] if self.mariadb else [])
+        return self.rng.choice(forms)
+
+    # ------------------------------------------------------------ types
+
+    def member(self) -> str:
+        text = self.rng.choice(["m1", "m2", "m3", "m4 ", "a'b", "c\\d", 'e"f', "(", "ü", "ж", ",", ")"])
+        codec = CLIENTS[self.mode.client][0]
+        if text.encode(codec, "replace").decode(codec) != text:
+            text = CLIENTS[self.mode.client][1]
+        if self.rng.random() < 0.15 and text.isascii():
+            raw = text.encode()
+            return self.one(
+                f"x'{raw.hex()}'",
+                f"0x{raw.hex()}",
+                f"X'{raw.hex().upper()}'",
+                f"b'{int.from_bytes(raw, 'big'):0{8 * len(raw)}b}'",
+            )
+        return self.string(text)
+
+    def number_type(self) -> str:
+        rng = self.rng
+        whole = [
+            "TINYINT",
+            "SMALLINT",
+            "MEDIUMINT",
+            "INT",
+            "BIGINT",
+            "INTEGER",
+            "INT1",
+            "INT2",
+            "INT3",
+            "INT4",
+            "INT8",
+            "MIDDLEINT",
+            "tinyint",
+            "bigint",
+        ]
+        broken = ["DECIMAL", "DEC", "NUMERIC", "FIXED", "FLOAT", "DOUBLE", "FLOAT4", "FLOAT8"]
+        text = self.one(
+            lambda: rng.choice(whole) + self.maybe(0.3, lambda: f"({rng.randint(1, 20)})"),
+            lambda: rng.choice(broken) + self.maybe(0.5, lambda: f"({rng.randint(9, 20)},{rng.randint(0, 5)})"),
+            lambda: f"FLOAT({rng.randint(0, 53)})",
+            lambda: self.one("REAL", "DOUBLE PRECISION") + self.maybe(0.3, "(10, 2)"),
+            lambda: rng.choice(["DECIMAL", "dec", "numeric", "FIXED"]) + f"({rng.randint(1, 60)})",
+        )
+        return text + self.maybe(0.4, " UNSIGNED") + self.maybe(0.15, " ZEROFILL") + self.maybe(0.1, " SIGNED")
+
+    def text_type(self) -> str:
+        rng = self.rng
+        size = f"({rng.choice([1, 3, 9, 40, 255])})"
+        long = f"({rng.choice([0, 10, 255, 256, 20000, 65535])})"
+        texts = [
+            f"CHAR{size}",
+            "CHAR",
+            f"CHARACTER{size}",
+            f"VARCHAR{size}",
+            f"CHARACTER VARYING{size}",
+            f"CHAR VARYING {size}",
+            f"VARCHARACTER{size}",
+        ]
+        texts += [
+            "TEXT",
+            "TINYTEXT",
+            "MEDIUMTEXT",
+            "LONGTEXT",
+            "LONG",
+            "LONG VARCHAR",
+            "LONG CHAR VARYING",
+            "LONG VARCHARACTER",
+            f"TEXT{long}",
+        ]
+        texts += [f"VARCHAR({rng.choice([300, 20000, 30000, 70000])})"]
+        text = rng.choice(texts)
+        charset = rng.choice(SETS)
+        bare = [" BINARY", " ASCII", " UNICODE", " BYTE", " ASCII BINARY", " BINARY ASCII"]
+        return text + self.maybe(0.5, lambda: self.charset(charset)) if rng.random() < 0.8 else text + rng.choice(bare)
+
+    def charset(self, charset: str) -> str:
+        collation = (
+            "binary" if charset == "binary" else f"{charset.replace('utf8', 'utf8mb3') if charset == 'utf8' else charset}_bin"
+        )
+        set_ = self.one(charset, charset.upper(), self.string(charset), f"`{charset}`") if charset != "binary" else "binary"
+        word = self.one("CHARACTER SET", "CHARSET", "CHAR SET")
+        forms = [
+            f" {word} {set_}",
+            f" COLLATE {self.one(collation, self.string(collation))}",
+            f" {word} {set_} COLLATE {collation}",
+        ]
+        if charset != "binary":
+            forms.append(f" {word} {set_} BINARY")
+        if self.mariadb:
+            forms += [" COLLATE DEFAULT", f" {word} {set_} COLLATE DEFAULT"] + ([" COLLATE uca1400_ai_ci"] if self.newest else [])
+        return self.rng.choice(forms)
+
+    def default_charset(self) -> list[str]:
+        """DEFAULT, unless MySQL 9.7 would crash: of a session whose database is gone."""
+        return ["DEFAULT"] if self.mariadb or self.catalog.charset_of(self.database) is not None else []
+
+    def choice_type(self) -> str:
+        members = sorted({self.member() for _ in range(self.rng.randint(1, 4))})
+        text = self.one("ENUM", "SET", "enum", "set ") + f"({self.one(',', ' , ').join(members)})"
+        return text + self.maybe(0.5, lambda: self.charset(self.rng.choice(SETS)))
+
+    def other_type(self) -> str:
+        rng = self.rng
+        digits = self.maybe(0.5, f"({rng.randint(0, 6)})")
+        texts = [
+            "DATE",
+            f"TIME{digits}",
+            f"DATETIME{digits}",
+            f"TIMESTAMP{digits}",
+            "YEAR",
+            "YEAR(4)",
+            "BIT",
+            f"BIT({rng.randint(1, 64)})",
+            "BOOL",
+            "BOOLEAN",
+        ]
+        texts += [
+            "BINARY",
+            "BINARY(9)",
+            "VARBINARY(9)",
+            "VARBINARY(300)",
+            "BLOB",
+            "BLOB(10)",
+            "BLOB(70000)",
+            "TINYBLOB",
+            "MEDIUMBLOB",
+            "LONGBLOB",
+        ]
+        texts += [
+            "LONG VARBINARY",
+            "CHAR BYTE",
+            "CHAR(3) BYTE",
+            "JSON",
+            "GEOMETRY",
+            "POINT",
+            "LINESTRING",
+            "POLYGON",
+            "MULTIPOINT",
+            "GEOMETRYCOLLECTION",
+        ]
+        texts += [
+            "NATIONAL CHAR(3)",
+            "NATIONAL VARCHAR(3)",
+            "NATIONAL CHARACTER VARYING(4)",
+            "NCHAR",
+            "NCHAR(2)",
+            "NCHAR VARCHAR(3)",
+            "NVARCHAR(3)",
+        ]
+        texts += [
+            "NCHAR VARYING(3)",
+            "NATIONAL VARCHARACTER(3)",
+            "NATIONAL CHAR VARYING(5) BINARY",
+            "VARCHAR(9) BYTE",
+            "TEXT BYTE",
+        ]
+        if self.mariadb:
+            texts += [
+                "UUID",
+                "INET6",
+                "INET4",
+                "VARCHAR(20) COMPRESSED",
+                "TEXT COMPRESSED=zlib",
+                "BLOB COMPRESSED",
+                "mariadb_schema.DATE",
+            ]
+            texts += [
+                "mariadb_schema.TIMESTAMP",
+                "POINT REF_SYSTEM_ID=4326",
+                "oracle_schema.DATE",
+                "`mariadb_schema`.BLOB",
+                "oracle_schema . BLOB",
+            ]
+            if "ORACLE" in self.mode.names:
+                texts += ["NUMBER", "NUMBER(5)", "NUMBER(9,2)", "VARCHAR2(9)", "CLOB", "RAW(9)"] * 3
+            if self.newest:
+                texts += ["VECTOR(3) NOT NULL"]
+        else:
+            texts += ["VECTOR(3)", "VECTOR", "GEOMCOLLECTION", "POINT SRID 4326", "GEOMETRY SRID 0"]
+        return rng.choice(texts)
+
+    def type(self) -> str:
+        return self.one(self.number_type, self.text_type, self.text_type, self.choice_type, self.other_type)
