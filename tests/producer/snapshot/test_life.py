@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
-from shmstore.cli.snapshot_report import page
+from shmstore.cli.commands.snapshot import page
 from shmstore.home.home import Home
 from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress
 from shmstore.producer.connection.prepared import Rows

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shmstore import ABSENT, EntryType, Event, EventStore, EventType, producer
-from shmstore.cli.snapshot_report import page
+from shmstore.cli.commands.snapshot import page
 from shmstore.consumer.formats.formatter import format_event
 from shmstore.home.home import Home
 from shmstore.home.snapshots import Progress, ProgressFile, Request

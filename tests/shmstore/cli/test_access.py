@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 from pyarrow import flight
-from tests.consumer.test_access import basic
 
 from shmstore import EventStore
 from shmstore.cli.command_line import commands
 from shmstore.cli.commands.serve import exposing
 from shmstore.cli.main import main
 from tests.certificates import self_signed
+from tests.consumer.serving.test_access import basic
 from tests.consumer.test_consumer import transaction
 from tests.consumer.wire.harness import RawClient
 from tests.servers.ports import free_port

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EventStore
-from shmstore.cli.snapshot_report import page
+from shmstore.cli.commands.snapshot import page
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate import copy as copies_
 from shmstore.consumer.spark.replicate.replicate import Replication

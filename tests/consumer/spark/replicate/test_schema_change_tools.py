@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shmstore.cli.snapshot_report import page
+from shmstore.cli.commands.snapshot import page
 from shmstore.home.snapshots import snapshot_status
 from tests.consumer.spark.replicate.test_random_alter import lake
 from tests.producer.snapping import Load, fill
