@@ -78,15 +78,17 @@ def _is(server: Server, name: str, wanted: str, fix: str, *, state: str = "fail"
 def _binlog(server: Server, settings: Settings) -> list[Finding]:
     have = server.variables
     findings = [_is(server, "log_bin", "ON", "set log_bin = binlog and server_id = 1 under [mysqld], then restart the server")]
-    findings.append(_is(server, "binlog_format", "ROW", "SET GLOBAL binlog_format = ROW;", missing="ROW"))
+    findings.append(_is(server, "binlog_format", "ROW", server.lasting("binlog_format", "ROW"), missing="ROW"))
     image = "fail" if settings.row_image == "full" else "warn"
-    findings.append(_is(server, "binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL;", state=image, missing="FULL"))
+    findings.append(
+        _is(server, "binlog_row_image", "FULL", server.lasting("binlog_row_image", "FULL"), state=image, missing="FULL")
+    )
     metadata = "fail" if settings.schema_history == "off" else "warn"  # a history is right only from where it begins
-    fix = "SET GLOBAL binlog_row_metadata = FULL;"
+    fix = server.lasting("binlog_row_metadata", "FULL")
     if "binlog_row_metadata" not in have:  # before MySQL 8.0.1 and MariaDB 10.5
         fix = "this server cannot log column names: follow its DDLs, with schema_history = auto"
     findings.append(_is(server, "binlog_row_metadata", "FULL", fix, state=metadata))
-    findings.append(_is(server, "binlog_checksum", "CRC32", "SET GLOBAL binlog_checksum = CRC32;", state="warn"))
+    findings.append(_is(server, "binlog_checksum", "CRC32", server.lasting("binlog_checksum", "CRC32"), state="warn"))
     if server.mariadb:
         findings.append(Finding("compression", "ok", f"log_bin_compress = {have.get('log_bin_compress', 'OFF')}"))
     else:
@@ -94,7 +96,7 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
         findings.append(Finding("compression", "ok", f"binlog_transaction_compression = {compression}"))
         fix = (
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE; SET GLOBAL gtid_mode = ON_PERMISSIVE; SET GLOBAL enforce_gtid_consistency = ON; "
-            "SET GLOBAL gtid_mode = ON;"
+            "SET GLOBAL gtid_mode = ON; -- and, as a restart of the server ends that, in its option file under [mysqld]: both = ON"
         )
         if server.version.startswith("5.6."):
             fix = (

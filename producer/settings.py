@@ -172,8 +172,8 @@ class Settings:
     schema_history: str = _option(
         "auto",
         "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (the server is then "
-        "asked how columns are defined)",
-        choices=("auto", "on", "off"),
+        "asked how columns are defined); now: once, where rows do not fit what was followed, read them with the server's present tables",
+        choices=("auto", "on", "off", "now"),
     )
     # ---- transactions
     transaction_events: int = _option(4096, "events of a transaction that are kept together; a larger one comes in parts", low=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from shmstore.encoding.codec import Packed
@@ -75,8 +75,20 @@ class DecodedRows(NamedTuple):
     count: int  # type: ignore[assignment]  # rows; it takes the place of tuple.count
 
 
+class _Known(NamedTuple):
+    """A table map that was read."""
+
+    map: TableMap
+    schema: TableSchema | None  # what was known besides
+    named: bool  # the log names its columns
+
+
 class Schemas(Protocol):
-    """What the decoder asks of a schema history, and lets it see."""
+    """What the decoder asks of a schema history, and lets it see.
+
+    `find` is asked of tables whose columns the log does not name; of the others `define` is, where there is one. `reach`, `hidden` and
+    `learn` are those of `SchemaHistory`, and may be missing, too.
+    """
 
     def find(self, database: str, table: str) -> TableSchema | None:
         """Return the table as it is at the position that was reached."""
@@ -101,7 +113,8 @@ class RowsDecoder:
         self._schemas = schemas
         self._compiled = compiled and COMPILED
         self._tables: dict[int, TableMap] = {}
-        self._maps: dict[bytes, tuple[TableMap, TableSchema | None]] = {}  # by the whole body
+        self.position: Callable[[], Position] = lambda: Position("", 0)  # where the stream is
+        self._maps: dict[bytes, _Known] = {}  # by the whole body
         self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
         self._alike: dict[Any, Layout] = {}  # by the body behind the names, and what was known
 
@@ -110,41 +123,76 @@ class RowsDecoder:
         known = self._maps.get(body)
         if known is None or (self._schemas is not None and not self._still(known)):
             known = self._read(body)
-        table = known[0]
+        table = known.map
         self._tables[table.table_id] = table
         return table
 
-    def _still(self, known: tuple[TableMap, TableSchema | None]) -> bool:
-        assert self._schemas is not None
+    def fits(self, table: TableMap, schema: TableSchema, hidden: int | None) -> bool:
+        """Whether the rows of a table that was mapped may be of `schema`."""
+        layout = parse_layout(self._body(table), lambda *_: schema, self.mariadb, hidden=lambda *_: hidden)
+        return layout.error is None
+
+    def again(self, table: TableMap) -> TableMap:
+        """Read a table map again, of which more is known now."""
+        body = self._body(table)
+        self._maps.pop(body, None)
+        self._layouts.pop(body[8:], None)
+        return self.table_map(body)
+
+    def _body(self, table: TableMap) -> bytes:
+        return next(body for body, known in self._maps.items() if known.map is table)
+
+    def _still(self, known: _Known) -> bool:
         try:
-            return self._schemas.find(known[0].database, known[0].table) == known[1]
+            return self._ask(known.map.database, known.map.table, named=known.named) == known.schema
         except SourceError:
             return False  # parsed again: the layout keeps the reason for who asks for the schema
+
+    def _ask(self, database: str, table: str, *, named: bool) -> TableSchema | None:
+        schemas = self._schemas
+        if schemas is None:
+            return None
+        if named and (define := getattr(schemas, "define", None)) is not None:
+            found: TableSchema | None = define(database, table)
+            return found
+        if (reach := getattr(schemas, "reach", None)) is not None:
+            reach(self.position())
+        return schemas.find(database, table)
 
     def _hidden(self, database: str, table: str) -> int | None:
         hidden = getattr(self._schemas, "hidden", None)
         return None if hidden is None else hidden(database, table)
 
-    def _read(self, body: bytes) -> tuple[TableMap, TableSchema | None]:
-        found: list[TableSchema | None] = [None]
+    def _read(self, body: bytes) -> _Known:
+        found: TableSchema | None = None
+        named = False
 
         def ask(database: str, table: str) -> TableSchema | None:
-            found[0] = self._schemas.find(database, table) if self._schemas is not None else None
-            return found[0]
+            nonlocal found
+            found = self._ask(database, table, named=False)
+            return found
+
+        def define(database: str, table: str) -> TableSchema | None:
+            nonlocal found, named
+            named = True
+            found = self._ask(database, table, named=True)
+            return found
 
         cached = self._layouts.get(body[8:])
         if cached is None or self._schemas is not None:
             if len(self._alike) >= _CACHED:
                 self._alike.clear()
-            layout = parse_layout(body, ask if self._schemas is not None else None, self.mariadb, self._alike, self._hidden)
-            if cached is not None and cached[1] == found[0]:
+            layout = parse_layout(body, ask, self.mariadb, self._alike, self._hidden, define)
+            if cached is not None and cached[1] == found and cached[0].error is None and layout.error is None:
                 layout = cached[0]  # keeps its compiled decoders
             if len(self._layouts) >= _CACHED:
                 self._layouts.clear()
-            cached = self._layouts[body[8:]] = (layout, found[0])
+            cached = self._layouts[body[8:]] = (layout, found)
+            if named and layout.error is None and (learn := getattr(self._schemas, "learn", None)) is not None:
+                learn(self.position(), layout.schema, len(layout.fields) - len(layout.schema.columns))
         if len(self._maps) >= _CACHED:
             self._maps.clear()
-        entry = self._maps[body] = (TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1])
+        entry = self._maps[body] = _Known(TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1], named)
         return entry
 
     def table_of(self, body: bytes) -> TableMap:
@@ -159,11 +207,6 @@ class RowsDecoder:
                 "start at a transaction end (a checkpoint, a GTID, or a position that SHOW BINLOG EVENTS gives for one)"
             )
         return table
-
-    @property
-    def follows_schemas(self) -> bool:
-        """Whether a schema history may say something new of a table map seen before, while its table id stays."""
-        return self._schemas is not None and not getattr(self._schemas, "settled", False)
 
     def compiled_rows(self, table: TableMap, event_type: int, bits: bytes) -> _Decoder | None:
         """Return the compiled decoder for events of this type with these bits of columns present; None where there is none."""

@@ -56,7 +56,7 @@ class Field(NamedTuple):
 class Layout:
     """What the bytes of a TABLE_MAP after its id and flags say; shared by all events with the same bytes."""
 
-    __slots__ = ("_error", "_fields", "blob", "database", "decoders", "schema", "table")
+    __slots__ = ("_fields", "blob", "database", "decoders", "error", "schema", "table")
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Layout:
         # (kind of event, columns present) -> what decodes them
         self.decoders: dict[Any, Any] = {} if decoders is None else decoders
         self._fields = fields
-        self._error = error
+        self.error = error
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """The columns in order. Raises what kept them from being understood."""
-        if self._error is not None:
-            raise type(self._error)(*self._error.args)
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
         return self._fields
 
 
@@ -126,8 +126,10 @@ def parse_layout(
     mariadb: bool | None = None,
     alike: dict[Any, Layout] | None = None,
     hidden: Callable[[str, str], int | None] | None = None,
+    define: Callable[[str, str], TableSchema | None] | None = None,
 ) -> Layout:
-    """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table).
+    """Return the layout in a TABLE_MAP body. `known` gives what the schema history knows of (database, table); `define` is asked instead
+    where the log names the columns, if it is given.
 
     `mariadb`: whether MariaDB or MySQL wrote it, None where that is not known. `alike`: layouts read before, by that, their bytes
     behind the names and what was known; this one is put there, or shares what another table has the same. `hidden`: how many columns
@@ -136,7 +138,7 @@ def parse_layout(
     Raises `UnsupportedEvent` on malformed bytes.
     """
     try:
-        return _parse(body, known, mariadb, {} if alike is None else alike, hidden)
+        return _parse(body, known, mariadb, {} if alike is None else alike, hidden, define or known)
     except (IndexError, ValueError, KeyError) as error:
         raise UnsupportedEvent(
             f"TABLE_MAP event (type 19) of {len(body)} bytes is malformed: {error}; "
@@ -150,6 +152,7 @@ def _parse(
     mariadb: bool | None,
     alike: dict[Any, Layout],
     hidden: Callable[[str, str], int | None] | None,
+    define: Callable[[str, str], TableSchema | None] | None,
 ) -> Layout:
     at = 8
     names = []
@@ -160,18 +163,7 @@ def _parse(
         names.append(body[at + 1 : end].decode())
         at = end + 1
     database, table = names
-    history: TableSchema | None = None
-    error: SourceError | None = None
-    try:
-        history = known(database, table) if known is not None else None
-    except SourceError as unknown:
-        error = unknown
-    more = hidden(database, table) if hidden is not None else None
-    behind = (mariadb, body[at:], more, history and (history.table != "", history.columns, history.primary_key))
-    twin = alike.get(behind) if error is None else None
-    if twin is not None:
-        key, unique = twin.schema.primary_key, twin.schema.unique_key
-        return Layout(database, table, twin.fields, key, unique, decoders=twin.decoders)
+    names_end = at
     count, at = packed(body, at)
     codes = body[at : at + count]
     if len(codes) != count or count > 4096:
@@ -181,6 +173,19 @@ def _parse(
     if len(bits) != (count + 7) // 8:
         raise ValueError("the nullable bits are cut off")
     tags = read_tags(body, at + len(bits))
+    history: TableSchema | None = None
+    error: SourceError | None = None
+    try:
+        ask = define if Tag.COLUMN_NAME in tags else known
+        history = ask(database, table) if ask is not None else None
+    except SourceError as unknown:
+        error = unknown
+    more = hidden(database, table) if hidden is not None else None
+    behind = (mariadb, body[names_end:], more, history and (history.table != "", history.columns, history.primary_key))
+    twin = alike.get(behind) if error is None else None
+    if twin is not None:
+        key, unique = twin.schema.primary_key, twin.schema.unique_key
+        return Layout(database, table, twin.fields, key, unique, decoders=twin.decoders)
     try:
         wires = read_wires(codes, meta)
     except UnsupportedEvent as unsupported:

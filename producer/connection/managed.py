@@ -27,7 +27,7 @@ class Service(NamedTuple):
         """Return `fix` as this service allows it: nobody has SUPER there, so SET GLOBAL is refused."""
         if fix.startswith("set log_bin"):
             return self.binlog
-        wanted = dict(re.findall(r"SET GLOBAL (\w+) = ([\w.]+)", fix))  # the last of several steps
+        wanted = dict(re.findall(r"SET (?:GLOBAL|PERSIST) (\w+) = ([\w.]+)", fix))  # the last of several steps
         if not wanted:
             return fix
         return "; ".join(self.setting.format(name=name, value=value) for name, value in wanted.items())

@@ -8,7 +8,7 @@ from shmstore.errors import BinlogDisabled, SourceError
 from shmstore.event import Position
 from shmstore.producer.connection.managed import SERVICE_VARIABLES, Service, service_of
 from shmstore.producer.connection.session import Session
-from shmstore.producer.errors import PrivilegeMissing
+from shmstore.producer.errors import LinkLost, PrivilegeMissing
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from shmstore.producer.settings import Endpoint, Settings
 
@@ -69,9 +69,15 @@ class Server(NamedTuple):
         """The managed service that it belongs to, if any."""
         return service_of(self.endpoint.host, self.version, self.variables)
 
+    def lasting(self, name: str, value: str) -> str:
+        """Return what sets a variable, after a restart of the server, too."""
+        if not self.mariadb and int(self.version.partition(".")[0]) >= 8:
+            return f"SET PERSIST {name} = {value};"
+        return f"SET GLOBAL {name} = {value}; -- and, as a restart of the server ends that, in its option file under [mysqld]: {name} = {value}"
+
     def to_keep(self, hours: int) -> str:
         """Return what makes the server keep its binlog files for so many hours."""
-        service, fix = self.service, f"SET GLOBAL binlog_expire_logs_seconds = {hours * 3600};"
+        service, fix = self.service, self.lasting("binlog_expire_logs_seconds", str(hours * 3600))
         if service is None:
             return fix
         return service.retention.format(hours=hours) or service.fix(fix)
@@ -118,7 +124,7 @@ def log_end(session: Session, server: Server) -> Position:
     """Return where the server writes now, on MySQL with its executed set. Raises `BinlogDisabled`, `PrivilegeMissing`."""
     try:
         names, rows = session.select("SHOW BINARY LOG STATUS")
-    except PrivilegeMissing:
+    except (PrivilegeMissing, LinkLost):
         raise
     except SourceError:  # before MySQL 8.2, and MariaDB
         names, rows = session.select("SHOW MASTER STATUS")

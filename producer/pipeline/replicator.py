@@ -28,7 +28,7 @@ from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
-from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.schema.published import PublishedTables
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.row_filter_check import unfit_row_filters
@@ -256,9 +256,10 @@ class Replicator:
 
     def _write(self, found: Found, chosen: Beginning) -> None:
         """Write to the disk what a restart has to find."""
-        if isinstance(chosen.schemas, SchemaHistory):
-            keep_history(chosen.schemas, self._store.home, self._store.may_produce)
-        publish(self._published, found, chosen, self._settings)
+        keep_history(
+            chosen.schemas, self._store.home.of_source(self._sink.source or ""), self._store.home, self._store.may_produce
+        )
+        publish(self._published, chosen)
         self._origin.save(self._origin_now(found))
         if self._snapshot is not None and chosen.snapshot:
             self._snapshot.want(found.session, found.server, chosen.snapshot)
@@ -283,6 +284,7 @@ class Replicator:
         self._linked = True
         self._source = settings.name or server.source
         self._decoder.use(chosen.schemas)
+        self._decoder.present = PresentTables(settings, found.session.endpoint, self._log)
         self._decoder.start(start.position, start.executed, self._sealed(start.tail))
         if self._snapshot is not None:
             self._snapshot.begin(server)

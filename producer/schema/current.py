@@ -34,8 +34,6 @@ class CurrentTables:
     nothing can be asked, nobody knows: whoever needs the table gets the error. One of the connection may be gone at the next try.
     """
 
-    settled = True  # a DDL gives a table a new id, so what was said of one id stays true
-
     def __init__(self, settings: Settings, endpoint: Endpoint, *, mariadb: bool, fold_case: bool = False) -> None:
         self._settings, self._endpoint = settings, endpoint
         self._catalog = Catalog(mariadb=mariadb, fold_case=fold_case)

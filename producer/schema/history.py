@@ -22,6 +22,8 @@ from shmstore.event import Column, Position, TableSchema
 from shmstore.home.home import Home, May
 from shmstore.home.lines import LinesFile
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
+from shmstore.producer.schema.current import CurrentTables
+from shmstore.producer.schema.seen import seen
 from shmstore.producer.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.producer.sql.columns import UNKNOWN as UNKNOWN_NULL
 from shmstore.producer.sql.columns import charset_of_collation, column_of_type
@@ -62,7 +64,7 @@ _HASHES = (  # a hash in an index of another engine than MEMORY is a column, too
 
 class _Record(NamedTuple):
     position: Position
-    kind: str  # "snapshot" | "ddl"
+    kind: str  # "snapshot" | "ddl" | "map": a table as a table map shows it
     change: Change
     sql: str = ""
     database: str | None = None  # a snapshot of this one; None: of all
@@ -81,6 +83,8 @@ class SchemaHistory:
         self._lines = None if self._path is None else LinesFile(Home(self._path.parent), self._path, _HEAD, WHAT)
         self._drafted: list[_Record] | None = [] if draft else None
         self.aside = list(aside)
+        self.current: CurrentTables | None = None  # where the log names columns: how they are defined now
+        self.waiting = False  # the stream is still before the beginning: nothing is known yet
         self._records: list[_Record] = []
         self._applied = 0  # records that the catalog holds
         self._catalog = Catalog()
@@ -96,8 +100,13 @@ class SchemaHistory:
 
     @property
     def first(self) -> Position | None:
-        """Position of the oldest snapshot: nothing before it is known."""
+        """Position of the oldest record: nothing before it is known."""
         return self._records[0].position if self._records else None
+
+    @property
+    def snapshotted(self) -> Position | None:
+        """Position of the oldest snapshot."""
+        return next((record.position for record in self._records if record.kind == "snapshot"), None)
 
     @property
     def last(self) -> Position | None:
@@ -111,6 +120,12 @@ class SchemaHistory:
         """All tables as they were at the position that was reached, by the names of database and table."""
         return self._catalog.tables
 
+    def table(self, database: str, table: str) -> Table:
+        """A table that `find` finds, in the form in which it is followed."""
+        found = self._catalog.find(database, table)
+        assert isinstance(found, Table)
+        return found
+
     def find(self, database: str, table: str) -> TableSchema | None:
         """The table as it was at the position that was reached, None where none of this name was known there.
 
@@ -118,7 +133,7 @@ class SchemaHistory:
         """
         key = self._catalog.key(database, table)
         found = self._catalog.find(database, table)
-        if found is None:
+        if found is None or self.waiting:
             return None
         if isinstance(found, Unreadable):
             raise SchemaUnknown(
@@ -132,10 +147,25 @@ class SchemaHistory:
         self._schemas[key] = (found, schema)
         return schema
 
+    def define(self, database: str, table: str) -> TableSchema | None:
+        """What is known of a table whose columns the log names: there nothing need be known. Raises `SourceError` of `current`."""
+        if self.current is not None:
+            return self.current.find(database, table)
+        try:
+            return self.find(database, table)
+        except SchemaUnknown:
+            return None
+
     def hidden(self, database: str, table: str) -> int | None:
         """How many columns the log has of the table behind those that `find` gives; None where that is not known."""
         found = self._catalog.tables.get(self._catalog.key(database, table))
         return found.hidden if isinstance(found, Table) else None
+
+    def reach(self, position: Position) -> None:
+        """The stream is at `position`: where it waited for the beginning, it may be there now."""
+        if self.waiting and self._records and position.order >= self._records[0].position.order:
+            self.waiting = False
+            self._replay(self._index(position))
 
     def seek(self, position: Position, has: Callable[[str], bool] | None = None) -> None:
         """Go to the tables as they were at `position`. Raises `SchemaUnknown` when that is older than the first snapshot.
@@ -243,6 +273,9 @@ class SchemaHistory:
 
         Call it for every DDL, in the order of the log. One that is known already is taken from the history.
         """
+        if self.current is not None:
+            self.current.follow(position, database, sql, session)
+        self.reach(position)
         if not self._records:
             return False
         at = self._index(position)
@@ -260,6 +293,24 @@ class SchemaHistory:
             self._add(_Record(position, "ddl", change, sql, database))
             self._replay(self._index(position))
         return bool(change)
+
+    def learn(self, position: Position, schema: TableSchema, hidden: int) -> None:
+        """Take in a table as a table map at `position` describes it in full, where it was not followed like that."""
+        self.reach(position)
+        if self.waiting or not self._records or position.order < self._records[0].position.order:
+            return
+        self._replay(self._index(position))
+        found = self._catalog.find(schema.database, schema.table)
+        known = found if isinstance(found, Table) else Table(())
+        now = seen(known, schema, hidden)
+        if now != known:
+            self._add(_Record(position, "map", {(schema.database, schema.table): now}))
+
+    def define_as(self, position: Position, name: TableName, table: Table) -> None:
+        """Take it that a table is so at `position`, whatever was followed."""
+        self._add(_Record(position, "map", {name: table}))
+        self.waiting = False
+        self._replay(self._index(position))
 
     def keep(self, home: Home | None = None, may: May | None = None) -> None:
         """Write a draft down, in `home`, as far as `may` lets it (see `Home.replace`); from now on each addition is written at once. Raises OSError,
@@ -305,6 +356,8 @@ class SchemaHistory:
         """Make the catalog hold the first `count` records."""
         if count < self._applied:
             self._applied = 0
+            before = self._catalog
+            self._catalog = Catalog(charset="", mariadb=before.mariadb, fold_case=before.fold_case)
         for at in range(self._applied, count):
             record = self._records[at]
             if record.kind == "snapshot":  # forget what it replaces

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from shmstore import Checkpoint
+from shmstore import Checkpoint, SchemaUnknown
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
-from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import choose_start
@@ -19,7 +18,7 @@ from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin
 from shmstore.producer.start.resume import Resume, Start
 from shmstore.producer.start.same_history import Wanted, require_same_history
-from shmstore.producer.start.schema_history import open_history, take_snapshot
+from shmstore.producer.start.schema_history import ONCE_NOW, begin_history, may_wait, open_history
 
 
 class Found(NamedTuple):
@@ -43,7 +42,7 @@ class Beginning(NamedTuple):
     """What was chosen. A schema history is a draft: keep it before anything is put."""
 
     start: Start
-    schemas: SchemaHistory | CurrentTables | None
+    schemas: SchemaHistory | None
     snapshot: str  # why all tables are to be read: initial or purged; empty: they are not
 
 
@@ -52,14 +51,23 @@ def choose_beginning(settings: Settings, found: Found, folder: Path, log: loggin
     session, server, fresh = found.session, found.server, found.fresh
     schemas = open_history(settings, session, server, folder, empty=fresh and settings.beginning == "latest")
     latest = None
-    if isinstance(schemas, SchemaHistory) and needs_snapshot(schemas, fresh=fresh):
-        latest = take_snapshot(schemas, session, server)
+    if schemas is not None and needs_snapshot(schemas, fresh=fresh):
+        latest = begin_history(schemas, session, server)
     start = choose_start(settings, session, server, found.resume, log, saved=found.checkpoints, latest=latest)
-    if start.lost is not None and isinstance(schemas, SchemaHistory):
+    if start.lost is not None and schemas is not None:
         schemas, start = after_loss(start, settings, session, server, folder)
     snapshot = "purged" if start.lost is not None else "initial" if fresh and settings.snapshot == "initial" else ""
-    if isinstance(schemas, SchemaHistory):
-        start = go_to_start(schemas, start, session, server, fresh=fresh)
+    if schemas is not None:
+        try:
+            start = go_to_start(schemas, start, session, server, fresh=fresh)
+        except SchemaUnknown as unknown:
+            if not may_wait(schemas, settings):
+                raise SchemaUnknown(f"{unknown}; {ONCE_NOW}") from unknown
+            if latest is None:
+                schemas = open_history(settings, session, server, folder, empty=True)
+                assert schemas is not None
+                begin_history(schemas, session, server)
+            schemas.waiting = True
     if not fresh and start.lost is None:
         origin, last = found.origin, found.last
         comparable = (

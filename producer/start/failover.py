@@ -15,13 +15,12 @@ from shmstore import Position, SchemaUnknown
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
 from shmstore.producer.gtid import ExecutedSet, parse
-from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import configured
 from shmstore.producer.start.resume import Start
 from shmstore.producer.start.scan import scan_to_set
-from shmstore.producer.start.schema_history import histories, open_history, require_covered, take_snapshot
+from shmstore.producer.start.schema_history import begin_history, histories, open_history, require_covered
 
 
 def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
@@ -55,11 +54,14 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
 
 def after_loss(
     start: Start, settings: Settings, session: Session, server: Server, folder: Path
-) -> tuple[SchemaHistory | CurrentTables | None, Start]:
+) -> tuple[SchemaHistory | None, Start]:
     """Begin a new history at the present position, which replaces `start`: the old one has not seen the DDLs that were lost."""
     schemas = open_history(settings, session, server, folder, empty=True)
-    assert isinstance(schemas, SchemaHistory)
-    now = configured(replace(settings, start="latest"), session, server, take_snapshot(schemas, session, server))
+    assert schemas is not None
+    position = begin_history(schemas, session, server)
+    if schemas.current is not None:
+        return schemas, start  # the log names what it may lack
+    now = configured(replace(settings, start="latest"), session, server, position)
     return schemas, now._replace(lost=start.lost)
 
 

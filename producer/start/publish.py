@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from shmstore import Position, SchemaUnknown
-from shmstore.producer.connection.server import log_end
-from shmstore.producer.errors import PrivilegeMissing
+from shmstore import Position
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.published import PublishedTables
-from shmstore.producer.settings import Settings
-from shmstore.producer.start.beginning import Beginning, Found
+from shmstore.producer.start.beginning import Beginning
 from shmstore.producer.start.resume import Resume
-from shmstore.producer.start.schema_history import take_snapshot
 
 
-def publish(published: PublishedTables, found: Found, chosen: Beginning, settings: Settings) -> None:
+def publish(published: PublishedTables, chosen: Beginning) -> None:
     """Write down the tables as they are where the stream begins; where that is not known, as the server has them now, from there on."""
-    start = chosen.start
-    if isinstance(chosen.schemas, SchemaHistory):
-        published.begin(chosen.schemas, start.position, own=False)
-        return
-    if settings.schema_history == "off":  # nobody is asked
+    history = chosen.schemas
+    if history is None or history.first is None:  # nobody is asked, or may: rows say how their table is defined
         published.end()
-        return
-    history, known = SchemaHistory(), not found.fresh and start.lost is None
-    if known and (tables := published.written(found.resume.position if found.resume is not None else start.position)):
-        fold = found.server.variables.get("lower_case_table_names", "0") != "0"
-        history.begin(start.position, tables, mariadb=found.server.mariadb, fold_case=fold)
-        published.begin(history, start.position, own=True)
-        return
-    try:
-        position = take_snapshot(history, found.session, found.server, log_end)
-    except (PrivilegeMissing, SchemaUnknown):
-        published.end()  # rows say how their table is defined
     else:
-        published.begin(history, position, own=True)
+        published.begin(history, history.first if history.waiting else chosen.start.position, own=False)
 
 
 def publish_files(published: PublishedTables, resume: Resume | None, position: Position) -> None:

@@ -366,12 +366,25 @@ class _Unchanged:
 
     def find(self, database: str, table: str) -> TableSchema | None:
         """Return the table as the stream begins. Raises `LinkLost`, `SchemaUnknown`: then its rows are not compared."""
+        return self._asked(self._schemas.find, database, table)
+
+    def define(self, database: str, table: str) -> TableSchema | None:
+        """The same of a table whose columns the log names."""
+        return self._asked(getattr(self._schemas, "define", self._schemas.find), database, table)
+
+    def _asked(self, ask: Callable[[str, str], TableSchema | None], database: str, table: str) -> TableSchema | None:
         try:
-            return self._schemas.find(database, table)
+            return ask(database, table)
         except LinkLost:
             raise
         except SourceError as error:
             raise SchemaUnknown(str(error)) from error
+
+    def reach(self, position: Position) -> None:
+        """It is where the stream begins."""
+
+    def learn(self, position: Position, schema: TableSchema, hidden: int) -> None:
+        """The stream shows it the same table."""
 
     def follow(self, position: Position, database: str, sql: str, mode: Any = None) -> bool:
         """It knows the DDL already."""

@@ -11,46 +11,64 @@ from shmstore import Position, PositionNotFound, SchemaUnknown
 from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
-from shmstore.producer.errors import SettingsError
+from shmstore.producer.errors import PrivilegeMissing, SettingsError
 from shmstore.producer.gtid import MariadbGtids
 from shmstore.producer.schema.current import CurrentTables
-from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.history import WHAT, SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.gtid_position import current_position, gtid_at
 
 ATTEMPTS = 20
+ONCE_NOW = (
+    "or start once with --schema-history now: rows from before are read with the present tables of the server, if they fit; do so "
+    "if no column was renamed or moved since"
+)
 
 
-def open_history(
-    settings: Settings, session: Session, server: Server, folder: Path, *, empty: bool
-) -> SchemaHistory | CurrentTables | None:
-    """Return the history that the options and the server ask for, as a draft; `empty`: one without tables, which takes the old files' place.
+def open_history(settings: Settings, session: Session, server: Server, folder: Path, *, empty: bool) -> SchemaHistory | None:
+    """Return the schema history as a draft; `empty`: one without tables, which takes the old files' place. None: it is off.
 
-    `folder`: where the source's files are in the store's home.
-    Raises `SchemaUnknown` where the file is another server's.
+    While the server names columns in its log, the history is kept for the rows in which it does not: before, or after a restart without
+    that setting. `folder`: where the source's files are in the store's home.
+    Raises `SchemaUnknown` where the file is another server's, unless its names make up for it.
     """
+    if settings.schema_history == "off":
+        return None
     identity = server.identity.replace("=", "-").replace("/", "-")
     path = folder / f"schemas-{identity}.jsonl"
-    # A history that was begun is followed on, also while the log, or another server's, names its columns: it must not miss a DDL.
-    wanted = server.variables.get("binlog_row_metadata") != "FULL" or bool(histories(folder))
-    if settings.schema_history == "on" or (settings.schema_history == "auto" and wanted):
-        with _kept(path):
-            old = histories(folder) if empty else []  # DDLs since then were seen by nobody
-            history = SchemaHistory(path, draft=True, aside=old)
-        if history.first is not None:
-            _require_same_server(session, server, history.first, path)
-        return history
-    if settings.schema_history == "auto":
+    current = None
+    if settings.schema_history != "on" and server.variables.get("binlog_row_metadata") == "FULL":
         fold = server.variables.get("lower_case_table_names", "0") != "0"
-        return CurrentTables(settings, session.endpoint, mariadb=server.mariadb, fold_case=fold)
-    return None
+        current = CurrentTables(settings, session.endpoint, mariadb=server.mariadb, fold_case=fold)
+    try:
+        history = _draft(path, histories(folder) if empty else [])  # DDLs since then were seen by nobody
+        if history.snapshotted is not None:
+            _require_same_server(session, server, history.snapshotted, path)
+    except SchemaUnknown:
+        if current is None:
+            raise
+        history = _draft(path, histories(folder))
+    history.current = current
+    return history
 
 
-def keep_history(history: SchemaHistory, home: Home, may: May) -> None:
-    """Write `history` down in `home` where it is a draft, and from now on what is added; `may`: see `Home.replace`. Raises `SettingsError`,
-    `StoreError`."""
-    with _kept(history.path):
-        history.keep(home, may)
+def _draft(path: Path, aside: Sequence[Path]) -> SchemaHistory:
+    with _kept(path):
+        return SchemaHistory(path, draft=True, aside=aside)
+
+
+def keep_history(history: SchemaHistory | None, folder: Path, home: Home, may: May) -> None:
+    """Write `history` down in `home` where it is a draft, and from now on what is added; `may`: see `Home.replace`.
+
+    None: the histories in `folder` are put aside, as they miss the DDLs from now on. Raises `SettingsError`, `StoreError`.
+    """
+    if history is not None:
+        with _kept(history.path):
+            history.keep(home, may)
+        return
+    for path in histories(folder):
+        with _kept(path):
+            home.put_aside(path, WHAT, may)
 
 
 @contextmanager
@@ -75,6 +93,21 @@ def require_covered(history: SchemaHistory, position: Position) -> None:
             f"the schema history ends at {history.last.file}:{history.last.offset}, before the start position {position.file}:"
             f"{position.offset}: DDLs between are unknown; start there or earlier, or with start = latest"
         )
+
+
+def may_wait(history: SchemaHistory, settings: Settings) -> bool:
+    """Whether a stream may begin before `history`: rows in between are named by the log, or read with the present tables."""
+    return history.current is not None or settings.schema_history == "now"
+
+
+def begin_history(history: SchemaHistory, session: Session, server: Server) -> Position | None:
+    """Put the tables as they are into `history`; return where. None: they cannot be read, and the log's names make up for it."""
+    try:
+        return take_snapshot(history, session, server)
+    except (PrivilegeMissing, SchemaUnknown):
+        if history.current is None:
+            raise
+        return None
 
 
 def take_snapshot(

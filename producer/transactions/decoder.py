@@ -22,6 +22,8 @@ from shmstore.producer.binlog.table_map import TableMap
 from shmstore.producer.errors import LinkLost, TransactionBroken
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
+from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.sql.classify import Kind, Statement, classify
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
@@ -76,6 +78,7 @@ class EventDecoder:
         self.table_case = ""  # the server's lower_case_table_names, where it is known: what a DDL's names mean
         self.account_statements = 0  # left out, for they carry secrets
         self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
+        self.present: PresentTables | None = None  # asked where the rows of a table cannot be read with what was followed
         self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
         self.altered: Callable[[Statement, str], None] = lambda statement, database: None  # sees each DDL, whatever the filter
         self.followed: Callable[[Position, events.Query], None] = lambda position, query: None  # after the schema history saw it
@@ -122,10 +125,12 @@ class EventDecoder:
         """From the next `start` on, ask `schemas` for what the log does not say."""
         if schemas is not self._schemas:
             self._schemas, self.rows_decoder = schemas, RowsDecoder(schemas=schemas)
+            self.rows_decoder.position = lambda: self.position
 
     def known(self, database: str, table: str) -> TableSchema | None:
         """What is known of a table besides the log. Raises `SourceError`."""
-        return self._schemas.find(database, table) if self._schemas is not None else None
+        schemas = getattr(self._schemas, "current", None) or self._schemas
+        return schemas.find(database, table) if schemas is not None else None
 
     @property
     def position(self) -> Position:
@@ -378,6 +383,7 @@ class EventDecoder:
             self.altered(statement, query.database)
             if self._schemas is not None:
                 self._schemas.follow(self.position, query.database, query.sql, query.session)
+                self.forget_tables()  # a table map that was seen may be of another table now
             self.followed(self.position, query)
         if statement.changes_rows and not self._pass_statements:
             shown = query.sql if len(query.sql) <= 60 else query.sql[:57] + "..."
@@ -472,7 +478,13 @@ class EventDecoder:
         if not self.filter.passes(table.database, table.table):
             self.state.filtered_events += 1
             return
-        decoded = self.rows_decoder.rows(raw.code, raw.body)
+        try:
+            decoded = self.rows_decoder.rows(raw.code, raw.body)
+        except SchemaUnknown as error:
+            if self.present is None or not isinstance(self._schemas, SchemaHistory):
+                raise
+            self.present.take(error, table, self.rows_decoder, self._schemas, self.position)
+            table, decoded = self.rows_decoder.table_of(raw.body), self.rows_decoder.rows(raw.code, raw.body)
         if not decoded.count:
             return
         blob = table.schema_blob

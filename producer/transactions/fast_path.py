@@ -56,8 +56,6 @@ class FastPath:
     def _table(self, body: bytes) -> tuple[Any, ...] | None:
         """Of a table map just seen: (map, passes the filter, nothing of it filtered, columns, MessagePack of header's end and schema)."""
         rows_decoder, table_filter = self._decoder.rows_decoder, self._decoder.filter
-        if rows_decoder.follows_schemas:
-            return None  # what it means may change with each DDL
         table = rows_decoder.table_of(body)
         if not table_filter.passes(table.database, table.table):
             return table, False, False, 0, b"", b""

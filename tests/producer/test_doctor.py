@@ -159,3 +159,21 @@ def test_row_filters_are_looked_at(any_server: Server, database: str, caplog: py
         assert says in line
         assert ("will stop this producer" in line) is (state == "fail")
     assert "row filters" not in findings_of(any_server)
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_a_fix_that_lasts(flavor: str) -> None:
+    """The SQL is taken; on MySQL it survives a restart, of MariaDB the option file is named, which alone does."""
+    less = {"mariadb": "NO_LOG", "mysql": "MINIMAL"}[flavor]
+    with start_server(flavor, [f"--binlog-row-metadata={less}"]) as server:
+        execute(server, "mysql", "SET GLOBAL binlog_expire_logs_seconds = 7200")
+        findings = findings_of(server)
+        fixes = [findings[name].fix for name in ("binlog_row_metadata", "retention")]
+        execute(server, "mysql", *fixes)
+        assert findings_of(server)["binlog_row_metadata"].state == "ok"
+        if flavor == "mysql":
+            server.restart()
+            assert findings_of(server)["retention"].found == "72.0 hours"
+            assert fixes[0] == "SET PERSIST binlog_row_metadata = FULL;"
+        else:
+            assert all("option file" in fix for fix in fixes)

@@ -221,7 +221,6 @@ def test_today_s_tables_say_what_the_log_leaves_open() -> None:
     """A column that may be something else than the log says, and how one is defined; what does not fit the log is passed over."""
 
     class Today:
-        settled = True
         tables: ClassVar[dict[str, TableSchema]] = {
             "w": TableSchema("d", "", (Column("a", "int", definition="int(9)"), Column("b", "uuid", definition="uuid"))),
             "x": TableSchema("d", "", (Column("a", "bigint", definition="bigint(20)"), Column("c", "uuid", definition="uuid"))),

@@ -45,7 +45,8 @@ def test_which_service(host: str, version: str, variables: dict[str, str], servi
 
 def test_fixes_that_a_service_allows() -> None:
     """Nobody may SET GLOBAL at a service, or edit its files: the fix names the parameter where it is set."""
-    image = "SET GLOBAL binlog_row_image = FULL;"
+    image = Source(AT, "8.0.35", False, {}).lasting("binlog_row_image", "FULL")
+    assert image == "SET PERSIST binlog_row_image = FULL;"
     assert RDS.fix(image) == "binlog_row_image = FULL in the instance's DB parameter group"
     assert "--name binlog_row_image --value FULL" in AZURE.fix(image)
     assert "--database-flags=binlog_row_image=FULL" in CLOUD_SQL.fix(image)
@@ -62,7 +63,7 @@ def test_what_keeps_binlogs() -> None:
     def source(**variables: str) -> Source:
         return Source(AT, "8.0.35", False, OWN | variables)
 
-    assert source().to_keep(72) == "SET GLOBAL binlog_expire_logs_seconds = 259200;"
+    assert source().to_keep(72) == "SET PERSIST binlog_expire_logs_seconds = 259200;"
     amazon = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
     assert source(basedir="/rdsdbbin/mysql/").to_keep(168) == source(aurora_version="3").to_keep(168) == amazon
     assert "--name binlog_expire_logs_seconds --value 604800" in source(aad_auth_only="OFF").to_keep(168)

@@ -162,3 +162,84 @@ def test_history_off(mariadb: Server, database: str) -> None:
         execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY, u UUID)", "INSERT INTO t VALUES (1, UUID())")
         (event,) = [event for event in events_of(run, mariadb) if event.table]
     assert event.table.columns[1].type == "binary"
+
+
+LESS = {"mariadb": "NO_LOG", "mysql": "MINIMAL"}
+
+
+def records(run: Running, server: Server) -> list[dict[str, object] | None]:
+    return [after for event in events_of(run, server) for _, after in event.records()]
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_full_metadata_is_lost(flavor: str, tmp_path: Path) -> None:
+    """What was known of tables while the log named columns is used where it does not any more: at once, after DDLs, after a restart
+    of the producer, and of tables that had no row before; and FULL again goes on, too."""
+    lose, gain = (f"SET GLOBAL binlog_row_metadata = {level}" for level in (LESS[flavor], "FULL"))
+    with start_server(flavor) as server:
+        execute(
+            server,
+            "mysql",
+            "CREATE DATABASE d CHARACTER SET latin1",
+            "CREATE TABLE d.t (id INT UNSIGNED PRIMARY KEY, a ENUM('x','y'), b VARCHAR(9))",
+            "CREATE TABLE d.u (id INT PRIMARY KEY, s SET('p','q') NOT NULL)",
+        )
+        with running(server, state=str(tmp_path), store="producer-full-lost") as run:
+            execute(server, "d", "INSERT INTO t VALUES (4294967295, 'y', 'ä')", "CREATE TABLE v (n BIGINT UNSIGNED, w TEXT)")
+            execute(server, "d", lose)
+            execute(server, "d", "INSERT INTO t VALUES (1, 'x', 'ö')", "INSERT INTO u VALUES (1, 'p,q')")
+            execute(server, "d", "INSERT INTO v VALUES (18446744073709551615, 'ü')")
+            found = records(run, server)
+            run.stop()
+            execute(
+                server,
+                "d",
+                "ALTER TABLE t MODIFY b VARCHAR(9) FIRST, ADD z ENUM('m','n')",
+                "INSERT INTO t VALUES ('ß', 2, 'y', 'n')",
+            )
+            again = Running(run.settings)
+            execute(server, "d", gain)
+            execute(server, "d", "INSERT INTO t VALUES ('é', 3, 'x', 'm')", lose)
+            execute(server, "d", "INSERT INTO t VALUES ('è', 4, 'x', 'm')")
+            found = records(again, server)
+            again.stop()
+            assert found == [
+                {"id": 4294967295, "a": "y", "b": "ä"},
+                {"id": 1, "a": "x", "b": "ö"},
+                {"id": 1, "s": "p,q"},
+                {"n": 18446744073709551615, "w": "ü"},
+                {"b": "ß", "id": 2, "a": "y", "z": "n"},
+                {"b": "é", "id": 3, "a": "x", "z": "m"},
+                {"b": "è", "id": 4, "a": "x", "z": "m"},
+            ]
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_a_ddl_that_was_not_logged(flavor: str, tmp_path: Path) -> None:
+    """It stops with the two forms, and says that the present definition fits; --schema-history now goes on with that, which is kept."""
+    with start_server(flavor, options=[f"--binlog-row-metadata={LESS[flavor]}"]) as server:
+        execute(
+            server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, price DECIMAL(10,2), name VARCHAR(20))"
+        )
+        with running(server, state=str(tmp_path), store="producer-unlogged") as run:
+            execute(server, "d", "INSERT INTO t VALUES (1, 1.5, 'a')")
+            events_of(run, server)
+            execute(server, "d", "SET sql_log_bin = 0", "ALTER TABLE t MODIFY name VARCHAR(20) AFTER id")
+            execute(server, "d", "INSERT INTO t VALUES (2, 'b', 2.5)")
+            with pytest.raises(SchemaUnknown) as stopped:
+                run.wait()
+            message = str(stopped.value)
+            assert "column 2 is varchar/varbinary of 80 bytes" in message
+            assert "price decimal(10,2) in the table as it is followed" in message
+            assert "--schema-history now" in message
+            for option, rows in (("now", 2), ("auto", 3)):
+                again = Running(dataclasses.replace(run.settings, schema_history=option))
+                if option == "auto":
+                    execute(server, "d", "INSERT INTO t VALUES (3, 'c', 3.5)")
+                found = records(again, server)
+                again.stop()
+                assert [(row["id"], row["name"], str(row["price"])) for row in found if row] == [
+                    (1, "a", "1.50"),
+                    (2, "b", "2.50"),
+                    (3, "c", "3.50"),
+                ][:rows]
