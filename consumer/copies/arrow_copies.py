@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from shmstore.consumer.copies.names import own_names
 from shmstore.consumer.copies.stored_values import rows_with, stored_rows
 from shmstore.errors import CopyUnreadable, install
 from shmstore.event import TableSchema
-from shmstore.sql.names import index_of, places_of
+from shmstore.sql.names import index_of
 
 BATCH_ROWS = 1 << 16
 _CURRENT = "_current"
@@ -59,16 +60,13 @@ class ArrowCopy:
     def _read(self, table: TableSchema, some: Any) -> Iterator[list[tuple[Any, ...]]]:
         dataset = self._open()
         names = dataset.schema.names
-        places = places_of(table.names, names)
-        if lacking := [name for name, i in zip(table.names, places, strict=True) if i is None]:
-            raise CopyUnreadable(f"{self._what} has no column {lacking[0]}: it has {', '.join(sorted(names))}")
-        called = [names[i] for i in places if i is not None]
-        if _CURRENT in names and _CURRENT not in called:  # of a table that has such a column there is no history
+        columns = own_names(table, names, self._what)
+        if _CURRENT in names and _CURRENT not in columns:  # of a table that has such a column there is no history
             raise CopyUnreadable(f"{self._what} holds the table's history: verify compares a table with its rows of now")
-        for batch in dataset.to_batches(columns=called, filter=some, batch_size=BATCH_ROWS):
+        for batch in dataset.to_batches(columns=columns, filter=some, batch_size=BATCH_ROWS):
             if batch.num_rows:
                 try:
-                    yield stored_rows(table.columns, batch.select(called))
+                    yield stored_rows(table.columns, batch.select(columns))
                 except (TypeError, ValueError, pa.ArrowException) as error:
                     raise CopyUnreadable(f"{self._what} holds what is no value of its table: {error}") from error
 

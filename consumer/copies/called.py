@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from shmstore.consumer.copies.names import own_names
 from shmstore.consumer.copies.stored_values import rows_with, stored
 from shmstore.errors import CopyUnreadable
 from shmstore.event import TableSchema
@@ -22,11 +23,12 @@ class CalledCopy:
 
     def rows(self, table: TableSchema) -> Iterator[Sequence[Sequence[Any]]]:
         """Yield every row, some at a time, in stored form. Raises `CopyUnreadable` where it cannot stand for the table."""
-        makes = [(column.name, stored(column)) for column in table.columns]
+        makes = [stored(column) for column in table.columns]
         found = iter(self._read(table))
         while some := list(islice(found, BATCH_ROWS)):
+            columns = list(zip(own_names(table, list(some[0]), "a row of the copy"), makes, strict=True))
             try:
-                yield [[make(row[name]) for name, make in makes] for row in some]
+                yield [[make(row[name]) for name, make in columns] for row in some]
             except KeyError as error:
                 raise CopyUnreadable(f"the copy's rows have no column {error.args[0]}") from error
             except TypeError as error:

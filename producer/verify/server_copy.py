@@ -13,6 +13,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import read_table
 from shmstore.producer.snapshot.watermarks import prepare
 from shmstore.producer.verify.source_rows import Row, SourceRows
+from shmstore.sql.names import places_of
 
 
 class ServerCopy:
@@ -39,9 +40,9 @@ class ServerCopy:
 
     def rows_of(self, table: TableSchema, keys: Sequence[Row]) -> Sequence[Row]:
         """Return the rows that have these keys, and perhaps others; whatever the copy's own key is. Raises `CopyUnreadable`."""
-        self._places(table)
+        places, names = self._places(table), self._source.schema.names
         with self._reading():
-            return self._ordered(table, self._source.rows_of(keys, [table.columns[i].name for i in table.primary_key]))
+            return self._ordered(table, self._source.rows_of(keys, [names[places[i]] for i in table.primary_key]))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -54,9 +55,10 @@ class ServerCopy:
     def _places(self, table: TableSchema) -> list[int]:
         """Where the columns of `table` are in the copy. Raises `CopyUnreadable`."""
         names = self._source.schema.names
-        if lacking := [name for name in table.names if name not in names]:
+        places = places_of(table.names, names)
+        if lacking := [name for name, i in zip(table.names, places, strict=True) if i is None]:
             raise CopyUnreadable(f"the copy has no column {lacking[0]}: it has {', '.join(names)}")
-        return [names.index(name) for name in table.names]
+        return [i for i in places if i is not None]
 
     def _ordered(self, table: TableSchema, rows: Sequence[Row]) -> Sequence[Row]:
         places = self._places(table)

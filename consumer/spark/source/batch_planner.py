@@ -3,7 +3,8 @@
 A micro-batch ends at the end of a transaction, so that a query's tables show whole transactions, and it has at least one.
 
 In a store with a log it may be as large as the limits say. It is planned from the slots, ring or log, without a look at payloads, and it
-never ends behind what is on disk: Spark writes its end down, and after a power cut that must be there.
+never ends behind what is on disk: Spark writes its end down, and after a power cut that must be there. A transaction that is too large for
+the log is cut.
 
 Without a log it has at most half of the ring, so that the producer fills one half while Spark works on the other; a transaction that
 is too large for the ring is cut.
@@ -54,7 +55,9 @@ class BatchPlanner:
         if last <= base:
             return base
         if store.has_log:
-            return self._on_disk(base, self._end_in_log(base, limit, last))
+            found, fit = self._end_in_log(base, limit, last)
+            end = self._on_disk(base, found)
+            return end if end > base or not self._stalled(base, last) else self._cut_in_log(base, fit, last)
         if self._owner.has_several:
             return base + self._end_of_several(base, limit, last)
         events, size = max(1, store.capacity // 2), max(1, store.limit_bytes // 2)
@@ -78,8 +81,8 @@ class BatchPlanner:
             return base + max(1, fit)
         return base
 
-    def _end_in_log(self, base: int, limit: Limit, last: int) -> int:
-        """As `end_after`, of a store with a log."""
+    def _end_in_log(self, base: int, limit: Limit, last: int) -> tuple[int, int]:
+        """As `end_after`, of a store with a log; and how many events are within `limit`."""
         store, at, found = self._owner.store, base + 1, base
         most_bytes = limit.size or (MOST_BYTES if limit.rows is None else sys.maxsize)
         most_rows = limit.rows or sys.maxsize
@@ -99,15 +102,25 @@ class BatchPlanner:
             if within < len(slots) and found > base:
                 break
         self._planned = (store.epoch, base + 1, np.concatenate(parts))
-        if found == base and self._stalled(base, last) and self._may_be_cut(last):
-            fit = max(1, fit)
-            return multi_source.cut_after(store, base, fit, last) if self._owner.has_several else base + fit
-        return found
+        return found, fit
 
-    def _may_be_cut(self, last: int) -> bool:
-        """Whether the end of a transaction may never come: it is larger than the log, or the events have no kind, as other users put them."""
+    def _cut_in_log(self, base: int, fit: int, last: int) -> int:
+        """An end on disk within a transaction whose own end may never be there, after about `fit` events; `base` where it may, or where there is none yet."""
         store = self._owner.store
-        return store.stat().space_wanted is not None or not store.slots(last, last)["entry"][0]
+        synced = min(last, store.sync(last, 0))
+        if synced <= base or not self._may_be_cut(base, last):
+            return base
+        fit = max(1, min(fit, synced - base))
+        return multi_source.cut_after(store, base, fit, synced) if self._owner.has_several else base + fit
+
+    def _may_be_cut(self, base: int, last: int) -> bool:
+        """Whether the end of a transaction may never be on disk: the producer, or the log, has no free space before this query acks more than
+        `base`; or the events have no kind, as other users put them."""
+        store = self._owner.store
+        stat = store.stat()
+        full = stat.space_wanted is not None or (stat.producer_alive and stat.log is not None and bool(stat.log.trouble))
+        holds = stat.slowest is None or stat.slowest.ack.sequence >= base
+        return (full and holds) or not store.slots(last, last)["entry"][0]
 
     def _on_disk(self, base: int, end: int) -> int:
         """`end`, or the last transaction end before it that is on disk."""

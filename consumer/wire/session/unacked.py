@@ -29,7 +29,9 @@ from shmstore.home.reader_state import batches_path, opened
 _HEAD: Final = struct.Struct("<4sIQQqqqII")  # magic, crc of the rest, number, boot, epoch, next id, resume, batches, filter bytes
 _BATCH: Final = struct.Struct("<qq")
 _MAGIC: Final = b"SWL2"
-_RECORD_BYTES: Final = 1 << 18
+_RECORD_BYTES: Final = (
+    1 << 18
+)  # room for `MOST_BATCHES` and the longest filter that `compile_filter` takes, of four bytes a letter
 MOST_BATCHES: Final = 4096
 #: Values of `Record.resume` that are no sequence: of a client that has not unsubscribed, and of one that had acked nothing.
 STAYED: Final = -1
@@ -93,7 +95,7 @@ class RecordFile:
         return max(found, key=lambda candidate: candidate[0])
 
     def write(self, record: Record) -> None:
-        """Keep `record` in place of the one before. Raises `StoreError` where the disk refuses."""
+        """Keep `record` in place of the one before. Raises `StoreError` where the disk refuses, `ValueError` where the record is too long for its half."""
         number = self.number + 1
         text = record.filter.encode("utf-8", "replace")
         counts = len(record.batches), len(text)
@@ -101,6 +103,10 @@ class RecordFile:
         rest += b"".join([_BATCH.pack(*batch) for batch in record.batches]) + text
         # The other half than last time: the last record stays whole until this one is.
         data = _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+        if len(data) > _RECORD_BYTES:  # it would run into the other half, which has to stay whole
+            raise ValueError(
+                f"a record of {counts[0]} batches and a filter of {counts[1]} bytes has {len(data)} bytes; a half of {self.path} has {_RECORD_BYTES}"
+            )
         with opened(self._home, self.path) as fd:
             written = os.pwrite(fd, data, (number & 1) * _RECORD_BYTES)
         if written < len(data):

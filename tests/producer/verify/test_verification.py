@@ -323,14 +323,14 @@ def test_a_copy_on_a_server(any_server: Server, database: str, tmp_path: Path) -
 def test_a_copy_with_a_key_of_its_own_is_asked_by_the_source_s(
     any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """What differs is read by the source's key, not by reading all rows again, whichever key the copy has."""
+    """What differs is read by the source's key, not by reading all rows again, whichever key the copy has, and however it writes its columns' names."""
     fill(any_server, database, 400)
     with (
         running(any_server, include=(f"{database}.t",), state=str(tmp_path)) as run,
         any_server.connect(database=database) as connection,
         connection.cursor() as cursor,
     ):
-        cursor.execute(f"CREATE TABLE copied (t VARCHAR(60), n INT, nr INT, id INT, {key})")
+        cursor.execute(f"CREATE TABLE copied (T VARCHAR(60), n INT, nr INT, Id INT, {key})")
         cursor.execute("INSERT INTO copied SELECT t, n, 1000 - id, id FROM t WHERE id <> 20")
         cursor.execute("UPDATE copied SET n = n + 1 WHERE id = 7")
         copy = ServerCopy(run.settings, database, "copied")

@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from shmstore.consumer.spark.source.partition import SharedPartition
 from shmstore.consumer.spark.source.source import BatchReader
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from shmstore.consumer.spark.spark_version import has_read_limits
-from tests.consumer.spark.events import Binlog, order_row
+from shmstore.store.stats import log_trouble
+from tests.consumer.spark.events import ORDERS, Binlog, order_row
 from tests.consumer.spark.queries import Query, put_slowly
 
 Make = Callable[..., Query]
@@ -122,6 +125,52 @@ def test_limits(store: EventStore, binlog: Binlog, reader: Callable[..., StreamR
     monkeypatch.setattr(batch_planner, "MOST_BYTES", size * 10)
     default = reader(subscription="d")
     assert planned(default, default.initialOffset(), Limit()) == ends
+
+
+def read(made: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The keys of the rows between two offsets."""
+    return [row["pk"]["id"] for one in made.partitions(start, end) for batch in made.read(one) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("limit", [Limit(3), Limit()], ids=["limit", "none"])
+@pytest.mark.parametrize("size", [46, 70], ids=["its end in the ring", "its end nowhere yet"])
+def test_a_transaction_larger_than_the_log_flows(
+    limit: Limit, size: int, store_name: str, binlog: Binlog, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cut at an event that is on disk: the full log gets free space only by what the query acks. A query that holds nothing up cuts nothing."""
+    monkeypatch.setattr(batch_planner, "_STALL", 0.1)
+    monkeypatch.setattr(batch_planner, "_SYNC_SECONDS", 0.1)
+    changes = [(EventType.INSERT, (Row(None, order_row(number, status="x" * 400_000)),)) for number in range(size)]
+    with EventStore.create(store_name, capacity=64, memory_unit=1 << 16, log_size=16 << 20, state=home) as store:
+        store.put(binlog.insert(order_row(99)))
+        made = StreamReader(Decoder(Options.parse({"store": store_name, "stateDirectory": home}), ORDERS))
+        events = binlog.transaction(*changes)
+        with store.subscribe("behind", start="earliest") as behind:
+            producer = threading.Thread(target=lambda: [store.put([event]) for event in events], daemon=True)
+            producer.start()
+            offset = made.initialOffset()
+            offset, first = made.plan(offset, Limit()), offset
+            ids = read(made, first, offset)
+            assert made.plan(offset, limit) == offset
+            deadline = time.monotonic() + 30
+            while not log_trouble(store.segment) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                assert made.plan(offset, limit) == offset, "another holds the log"
+            behind.ack(behind.get(timeout=0))
+        store.unsubscribe("behind")
+        cuts, deadline = 0, time.monotonic() + 60
+        while len(ids) < size + 1 and time.monotonic() < deadline:
+            end = made.plan(offset, limit)
+            if end != offset:
+                ids += read(made, offset, end)
+                offset, cuts = end, cuts + 1
+        assert ids == [99, *range(size)]
+        assert cuts >= 2
+        producer.join(30)
+        made.stop()
+    EventStore.unlink(store_name, log=True, state=home)
 
 
 def test_offsets_are_on_disk(

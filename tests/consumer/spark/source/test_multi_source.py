@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import random
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from shmstore import EventStore, PositionNotFound
+from shmstore import Event, EventStore, PositionNotFound, Row
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
 from shmstore.consumer.spark.replicate.replicate import Replication
+from shmstore.consumer.spark.source import batch_planner, multi_source
 from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.foreach import each_batch
 from shmstore.consumer.spark.source.multi_source import is_group
@@ -330,3 +333,59 @@ def test_a_group_goes_on_behind_the_ring_and_over_a_reboot(store_name: str, seed
     made.stop()
     assert by_source(came) == wanted(given)
     EventStore.unlink(store_name, log=True)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_part_that_is_larger_than_the_limits_ends_a_batch(
+    number: int, seed: int, store_name: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut is at the last end of a transaction or a part within the limits, else at the first one after them; without one there is none."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(multi_source, "_LOOK", rng.choice([1, 3, 4096]))
+    group = Group()
+    with EventStore.create(store_name, capacity=512, log=False) as store:
+        ends = [store.put(group.start())]
+        ends += [store.put(part) for one in merged(rng, transactions(rng, 12, large=2)) for part in group.puts(one)]
+        for _ in range(60):
+            base, last, most = rng.randrange(ends[-1]), rng.randrange(ends[-1] + 1), rng.randrange(1, 12)
+            there = [end for end in ends if base < end <= last]
+            expected = max((end for end in there if end <= base + most), default=min(there, default=base))
+            found = multi_source.cut_after(store, base, most, last)
+            assert found == expected, f"seed {seed}: {base=} {last=} {most=} {ends}"
+        EventStore.unlink(store_name)
+
+
+@pytest.mark.parametrize("limit", [Limit(3), Limit(7), Limit()], ids=["less than a part", "more than a part", "none"])
+def test_a_transaction_larger_than_the_log_flows(
+    limit: Limit, store_name: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cut where a part of it ends that is on disk, also where its own end is in the ring, for which the full log has no space."""
+    monkeypatch.setattr(batch_planner, "_STALL", 0.1)
+    monkeypatch.setattr(batch_planner, "_SYNC_SECONDS", 0.1)
+    order = [Transaction("a", 1, ((1,),)), Transaction("b", 1, ((1,) * 5,) * 16), Transaction("a", 2, ((1,),))]
+    group = Group()
+    with EventStore.create(store_name, capacity=64, memory_unit=1 << 16, log_size=16 << 20, state=state) as store:
+        store.put(group.start())
+        made = reader(store_name, stateDirectory=str(state))
+        producer = threading.Thread(
+            target=lambda: [store.put(list(map(wide, part))) for one in order for part in group.puts(one)], daemon=True
+        )
+        producer.start()
+        offset, came, cuts = made.initialOffset(), list[tuple[str, int]](), list[dict[str, Any]]()
+        deadline = time.monotonic() + 120
+        while len(came) < 82 and time.monotonic() < deadline:
+            end = made.plan(offset, limit)
+            if end != offset:
+                came += taken(rows(made, made.partitions(offset, end)))
+                cuts.append(end)
+                offset = end
+        assert came == [key for one in order for key in keys(one)]
+        assert sum(bool(cut.get("inside")) for cut in cuts) >= 2
+        producer.join(60)
+        made.stop()
+    EventStore.unlink(store_name, log=True, state=state)
+
+
+def wide(event: Event) -> Event:
+    """The event with rows of 400,000 bytes."""
+    return event._replace(rows=tuple(Row(None, (*row.after[:-1], "x" * 400_000)) for row in event.rows if row.after is not None))

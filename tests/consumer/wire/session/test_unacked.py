@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from shmstore.consumer.wire.session.unacked import Given, Record, RecordFile, boot_id
+import pytest
+
+from shmstore.consumer.wire.session.filter import MOST_CHARACTERS, FilterRefused, compile_filter
+from shmstore.consumer.wire.session.unacked import MOST_BATCHES, Given, Record, RecordFile, boot_id
 from shmstore.home.home import Home
 
 ONE = Record(-77, 3, -1, (Given(1, 10), Given(2, 25)), "shöp\\..*", 7)
@@ -38,6 +41,42 @@ def test_torn_write_leaves_the_record_before(tmp_path: Path) -> None:
     path.write_bytes(before)
     old = RecordFile(home, "x")
     assert old.record == ONE
+
+
+@pytest.mark.parametrize("letter", ["x", "ß", "€", "🐙"])
+def test_the_longest_record_leaves_the_one_before(tmp_path: Path, letter: str) -> None:
+    """As many batches as a session gives, and the longest filter that is taken: neither half runs into the other."""
+    assert compile_filter(letter * MOST_CHARACTERS) is not None
+    with pytest.raises(FilterRefused):
+        compile_filter(letter * (MOST_CHARACTERS + 1))
+    longest = Record(1 << 62, 1 << 62, 1 << 62, (Given(1 << 62, 1 << 62),) * MOST_BATCHES, letter * MOST_CHARACTERS, 1)
+    home, path = Home(tmp_path), tmp_path / "x.batches"
+    file = RecordFile(home, "x")
+    for number in range(4):
+        before, after = longest._replace(epoch=number), longest._replace(epoch=number + 1)
+        file.write(before)
+        whole = path.read_bytes()
+        file.write(after)
+        assert RecordFile(home, "x").record == after
+        there = path.read_bytes()
+        changed = (i for i, (one, other) in enumerate(zip(whole, there, strict=True)) if one != other)
+        start = next(changed)  # in the half that was written last
+        path.write_bytes(there[:start] + bytes([there[start] ^ 0x41]) + there[start + 1 :])
+        assert RecordFile(home, "x").record == before
+        path.write_bytes(there)
+
+
+def test_a_record_that_is_longer_than_its_half_is_refused(tmp_path: Path) -> None:
+    """Before a byte of it is written."""
+    home = Home(tmp_path)
+    file = RecordFile(home, "x")
+    file.write(ONE)
+    there = file.path.read_bytes()
+    with pytest.raises(ValueError, match="262145 bytes; a half of"):
+        file.write(Record(filter="x" * ((1 << 18) - 56 + 1)))
+    assert file.path.read_bytes() == there
+    file.write(Record(filter="x" * ((1 << 18) - 56)))
+    assert RecordFile(home, "x").number == 2
 
 
 def test_only_what_is_still_out() -> None:
