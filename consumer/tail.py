@@ -16,8 +16,8 @@ from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.formatter import Formatter
 from shmstore.event import EntryType, Event
+from shmstore.patterns.table_patterns import Patterns
 from shmstore.start_position import Start
-from shmstore.table_patterns import Patterns
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
 PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no trace in the store that could wake it

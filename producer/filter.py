@@ -1,6 +1,6 @@
 """What passes: tables by pattern, rows by conditions, columns taken out, masked or hashed, operations.
 
-Patterns are those of `shmstore.table_patterns`, on ``database.table`` and, of columns, on ``database.table.column``.
+Patterns are those of `shmstore.patterns.table_patterns`, on ``database.table`` and, of columns, on ``database.table.column``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from shmstore.encoding.codec import encode_schema, unpack_rows
 from shmstore.event import EventType, TableSchema
+from shmstore.patterns.table_patterns import Patterns
 from shmstore.producer.conditions import Bound, Node, bind, parse
 from shmstore.producer.conditions.tree import Both
 from shmstore.producer.errors import PatternError
-from shmstore.table_patterns import Patterns
 
 OPERATIONS = ("insert", "update", "delete", "ddl", "query")
 MASK = "***"

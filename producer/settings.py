@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 from shmstore.arguments import LOG, SECTIONS, duration, size
 from shmstore.errors import did_you_mean
 from shmstore.event import Position
+from shmstore.patterns.table_patterns import FORMS
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.filter import OPERATIONS, TableFilter
 from shmstore.start_position import parse_start
-from shmstore.table_patterns import FORMS
 
 PREFIX = "SHMSTORE_"
 

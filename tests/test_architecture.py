@@ -27,7 +27,7 @@ MOST_MODULES = 15  # in one folder
 LAYERS = {
     "shmstore": (
         "native arguments clock errors event gtids patterns sql",
-        "atomic_file sql_tokens start_position table_patterns",
+        "atomic_file certificate sql_tokens start_position",
         "memory",
         "home",
         "encoding",
@@ -56,6 +56,7 @@ PUBLIC_MODULES = tuple(
     f"shmstore.{name}"
     for name in [
         "arguments",
+        "certificate",
         "clock",
         "atomic_file",
         "column_type",
@@ -80,7 +81,7 @@ PUBLIC_MODULES = tuple(
         "sql_tokens",
         "start_position",
         "store.remembered",
-        "table_patterns",
+        "patterns.table_patterns",
         "units",
     ]
 )

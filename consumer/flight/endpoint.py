@@ -26,7 +26,7 @@ from shmstore.consumer.flight.login import Handshake, KeepHeaders
 from shmstore.consumer.flight.metrics import Metrics
 from shmstore.consumer.remote.events import slices
 from shmstore.consumer.remote.protocol import Request, error_name, pack, pack_error, unpack
-from shmstore.consumer.serving.access import Login
+from shmstore.consumer.serving.access import Login, tls_context
 from shmstore.consumer.serving.audit import Audit, Incident
 
 LOOK: Final = 1.0  # seconds between two looks at the connections
@@ -218,14 +218,9 @@ def _probe(host: str, port: int) -> None:
 
 
 def certificate(chain: str | None, key: str | None) -> Certificate | None:
-    """Read a certificate chain and its key; None without. Raises `OSError`, `ValueError` where they do not fit each other."""
+    """Read a certificate chain and its key; None without. Raises `OSError` and `ValueError` as `tls_context`."""
     if chain is None or key is None:
         return None
-    import ssl
-
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(chain, key)
-    except ssl.SSLError as error:
-        raise ValueError(f"{chain} and {key} are no certificate and its key: {error.reason or error}") from error
+    tls_context(chain, key)  # gRPC says nothing of files that do not fit each other
     with open(chain, "rb") as lines, open(key, "rb") as secret:
         return Certificate(lines.read(), secret.read())

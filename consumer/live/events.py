@@ -18,7 +18,7 @@ from shmstore.consumer.formats.own import documents
 from shmstore.consumer.tail import tables_of
 from shmstore.encoding.codec import Header, decode, decode_schema, split_stored
 from shmstore.event import EntryType, EventType, TableSchema
-from shmstore.table_patterns import Patterns
+from shmstore.patterns.table_patterns import Patterns
 
 LOOK: Final = 4000  # events of a step
 SHOW: Final = 100  # documents of a step

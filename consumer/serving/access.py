@@ -14,6 +14,8 @@ from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 
+from shmstore.certificate import load_certificate
+
 
 class Login:
     """The one account of a server. An empty password lets everybody in; one that is a function is asked each time, as it may be changed."""
@@ -106,19 +108,6 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
 
     Raises `OSError` where a file cannot be read, and `ValueError` where it is not what it should be.
     """
-    for file in (certificate, key):
-        os.close(os.open(file, os.O_RDONLY))  # ssl does not say which file it cannot read
-
-    def passphrase() -> str:  # asked for on the terminal without this
-        raise ValueError(
-            f"the TLS key {key} is encrypted: give one without a passphrase, in a file that only the server may read"
-        )
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key, passphrase)
-    except ssl.SSLError as error:
-        raise ValueError(
-            f"{certificate} and {key} are not a certificate chain and its key in PEM ({error.reason or error.strerror})"
-        ) from error
+    load_certificate(context, certificate, key)
     return context

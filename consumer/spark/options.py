@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from shmstore import CheckpointFile, Position
+from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
+from shmstore.patterns.table_patterns import Patterns
 from shmstore.start_position import FORMS, parse_start
 from shmstore.start_position import Start as Place
-from shmstore.table_patterns import FORMS as TABLE_FORMS
-from shmstore.table_patterns import Patterns
 
 PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")

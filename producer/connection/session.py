@@ -11,6 +11,7 @@ from typing import Any
 
 import pymysql
 
+from shmstore.certificate import load_certificate
 from shmstore.producer.connection.password import password
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.tls import TlsContext
@@ -135,7 +136,7 @@ def _tls(settings: Settings) -> dict[str, Any]:
         verify = settings.tls in ("verify-ca", "verify-identity") or bool(settings.tls_ca)
         context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
         if settings.tls_cert:
-            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            load_certificate(context, settings.tls_cert, settings.tls_key)
     except (OSError, ValueError) as error:
         given = ", ".join(f"{n} {v}" for n in ("tls_ca", "tls_cert", "tls_key") if (v := getattr(settings, n)))
         raise LoginRefused(f"the TLS files cannot be used: {error}; check {given}") from error

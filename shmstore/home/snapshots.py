@@ -23,7 +23,7 @@ from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError
 from shmstore.home.acks import NOWHERE, acks_of
 from shmstore.home.home import Home, May
-from shmstore.table_patterns import Patterns
+from shmstore.patterns.table_patterns import Patterns
 
 __all__ = [
     "REPLACING",

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.encoding.codec import decode, decode_stored, encode, encode_schema, encode_stored
+from shmstore.patterns.table_patterns import split_patterns
 from shmstore.producer.errors import PatternError
 from shmstore.producer.filter import TableFilter
-from shmstore.table_patterns import split_patterns
 
 NAMES = ["shop.orders", "shop.order_items", "shopping.orders", "Shop.ORDERS", "test.t1", "test.t2", "a.b.c"]
 

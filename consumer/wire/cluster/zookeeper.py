@@ -34,6 +34,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from shmstore import ProtocolError, ShmStoreError
+from shmstore.consumer.serving.access import tls_context
 from shmstore.consumer.wire.cluster.cursor import Cursor
 from shmstore.consumer.wire.protocol.connection_state import Client, shown
 
@@ -135,6 +136,10 @@ class Registration:
         quiet = logging.getLogger("shmstore.serve.zookeeper")
         quiet.setLevel(logging.ERROR)
         access = self._access
+        if access.certificate and access.key:
+            tls_context(
+                access.certificate, access.key
+            )  # kazoo would try for ever, and OpenSSL ask for a passphrase on the terminal
         self._client = KazooClient(
             self._hosts,
             timeout=self._timeout,

@@ -15,8 +15,8 @@ from shmstore.cli.named_store import attach, home_of, look
 from shmstore.cli.options import add_form
 from shmstore.cli.signals import on_signal
 from shmstore.cli.values import place, sequence
+from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.start_position import FORMS
-from shmstore.table_patterns import FORMS as TABLE_FORMS
 from shmstore.units import printable
 
 

@@ -11,7 +11,7 @@ from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.named_store import home_of, look
 from shmstore.clock import calendar_ms
-from shmstore.table_patterns import FORMS as TABLE_FORMS
+from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.units import printable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from shmstore.cli.named_store import look
 from shmstore.cli.options import add_form
 from shmstore.cli.signals import ended, on_signal
 from shmstore.cli.values import place, whole
-from shmstore.table_patterns import FORMS as TABLE_FORMS
+from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 
 if TYPE_CHECKING:
     from shmstore.consumer import Consumer

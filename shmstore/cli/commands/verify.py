@@ -18,8 +18,8 @@ from shmstore.arguments import duration
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.signals import ended, on_signal
-from shmstore.table_patterns import FORMS as TABLE_FORMS
-from shmstore.table_patterns import Patterns
+from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
+from shmstore.patterns.table_patterns import Patterns
 from shmstore.units import printable
 
 if TYPE_CHECKING:

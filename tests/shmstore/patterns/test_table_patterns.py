@@ -1,4 +1,4 @@
-"""shmstore/table_patterns.py: one grammar of patterns for the producer's filters, snapshots, `tail` and Spark."""
+"""shmstore/patterns/table_patterns.py: one grammar of patterns for the producer's filters, snapshots, `tail` and Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from shmstore.table_patterns import FORMS, Patterns
+from shmstore.patterns.table_patterns import FORMS, Patterns
 from tests.shmstore.commands import COMMAND
 
 NAMES = ["shop.orders", "shop.order_items", "shop.a.b", "shop.t1", "shop.t$1", "Crm.Log", "shopping.t2"]
