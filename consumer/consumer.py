@@ -14,8 +14,12 @@ its events are processed: a generator (a dlt resource, a Dagster asset) asks for
 A store with a log that was removed under its reader (by an administrator, or at the end of a login session) is put together again
 from its home, and the reader goes on at its ack, as after a rollback.
 
-When in doubt an event is delivered again, never lost. For exactly once, commit ``batch.position`` in the same transaction as your
-rows, and begin with `Consumer.seek` to the last one committed.
+When in doubt an event is delivered again, never lost. For exactly once, commit the store's epoch and ``batch.last`` in the same transaction
+as your rows, after `Consumer.sync`, and begin with `Consumer.resume`.
+
+A get is in two steps: `_taken` moves the subscription, and may run in a thread; `_given` hands the batch out, and only then is it the
+current one. So what a cancelled ``async for`` took is not the current batch: the next get finds the subscription's cursor ahead of what was
+handed out, and takes it again.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -40,8 +44,11 @@ from shmstore import (
     StoreError,
     Subscription,
     SubscriptionLost,
+    SyncTimeout,
 )
 from shmstore.consumer.remote.address import is_url
+from shmstore.consumer.table_choice import TableChoice
+from shmstore.consumer.turn import Turn, in_thread
 from shmstore.errors import install
 from shmstore.event import Event
 from shmstore.start_position import Start
@@ -75,6 +82,13 @@ class Consumer:
     log what somebody has not acked), "latest", a sequence, a `Position` (first event after it), a
     datetime, or one of these as text, such as "0-1-4711" or "2026-01-31T12:00:00Z" (`shmstore.start_position` lists them).
 
+    `tables` names the tables that are wanted, in patterns as those of ``shmstore tail --tables``: ``"shop.*"``, ``"shop.orders,!shop.log"``, or
+    a list. Batches then hold the rows and the DDLs of these tables alone, and no marks of transactions (BEGIN, END) or heartbeats. The
+    rest is read and acked with the batch before it; a batch with nothing else in it is not given. Limits count before this.
+
+    ``async for batch in consumer`` is the same loop in asyncio: each get waits in a thread of its own, which has ended when the batch is given, or
+    the task cancelled. Meanwhile other tasks may call `ack`, `rollback`, `seek` and `close`. ``async with`` closes without blocking the event loop.
+
     `auto_ack`: asking for the next batch acks the current one. Give False if the current one may not be processed by then, and
     call `ack` when it is. In a generator, for example, the caller asks for the next batch before it has written this one:
 
@@ -98,7 +112,7 @@ class Consumer:
     none. With a log such a file only says where a new subscription begins.
 
     Raises what `EventStore.attach` and `EventStore.subscribe` raise: `StoreNotFound`, `LayoutMismatch`,
-    `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name; iterating, `SubscriptionLost` and `StoreClosed`: a store with a
+    `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name or pattern; iterating, `SubscriptionLost` and `StoreClosed`: a store with a
     log that was removed and is not there again within some seconds, or any without one.
     """
 
@@ -107,6 +121,7 @@ class Consumer:
         store: str | EventStore,
         subscription: str,
         *,
+        tables: str | Iterable[str] | None = None,
         start: Start = "earliest",
         auto_ack: bool = True,
         limit: int | None = None,
@@ -122,6 +137,7 @@ class Consumer:
                 raise ValueError(f"{name} is {value}: a batch holds at least 1; leave it out for the default")
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout is {timeout}: it must be 0 or more seconds, or None to wait for ever")
+        self._choice = None if tables is None else TableChoice(tables)
         self._owns_store = isinstance(store, str)
         self.store: EventStore | RemoteStore = _attached(store, path, state) if isinstance(store, str) else store
         self._timeout = timeout
@@ -129,6 +145,10 @@ class Consumer:
         self._batch: Batch | None = None  # the current one; None also after a rollback
         self._stopped = threading.Event()
         self._closed = False
+        self._turn = Turn(self._interrupt)
+        self._moves = 0  # how often reading went elsewhere: a batch that was taken before is not given
+        self._waits = False  # an async get, in its thread
+        self._cancelled = False  # that get
         if limit is None and limit_events is None and limit_bytes is None:
             limit_events = max(1, self.store.capacity // SHARE)
             limit_bytes = max(1, self.store.limit_bytes // SHARE)
@@ -154,7 +174,9 @@ class Consumer:
                     "begin as a new one"
                 ) from error
             raise
-        self._reached = self._acked  # last sequence that the body was given
+        self._reached = self._given_to = (
+            self._acked
+        )  # last sequence that is dealt with when the body is; last one that it was given
 
     # ---------------------------------------------------------------- the loop
 
@@ -169,34 +191,98 @@ class Consumer:
         Ends at the time-out or after `stop`. Raises `StoreError` if the checkpoint cannot be written: the ack counts all the same,
         the next call returns the next batch, and the checkpoint is tried again within a second or so, and at the end.
         """
+        with self._turn:
+            batch = self._taken()
+            if batch is None:
+                raise StopIteration
+            return self._given(batch)
+
+    def __aiter__(self) -> Self:
+        """Begin a loop, as `__iter__`."""
+        self.rollback()
+        return self
+
+    async def __anext__(self) -> Batch:
+        """As `__next__`, without blocking the event loop. Cancelled, it takes nothing: the batch comes again.
+
+        Raises RuntimeError where another task waits for the next batch.
+        """
+        if self._waits:
+            raise RuntimeError(
+                "another task waits for the next batch of this consumer: let one task read, or give each a Consumer"
+            )
+        self._waits = True
+        try:
+            while True:
+                batch, moves = await in_thread(self._taken_in_turn, self._cancel)
+                if batch is None:
+                    raise StopAsyncIteration
+                if moves == self._moves:  # else another task went elsewhere meanwhile
+                    return self._given(batch)
+        finally:
+            self._waits = self._cancelled = False
+
+    def _taken_in_turn(self) -> tuple[Batch | None, int]:
+        with self._turn:
+            return self._taken(), self._moves
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        with suppress(ShmStoreError):  # a wait ends by that, too
+            self.subscription.interrupt()
+
+    def _taken(self) -> Batch | None:
         while True:
             try:
                 return self._next()
             except StoreClosed as closed:
-                self.attach_again(closed)
+                if not self.attach_again(closed):
+                    return None
 
-    def _next(self) -> Batch:
-        if self._auto_ack:
-            self.ack()
-        if self._stopped.is_set():
-            raise StopIteration
-        seen = max(self._reached, self._acked)
-        if self.subscription.get_cursor.sequence > seen:  # the body left `events` within a batch, or an interrupt lost one
-            self.subscription.rollback(seen + 1)
-        timeout = self._timeout
-        batch = self._get(IDLE_SECONDS if timeout is None else min(IDLE_SECONDS, timeout))
-        if not batch and not self._stopped.is_set() and (timeout is None or timeout > IDLE_SECONDS):
-            self.subscription.save_checkpoint()  # nothing comes: what was acked last becomes durable now, not with the next ack
-            batch = self._get(None if timeout is None else timeout - IDLE_SECONDS)
-        self._reached = batch.last
-        if not batch:
-            raise StopIteration
+    def _given(self, batch: Batch) -> Batch:
+        self._reached = self._given_to = batch.last
         self._batch = batch
         return batch
 
-    def attach_again(self, closed: StoreClosed) -> None:
-        """Attach to the store that is put together again from its home, and go on at the ack. Raises `closed` where it is not to be had,
-        or is no longer the same."""
+    def _next(self) -> Batch | None:
+        """The next batch, which is not handed out yet; None at the end."""
+        if self._auto_ack:
+            self._ack()
+        if self._stopped.is_set():
+            return None
+        timeout, idle = self._timeout, False
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            seen = max(self._reached, self._acked)
+            if self.subscription.get_cursor.sequence > seen:  # the body left `events` within a batch, or an interrupt lost one
+                self.subscription.rollback(seen + 1)
+            left = None if until is None else max(0.0, until - time.monotonic())
+            batch = self._get(left if idle else IDLE_SECONDS if left is None else min(IDLE_SECONDS, left))
+            if batch:
+                chosen = batch if self._choice is None else self._choice.of(batch)
+                if chosen:
+                    return chosen
+                self._skip(batch)
+                idle = False
+            elif self._stopped.is_set() or self._closed or self._cancelled or (until is not None and time.monotonic() >= until):
+                return None
+            elif not idle:
+                self.subscription.save_checkpoint()  # nothing comes: what was acked last becomes durable now, not with the next ack
+                idle = True
+            self._turn.let_others()
+
+    def _skip(self, batch: Batch) -> None:
+        """Pass over a batch that has nothing for the body: acked once all is acked that the body was given before."""
+        self._reached = batch.last
+        if self._acked >= self._given_to:
+            self.subscription.ack(batch)
+
+    def attach_again(self, closed: StoreClosed) -> bool:
+        """Attach to the store that is put together again from its home, and go on at the ack; return False where `stop` ended the wait for it.
+        Raises `closed` where it is not to be had, or is no longer the same."""
         before, name = self.store, self.subscription.name
         acked = self._acked  # of one that was closed it raises StoreClosed, too
         if self._closed or not before.has_log or not before.lost or not isinstance(before, EventStore):
@@ -216,11 +302,12 @@ class Consumer:
             except StoreError as error:  # its producer has not seen yet that it was removed, or its home is gone
                 if time.monotonic() >= until:
                     raise closed from error
-            if self._stopped.wait(PAUSE):
-                raise StopIteration from closed
+            if self._cancelled or self._stopped.wait(PAUSE):
+                return False
         _log.info(
             "store %r was removed and is there again: subscription %r goes on after event %d", before.name, name, self._acked
         )
+        return True
 
     def _take_again(self, store: EventStore, epoch: int, name: str, acked: int) -> None:
         """Own the subscription in `store`, which is then this reader's. Raises `StoreError`."""
@@ -234,7 +321,12 @@ class Consumer:
             store.close()
             raise
         self.store, self.subscription, self._owns_store = store, subscription, True
-        self._batch, self._reached = None, self._acked
+        self._elsewhere()
+
+    def _elsewhere(self) -> None:
+        """Go on at the ack: nothing that was given counts any more."""
+        self._batch, self._reached, self._given_to = None, self._acked, self._acked
+        self._moves += 1
 
     def events(self) -> Iterator[Event]:
         """Yield single events; each batch is acked once its last event was processed (not with ``auto_ack=False``).
@@ -244,11 +336,14 @@ class Consumer:
         """
         for batch in self:
             self._reached = batch.first - 1
-            for sequence, event in enumerate(batch, batch.first):
+            for event in batch:
                 if self._batch is not batch:
                     break  # rolled back, or `seek` went elsewhere: continue there
-                self._reached = sequence
+                self._reached = event.sequence
                 yield event
+            else:
+                if self._batch is batch:
+                    self._reached = batch.last  # behind the last event of `tables`
 
     def _get(self, timeout: float | None) -> Batch:
         limit, limit_events, limit_bytes = self._limits
@@ -266,15 +361,21 @@ class Consumer:
         Acked events never come again; those delivered after them stay delivered. Without `what` it does nothing if all is acked
         already. Raises as `Subscription.ack` does: `AckError` for what is acked already or was not delivered.
         """
-        if what is not None:
-            self.subscription.ack(what)
-        elif self._reached > self._acked:
+        with self._turn:
+            if what is not None:
+                self.subscription.ack(what)
+            else:
+                self._ack()
+
+    def _ack(self) -> None:
+        if self._reached > self._acked:
             self.subscription.ack(self._reached)
 
     def rollback(self) -> None:
         """Deliver again what was not acked: the next batch begins with it."""
-        self._batch, self._reached = None, self._acked
-        self.subscription.rollback()  # also a batch that an interrupt lost between the get and the loop
+        with self._turn:
+            self._elsewhere()
+            self.subscription.rollback()  # also a batch that an interrupt lost between the get and the loop
 
     def seek(self, start: Start) -> None:
         """Continue at `start`, in the forms of the parameter `start`; everything before it is acked.
@@ -285,8 +386,53 @@ class Consumer:
         without one to the last ack at most, because acked events may be overwritten. Raises `PositionNotFound` if `start` is not kept,
         not in the store yet, or acked in a store without a log, and then moves nothing.
         """
-        self.subscription.seek(start)
-        self._batch, self._reached = None, self._acked
+        with self._turn:
+            self.subscription.seek(start)
+            self._elsewhere()
+
+    def resume(self, epoch: int, sequence: int) -> bool:
+        """Continue behind `sequence`, the last one that a writer has committed with its rows of the store with this `epoch`; -1: of none.
+
+        Return whether the numbers are of this store: those of another one (another `EventStore.epoch`) do not compare, and reading
+        continues at the ack. What was committed and not acked is acked now. What was acked and not committed, as where the target
+        was restored from a backup, is given again; raises `PositionNotFound` where the log keeps that no longer. With `tables`, and
+        without a log, the ack may be ahead of what was committed: there what is kept is given again, and a warning says how much is not.
+        """
+        with self._turn:
+            acked = self._acked
+            if epoch != self.store.epoch:
+                return False
+            if sequence < 0 or sequence == acked:
+                return True
+            try:
+                self.seek(sequence + 1)
+            except PositionNotFound:
+                if sequence > acked or (self.store.has_log and self._choice is None):
+                    raise
+                if self.store.has_log:
+                    self.seek("earliest")
+                _log.warning(
+                    "subscription %r of store %r continues after event %d: %d was the last one committed, and what is between is not kept",
+                    *(self.subscription.name, self.store.name, self._acked, sequence),
+                )
+            return True
+
+    def sync(self, what: Batch | int | None = None, timeout: float = 10.0) -> None:
+        """Wait until the log has everything up to a batch, or a sequence, on disk; without `what` all that was given.
+
+        For a writer that commits sequences with its rows: a power cut could give those that are not on disk to other events. Without a log it
+        does nothing. Raises `SyncTimeout` where that takes longer than `timeout` seconds, `StoreClosed`, `StoreUnreachable`.
+        """
+        sequence = self._reached if what is None else what.last if isinstance(what, Batch) else what
+        if not self.store.has_log:
+            return
+        with self._turn:
+            synced = self.store.sync(sequence, timeout)
+        if synced < sequence:
+            raise SyncTimeout(
+                f"the log of store {self.store.name!r} has events up to {synced} on disk after {timeout:g} s, not up to {sequence}: "
+                f"`shmstore stat {self.store.name}` says what keeps it; nothing is lost, so try again"
+            )
 
     def stop(self) -> None:
         """End the iteration: a wait ends at once, a running body when it asks for the next batch (its batch is acked then).
@@ -301,13 +447,14 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        with suppress(ShmStoreError):  # a store or subscription that was removed has nothing to roll back
-            self.rollback()
-        try:
-            self.subscription.close()
-        finally:
-            if self._owns_store:
-                self.store.close()
+        with self._turn:
+            with suppress(ShmStoreError):  # a store or subscription that was removed has nothing to roll back
+                self.rollback()
+            try:
+                self.subscription.close()
+            finally:
+                if self._owns_store:
+                    self.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -318,6 +465,12 @@ class Consumer:
                 self.ack()
         finally:
             self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await in_thread(lambda: self.__exit__(kind, error, trace), self._interrupt)
 
 
 def _attached(store: str, path: str | os.PathLike[str] | None, state: str | os.PathLike[str] | None) -> EventStore | RemoteStore:

@@ -13,10 +13,9 @@ from typing import BinaryIO
 
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreClosed, StoreView
 from shmstore.consumer.consumer import Consumer
-from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.formatter import Formatter
-from shmstore.event import EntryType, Event
-from shmstore.patterns.table_patterns import Patterns
+from shmstore.consumer.table_choice import TableChoice
+from shmstore.event import Event
 from shmstore.start_position import Start
 
 BATCH_EVENTS = 1000  # read, printed and acked at a time
@@ -170,17 +169,17 @@ def _write(
     last: int | None,
 ) -> None:
     for batch in reader:
-        for sequence, event in enumerate(batch, batch.first):
+        for event in batch:
             wanted = chosen is None or chosen(event)
             # Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back.
-            made = formatter.lines(event, sequence, wanted=wanted)
+            made = formatter.lines(event, event.sequence, wanted=wanted)
             lines = [line.encode("utf-8", "backslashreplace") + b"\n" for line in made]
             out.writelines(lines)
             if count is not None and lines:
                 count -= 1
                 if count == 0:
                     out.flush()
-                    reader.ack(sequence)
+                    reader.ack(event.sequence)
                     reader.rollback()  # or leaving in order would ack the rest of the batch, too
                     return
         out.flush()
@@ -191,15 +190,4 @@ def _write(
 
 def tables(patterns: str) -> Callable[[Event], bool]:
     """Return what tells the rows and DDLs of the tables that `patterns` names, as `Patterns` reads them. Raises `ValueError`."""
-    match = Patterns.of_tables(patterns).match
-    return lambda event: any(map(match, tables_of(event)))
-
-
-def tables_of(event: Event) -> list[str]:
-    """The tables that an event is about, as ``database.table``: several for ``DROP TABLE a, b`` and for RENAME."""
-    if event.table is not None:
-        return [f"{event.table.database}.{event.table.table}"]
-    if event.entry not in (EntryType.DDL, EntryType.ROWS):  # rows without a table: logged as a statement
-        return []
-    named = event.props.get("tables") or ".".join(ddl_target(event.sql, event.database, event.props))
-    return [name for name in (*named.split(","), *event.props.get("to_table", "").split(",")) if name]
+    return TableChoice(patterns).has

@@ -64,12 +64,9 @@ def run(store: str, path: str, *, timeout: float | None = None) -> None:
     """Write batches as they come; end when none came for `timeout` seconds."""
     with open_file(path) as database, Consumer(store, "duckdb", timeout=timeout) as consumer:
         epoch = consumer.store.epoch
-        done = written(database, epoch)
-        if done > consumer.subscription.ack_cursor.sequence:  # written before, and not acked
-            consumer.seek(done + 1)
+        consumer.resume(epoch, written(database, epoch))
         for batch in consumer:
-            if consumer.store.has_log and consumer.store.sync(batch.last) < batch.last:
-                raise TimeoutError("the log cannot be written: a power cut could take this batch back")
+            consumer.sync(batch)  # or a power cut could take this batch back
             write(database, epoch, batch)
 
 

@@ -1,5 +1,7 @@
 """A table's rows in PostgreSQL, each change applied exactly once: ``python examples/postgres_copy.py STORE 'host=db dbname=lake user=lake'``.
 
+STORE is a store's name, or the URL of one on another host (grpc://HOST:8815/orders).
+
 The rows of a batch and its last sequence are committed together, and the batch is acked afterwards. A process that dies between the two
 knows by the sequence what was committed, and reads on behind it. A batch is committed once the store's log has it on disk, so that no
 power cut gives its sequences to other events. When a store without a log is created again, what was committed since the subscription's
@@ -63,12 +65,9 @@ def run(store: str, conninfo: str, *, reader: str = "postgres", timeout: float |
     with psycopg.connect(conninfo, autocommit=True) as database, Consumer(store, reader, timeout=timeout) as consumer:
         database.execute(TABLES)
         epoch = consumer.store.epoch
-        done = committed(database, reader, epoch)
-        if done > consumer.subscription.ack_cursor.sequence:  # committed before, and not acked
-            consumer.seek(done + 1)
+        consumer.resume(epoch, committed(database, reader, epoch))
         for batch in consumer:
-            if consumer.store.has_log and consumer.store.sync(batch.last) < batch.last:
-                raise TimeoutError("the log cannot be written: a power cut could take this batch back")
+            consumer.sync(batch)  # or a power cut could take this batch back
             commit(database, reader, epoch, batch)
             count += 1
     return count

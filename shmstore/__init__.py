@@ -38,6 +38,7 @@ if typing.TYPE_CHECKING:
         SubscriptionInUse,
         SubscriptionLost,
         SubscriptionNotFound,
+        SyncTimeout,
         UnsupportedEvent,
     )
     from shmstore.event import ABSENT, Absent, Column, EntryType, Event, EventType, Position, Row, TableSchema
@@ -98,6 +99,7 @@ __all__ = [
     "SubscriptionLost",
     "SubscriptionNotFound",
     "SubscriptionStat",
+    "SyncTimeout",
     "TableSchema",
     "UnsupportedEvent",
     "checkpoints",
@@ -112,7 +114,7 @@ _HOMES = {
         "errors": "AckError BatchTooLarge BinlogDisabled BinlogPurged LayoutMismatch PositionNotFound ProducerInUse "
         "ProtocolError SchemaUnknown ShmStoreError SourceError StoreClosed StoreCorrupt StoreError "
         "StoreExists StoreFull StoreNotFound StoreUnreachable SubscriptionInUse SubscriptionLost SubscriptionNotFound "
-        "UnsupportedEvent",
+        "SyncTimeout UnsupportedEvent",
         "event": "ABSENT Absent Column EntryType Event EventType Position Row TableSchema",
         "memory.layout": "BatchMode SLOT SlotFlag",
         "ring.cursors": "Cursor",

@@ -48,6 +48,10 @@ class StoreFull(StoreError, TimeoutError):
     """There was not enough free space before the deadline; nothing was stored."""
 
 
+class SyncTimeout(StoreError, TimeoutError):
+    """The log did not have the events on disk before the deadline; they are not lost, and may be asked for again."""
+
+
 class BatchTooLarge(StoreError, ValueError):
     """This list of events could never fit into this store; nothing was stored."""
 

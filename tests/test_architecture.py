@@ -40,7 +40,7 @@ LAYERS = {
         *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
-        *("serving", "row_schemas", "remote", "consumer", "formats", "copies", "tail", "monitoring"),
+        *("serving", "row_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),
         *("wire", "flight", "live", "spark"),
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),

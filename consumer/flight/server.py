@@ -19,6 +19,7 @@ from shmstore.consumer.serving.access import Login
 from shmstore.consumer.serving.audit import Audit
 
 MOST_WAIT: Final = 60.0  # seconds that one request waits for events
+MOST_SYNC: Final = 1.0  # seconds that one request waits for the disk
 BATCH_BYTES: Final = 8 << 20  # of one without limits
 ACTIONS: Final = {
     "store": "what a store is: {store}",
@@ -28,6 +29,7 @@ ACTIONS: Final = {
     "state": "where a subscription stands: {session}",
     "cursor": "bytes, rows and time up to an event: {session, sequence}",
     "save": "make the ack durable now: {session}",
+    "sync": "wait until the log has a sequence on disk: {session, sequence, timeout}",
     "renew": "the client lives: {session}",
     "close": "give a subscription back: {session}",
 }
@@ -246,6 +248,9 @@ def _carried_out(session: Session, action: str, request: Request) -> Request:
         subscription.seek(unpack_start(request["start"]))
     elif action == "save":
         subscription.save_checkpoint()
+    elif action == "sync":
+        wait = min(max(0.0, float(request.get("timeout", 0.0))), MOST_SYNC)
+        return {"synced": session.attached.sync(min(int(request["sequence"]), session.attached.newest), wait)}
     elif action == "cursor":
         return {"cursor": list(session.attached.cursor_at(int(request["sequence"])))}
     return {**session.cursors(), "newest": session.attached.newest}

@@ -131,7 +131,8 @@ class Session:
         try:
             return call(False)
         except StoreClosed as closed:
-            self._consumer.attach_again(closed)
+            if not self._consumer.attach_again(closed):
+                raise
             return call(True)
 
     def close(self) -> None:

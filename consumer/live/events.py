@@ -15,7 +15,7 @@ from typing import Any, Final
 from shmstore import PositionNotFound, StoreCorrupt, StoreView
 from shmstore.consumer.formats.context import Context
 from shmstore.consumer.formats.own import documents
-from shmstore.consumer.tail import tables_of
+from shmstore.consumer.table_choice import tables_of
 from shmstore.encoding.codec import Header, decode, decode_schema, split_stored
 from shmstore.event import EntryType, EventType, TableSchema
 from shmstore.patterns.table_patterns import Patterns

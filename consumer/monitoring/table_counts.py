@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreCorrupt, StoreView
-from shmstore.consumer.tail import tables_of
+from shmstore.consumer.table_choice import tables_of
 from shmstore.encoding.codec import decode, decode_schema, split_stored
 from shmstore.event import EntryType, EventType
 

@@ -9,7 +9,7 @@ extra info is ``{"error": NAME, "message": TEXT}``, where NAME is one of `shmsto
     action   store      {"store": S}                                 what the store is
              subscribe  {"store": S, "subscription": N, "session": T, "start": F, ...}
              ack        {"session": T, "sequence": Q}                everything up to Q is done
-             seek state cursor save renew close                      {"session": T, ...}
+             seek state cursor save sync renew close                  {"session": T, ...}
 
 A session is a client's hold on one subscription. Its id is the client's to choose, at random, so that a `subscribe` whose answer was lost can be
 repeated. It belongs to no connection: it ends by `close`, or when its client has said nothing for its lease.

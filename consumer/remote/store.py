@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Self
 
-from shmstore import BatchMode, StoreClosed
+from shmstore import BatchMode, StoreClosed, StoreError
 from shmstore.consumer.remote.address import Address, parse_url
 from shmstore.consumer.remote.link import Link, LinkLost
 from shmstore.consumer.remote.protocol import Request
@@ -21,6 +23,7 @@ class RemoteStore:
         self.name = address.store
         self._link = Link(address)
         self._closed = False
+        self._reader: Callable[[], RemoteSubscription | None] = lambda: None
         try:
             found = self._asked("store", {})
         except BaseException:
@@ -62,7 +65,20 @@ class RemoteStore:
     def subscribe(self, name: str, *, start: Start = "earliest", checkpoint: bool = True) -> RemoteSubscription:
         """Own the subscription `name`, as `EventStore.subscribe`; a store without a log keeps a checkpoint where the server is."""
         self._check_open()
-        return RemoteSubscription(self._link, self.name, self.epoch, name, start, checkpoint)
+        subscription = RemoteSubscription(self._link, self.name, self.epoch, name, start, checkpoint)
+        self._reader = weakref.ref(subscription)
+        return subscription
+
+    def sync(self, sequence: int | None = None, timeout: float = 10.0) -> int:
+        """Wait until the log has everything up to `sequence` on disk, as `EventStore.sync`, for the subscription of this store.
+
+        Raises `StoreError` where there is none: the server does that for its readers alone.
+        """
+        self._check_open()
+        reader = self._reader()
+        if reader is None:
+            raise StoreError(f"nothing is read from store {self.name!r}: subscribe before sync()")
+        return reader.sync(self.newest if sequence is None else sequence, timeout) if self.has_log else -1
 
     def close(self) -> None:
         """End the connection. Idempotent."""

@@ -213,6 +213,16 @@ class RemoteSubscription:
         """Let the server make durable what was acked. Raises `StoreError` where its disk refuses."""
         self._take(self._asked(lambda: self._link.action("save", self._state())))
 
+    def sync(self, sequence: int, timeout: float) -> int:
+        """Wait `timeout` seconds until the store's log has `sequence` on disk; return up to where it has, as `EventStore.sync`."""
+        until = time.monotonic() + timeout
+        while True:
+            request: Request = {"sequence": sequence, "timeout": max(0.0, until - time.monotonic())}
+            answer = self._asked(lambda request=request: self._link.action("sync", {**self._state(), **request}))  # type: ignore[misc]
+            synced = int(answer["synced"])
+            if synced >= sequence or time.monotonic() >= until:
+                return synced
+
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Idempotent.
 

@@ -56,9 +56,10 @@ class Patterns(NamedTuple):
         return cls(tuple(wanted), tuple(left_out))
 
     @classmethod
-    def of_tables(cls, text: str) -> Patterns:
+    def of_tables(cls, texts: str | Iterable[str]) -> Patterns:
         """As `parse`, for a reader: raises ValueError, too, where nothing is named or a glob has no database."""
-        found = split_patterns(text)
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found = [part for text in texts for part in split_patterns(text)]
         if not found:
             raise ValueError("no table pattern given: write DATABASE.TABLE (as shop.orders, shop.*, *.orders, * or !shop.log)")
         for pattern in found:
@@ -68,7 +69,7 @@ class Patterns(NamedTuple):
                     f"table pattern {pattern!r} is not DATABASE.TABLE (as shop.orders, shop.*, *.orders, * or !shop.log): "
                     "write * for any database"
                 )
-        return cls.parse(text)._replace(any_case=False)
+        return cls.parse(texts)._replace(any_case=False)
 
     def __bool__(self) -> bool:
         return bool(self.wanted)

@@ -61,15 +61,30 @@ def write_and_die(consumer: Consumer, write: Callable[[Batch], None]) -> None:
     consumer.close()
 
 
-def test_duckdb(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
+@pytest.fixture(params=["local", "flight"])
+def log_store(request: pytest.FixtureRequest, store_name: str, state: Path) -> Iterator[tuple[EventStore, str]]:
+    """A store with a log, and what its reader calls it: its name, or its URL as from another host."""
+    from shmstore.consumer.flight import Settings
+    from shmstore.consumer.flight.process import serving
+
+    with EventStore.create(store_name, capacity=1024) as made:
+        if request.param == "local":
+            yield made, made.name
+        else:
+            with serving(Settings(port=0)) as server:
+                yield made, f"grpc://127.0.0.1:{server.port}/{made.name}"
+
+
+def test_duckdb(log_store: tuple[EventStore, str], binlog: Binlog, tmp_path: Path) -> None:
     """The view is the table as it is now; a batch that was written and not acked is not written again."""
     module, path = example("duckdb_copy"), str(tmp_path / "orders.duckdb")
+    store, address = log_store
     put_orders(store, binlog)
     with module.open_file(path) as database:
         write_and_die(Consumer(store, "duckdb"), lambda batch: module.write(database, store.epoch, batch))
     assert store.subscriptions()[0].ack.sequence == -1
     store.put(binlog.insert(order_row(6)))
-    module.run(store.name, path, timeout=0)
+    module.run(address, path, timeout=0)
     assert store.subscriptions()[0].lag_events == 0
     with module.open_file(path) as database:
         assert database.execute("SELECT count(*) FROM changes").fetchone() == (8,)
@@ -85,13 +100,15 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.mark.server
-def test_postgres(store: EventStore, binlog: Binlog, postgres: Postgres) -> None:
+def test_postgres(log_store: tuple[EventStore, str], binlog: Binlog, postgres: Postgres) -> None:
     """Rows and sequence are committed together: what was committed and not acked is not applied a second time."""
     psycopg = pytest.importorskip("psycopg")
     module = example("postgres_copy")
     account = {"host": "127.0.0.1", "port": postgres.port, "dbname": "postgres", "user": postgres.user}
     conninfo = psycopg.conninfo.make_conninfo(**account, password=postgres.password)
-    assert module.run(store.name, conninfo, timeout=0) == 0  # makes the tables
+    store, address = log_store
+    postgres.query("DROP TABLE IF EXISTS orders, progress, seen; DROP FUNCTION IF EXISTS note")
+    assert module.run(address, conninfo, timeout=0) == 0  # makes the tables
     postgres.query(
         "CREATE TABLE seen (id bigint); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN INSERT INTO seen VALUES (coalesce(NEW.id, OLD.id)); RETURN NULL; END $$; "
@@ -102,7 +119,7 @@ def test_postgres(store: EventStore, binlog: Binlog, postgres: Postgres) -> None
         write_and_die(Consumer(store, "postgres"), lambda batch: module.commit(database, "postgres", store.epoch, batch))
     assert store.subscriptions()[0].ack.sequence == -1
     store.put(binlog.insert(order_row(6)))
-    assert module.run(store.name, conninfo, timeout=0) == 1  # only what came after
+    assert module.run(address, conninfo, timeout=0) == 1  # only what came after
     assert store.subscriptions()[0].lag_events == 0
     rows = postgres.query("SELECT id, amount, status FROM orders ORDER BY id")
     assert rows == [["1", "0.01", "paid"], ["4", "0.04", "new"], ["5", "0.05", "new"], ["6", "0.06", "new"]]
