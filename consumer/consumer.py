@@ -239,6 +239,8 @@ class Consumer:
             try:
                 return self._next()
             except StoreClosed as closed:
+                if self._stopped.is_set() and not self._closed:  # on another host the wait for the store may be over by now
+                    return None
                 if not self.attach_again(closed):
                     return None
 

@@ -216,7 +216,7 @@ class Server(Endpoint):
             self._sessions.close(str(request["session"]))
             return {}
         with session.turn(caller.place):
-            return session.reattached(lambda _: _carried_out(session, action, request))  # type: ignore[no-any-return]
+            return session.reattached(lambda again: _carried_out(session, action, request, again))  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ counters, end
 
@@ -236,14 +236,15 @@ class Server(Endpoint):
         self._sessions.close_all()
 
 
-def _carried_out(session: Session, action: str, request: Request) -> Request:
+def _carried_out(session: Session, action: str, request: Request, again: bool) -> Request:
     subscription = session.subscription
     session.align(request.get("got"))
     if action == "ack":
         what = unpack_start(request["position"] if "position" in request else request["sequence"])
         if not isinstance(what, int | Position):
             raise ProtocolError(f"{what!r} is neither a sequence nor a position")
-        subscription.ack(what)
+        if not (again and isinstance(what, int) and what <= subscription.ack_cursor.sequence):  # else it counted the first time
+            subscription.ack(what)
     elif action == "seek":
         subscription.seek(unpack_start(request["start"]))
     elif action == "save":
