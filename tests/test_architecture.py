@@ -14,6 +14,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,13 @@ def modules(root: Path, folders: tuple[str, ...] = PACKAGES) -> Iterator[tuple[s
         for path in sorted((root / folder).rglob("*.py")):
             if path.relative_to(root).parts[:2] in (("shmstore", "producer"), ("shmstore", "consumer")):
                 continue  # a link to the folder of that name
-            yield path.relative_to(root).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path))
+            yield path.relative_to(root).as_posix(), parsed(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def parsed(text: str, name: str) -> ast.Module:
+    """Each file is parsed once for all rules; none of them changes a tree."""
+    return ast.parse(text, name)
 
 
 def module_of(file: str) -> str:
