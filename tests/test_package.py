@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from setuptools import find_packages
 
+from shmstore import Batch, Consumer, EventStore, Subscription
 from shmstore.native import MODULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,3 +194,25 @@ def test_the_clone_hides_nothing_from_a_program_next_to_it(tmp_path: Path) -> No
         [sys.executable, program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+STORE = (
+    "ack_point_until attach batch_mode behind_ring capacity check claim clear close create cursor_at ddl_isolation epoch find first_position "
+    "has_log heartbeat home home_of in_use is_own last_ack_point latest_event latest_position limit_bytes lost may_produce memory_unit name "
+    "names newest oldest peek put put_cursor put_encoded removed resize seek slots source start_position stat subscribe subscriptions sync trim "
+    "undo_create unlink unsubscribe"
+)
+SUBSCRIPTION = "ack ack_cursor close get get_cursor interrupt lag_events may_write rollback save_checkpoint seek"
+BATCH = (
+    "ack_point copy ends ends_transaction events first generation id last oversized payloads position position_of raw rows select sequences slots "
+    "to_arrow verify"
+)
+CONSUMER = "ack attach_again close events resume rollback seek stop sync"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [(EventStore, STORE), (Subscription, SUBSCRIPTION), (Batch, BATCH), (Consumer, CONSUMER)]
+)
+def test_what_is_public_is_meant_to_be(kind: type, names: str) -> None:
+    """The names without an underscore are the API; what only the parts of a store call of each other is none of it."""
+    assert sorted(name for name in dir(kind) if not name.startswith("_")) == names.split()

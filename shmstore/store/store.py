@@ -63,8 +63,8 @@ class EventStore(StoreView):
 
     def __init__(self, mapped: Segment, state: str | os.PathLike[str] | None = None) -> None:
         super().__init__(mapped, state)
-        self.lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
-        self._table = SubscriptionTable(mapped, self.lock)
+        self._lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
+        self._table = SubscriptionTable(mapped, self._lock)
         self._wakeups = Wakeups(mapped)
         self._backpressure = Backpressure(mapped, self._table, self._wakeups.freed, self._wakeups.notify)
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
@@ -148,7 +148,7 @@ class EventStore(StoreView):
         """
         store = cls(attached(name, path=path, state=state, restore=restore), state)
         if store._checksum and not store.segment.home:  # only file-backed stores come back from a crash of the whole host
-            recover(store.segment, store.lock)
+            recover(store.segment, store._lock)
         return store
 
     @staticmethod
@@ -231,7 +231,7 @@ class EventStore(StoreView):
         super()._let_go()
         _open_stores.discard(self)
         # All that has the memory in it: nothing is left to the collector of cycles, which may come late, or not at all.
-        self.lock = self._table = self._wakeups = self._backpressure = self._writer  # type: ignore[assignment]
+        self._lock = self._table = self._wakeups = self._backpressure = self._writer  # type: ignore[assignment]
 
     def _abandon(self) -> None:
         """In a forked child: the parent keeps every role, so this copy must not touch a cursor again."""
@@ -399,11 +399,11 @@ class EventStore(StoreView):
 
     # ------------------------------------------------------------ wake-ups
 
-    def wake_producer(self) -> None:
+    def _wake_producer(self) -> None:
         """Wake the producer that waits for free space."""
         self._wakeups.freed.notify()
 
-    def free_oversized(self, after: int) -> None:
+    def _free_oversized(self, after: int) -> None:
         """Free the segments of oversized events after `after` that everybody has acked."""
         overflow.free(self.segment, after)
 
@@ -447,14 +447,14 @@ class EventStore(StoreView):
         if self.segment.home:
             try:
                 durable = self._durable(name).load()  # again, now that it is ours: the owner before may have written meanwhile
-                subscription.remember(durable.sequence if durable is not None and durable.epoch == self.epoch else None)
+                subscription._remember(durable.sequence if durable is not None and durable.epoch == self.epoch else None)
             except BaseException:
                 subscription.close()
                 raise
             return subscription
-        self.free_oversized(before)  # entry 0 may have been what held them, and the producer, up
+        self._free_oversized(before)  # entry 0 may have been what held them, and the producer, up
         if self._words[ACK_WANTED] != DISARMED:
-            self.wake_producer()
+            self._wake_producer()
         return subscription
 
     def _durable(self, name: str) -> CheckpointFile:
@@ -525,7 +525,7 @@ class EventStore(StoreView):
 
     # ------------------------------------------------------------ the log, for subscriptions
 
-    def hold(self, entry: int, sequence: int) -> None:
+    def _hold(self, entry: int, sequence: int) -> None:
         """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
         self._table.hold(entry, sequence)
 
@@ -561,7 +561,7 @@ class EventStore(StoreView):
             finally:
                 keeper.close(FLUSHING)
 
-    def disown(self, subscription: Subscription) -> None:
+    def _disown(self, subscription: Subscription) -> None:
         """Forget a subscription that was closed."""
         self._subscriptions.discard(subscription)
 
@@ -590,8 +590,8 @@ class EventStore(StoreView):
         """Change the table, then free what nobody holds any more."""
         before = spared(self._views)
         change()
-        self.free_oversized(before)
-        self.wake_producer()
+        self._free_oversized(before)
+        self._wake_producer()
 
 
 def _after_fork() -> None:

@@ -59,19 +59,19 @@ class Store(Protocol):
     def segment(self) -> Segment:
         """Its memory."""
 
-    def wake_producer(self) -> None:
+    def _wake_producer(self) -> None:
         """Wake the producer that waits for free space."""
 
-    def free_oversized(self, after: int) -> None:
+    def _free_oversized(self, after: int) -> None:
         """Free the segments of oversized events after `after` that everybody has acked."""
 
-    def disown(self, subscription: Subscription) -> None:
+    def _disown(self, subscription: Subscription) -> None:
         """Forget a subscription that was closed."""
 
     def sync(self, sequence: int, timeout: float) -> int:
         """Ask for the log to have `sequence` on disk, wait `timeout` seconds for it; return up to where it is."""
 
-    def hold(self, entry: int, sequence: int) -> None:
+    def _hold(self, entry: int, sequence: int) -> None:
         """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
 
 
@@ -329,7 +329,7 @@ class Subscription:
         reader = self._reader
         if done:
             if not self._kept_in_log and ack_is_wanted(self._views, reader.ack):  # with a log the producer waits for that alone
-                self.store.wake_producer()
+                self.store._wake_producer()
             return
         if isinstance(what, Batch):
             sequence = what.last
@@ -364,10 +364,10 @@ class Subscription:
         if not ASYMMETRIC:
             fence()  # the ack, before the look at who waits for free space: see Backpressure.wait
         if self._words[ACK_WANTED] <= sequence and ack_is_wanted(self._views, sequence):
-            self.store.wake_producer()
+            self.store._wake_producer()
         if oversized:
             fence()  # our ack, before the look at the others': of two at once, one must see both
-            self.store.free_oversized(before)
+            self.store._free_oversized(before)
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
 
@@ -429,7 +429,7 @@ class Subscription:
     def _go_to(self, last: int) -> None:
         """Let ack and get stand at `last`, wherever they were, and write that down."""
         reader = self._reader
-        self.store.hold(self.entry, last)  # or retention could let go of it meanwhile
+        self.store._hold(self.entry, last)  # or retention could let go of it meanwhile
         reader.get = reader.ack = last
         reader._seen = last
         reader.generation += 1
@@ -512,7 +512,7 @@ class Subscription:
         self.may_write()  # or the disk of a store that is another's by now would be waited for
         self._write_durable(self._reader.ack, timeout)
 
-    def remember(self, saved: int | None) -> None:
+    def _remember(self, saved: int | None) -> None:
         """Go on from the durable ack `saved`, in a store with a log; None: this is a new subscription, so write down where it begins."""
         if saved is None:
             self._write_durable(self._reader.ack)
@@ -574,7 +574,7 @@ class Subscription:
             if self._owner.held:
                 self._words[subscription_word(self.entry, "owner_pid")] = 0
                 self._owner.release()
-                self.store.disown(self)
+                self.store._disown(self)
             self._retire()  # also where the disk refuses the checkpoint: the next owner may be there already
 
     def _retire(self) -> None:

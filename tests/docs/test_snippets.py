@@ -74,3 +74,20 @@ def test_the_command_runs_next_to_such_files(tmp_path: Path) -> None:
         (tmp_path / name).write_text("raise SystemExit('imported by mistake')\n")
     assert run(tmp_path, "-m", "shmstore", "--version").startswith("shmstore ")
     assert "--include" in run(tmp_path, "-m", "shmstore", "produce", "--help")
+
+
+@pytest.mark.usefixtures("state")
+def test_the_queues_of_own_events_work(store_name: str, tmp_path: Path) -> None:
+    """The programs of the page put and read between processes: bytes and events; a second run continues, and reads what is new alone."""
+    programs = blocks(ROOT / "docs" / "own-events.md", language="python")
+    for name, (_, _, _, text) in zip(("tasks_out", "tasks_in", "prices_out", "prices_in"), programs, strict=True):
+        (tmp_path / f"{name}.py").write_text(text.replace('"tasks"', repr(store_name)).replace('("prices"', f"({store_name!r}"))
+    for turn in range(2):
+        assert run(tmp_path, "tasks_out.py") == ""
+        assert run(tmp_path, "tasks_in.py") == "".join(f"{5 * turn + number} {number}\n" for number in range(5))
+    said = subprocess.run([sys.executable, "-m", "shmstore", "tail", store_name, "--no-follow"], capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "not an event: 11 bytes at sequence 0 that a program put as they are" in said.stderr
+    EventStore.unlink(store_name, log=True)
+    assert run(tmp_path, "prices_out.py") == ""
+    assert run(tmp_path, "prices_in.py") == "0 ADA 12.50\n1 GRC 7.25\n"

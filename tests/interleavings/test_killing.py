@@ -427,10 +427,10 @@ def recovering(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
         one, two = stage.attach(), stage.attach()
 
         def attach() -> int:
-            return shmstore.store.recovery.recover(one.segment, one.lock)
+            return shmstore.store.recovery.recover(one.segment, one._lock)
 
         def claim() -> int:
-            shmstore.store.recovery.recover(two.segment, two.lock)
+            shmstore.store.recovery.recover(two.segment, two._lock)
             return two.put(b"1")
 
         return {"attach": attach, "claim": claim}, lambda end: (

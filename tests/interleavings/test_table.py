@@ -427,7 +427,7 @@ def test_a_free_without_order_is_caught(outcomes, monkeypatch):
 
 def test_going_without_a_look_at_the_overflow_is_caught(outcomes, monkeypatch):
     """Whoever is forgotten last and does not free what it held leaves the segment behind."""
-    mutate(monkeypatch, (EventStore, "_freeing", "        self.free_oversized(before)\n", ""))
+    mutate(monkeypatch, (EventStore, "_freeing", "        self._free_oversized(before)\n", ""))
     assert "there" in outcomes(freeing(monkeypatch, "ack", "leave"), asymmetric=True)
 
 

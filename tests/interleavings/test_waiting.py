@@ -282,7 +282,7 @@ def test_each_waits_for_the_other_again_and_again(outcomes, asymmetric):
 @pytest.mark.long
 def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
     """An ack that wakes nobody leaves both asleep in the second round."""
-    mutate(monkeypatch, (EventStore, "wake_producer", "        self._wakeups.freed.notify()", "        pass"))
+    mutate(monkeypatch, (EventStore, "_wake_producer", "        self._wakeups.freed.notify()", "        pass"))
     assert ("stuck", "put", "get") in outcomes(ping_pong, asymmetric=False)
 
 
@@ -323,9 +323,9 @@ def test_a_change_of_the_table_wakes_the_producer(outcomes, change):
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ("unsubscribe", (EventStore, "_freeing", "self.wake_producer()", "pass")),
-        ("clear", (EventStore, "_freeing", "self.wake_producer()", "pass")),
-        ("subscribe", (EventStore, "subscribe", "            self.wake_producer()", "            pass")),
+        ("unsubscribe", (EventStore, "_freeing", "self._wake_producer()", "pass")),
+        ("clear", (EventStore, "_freeing", "self._wake_producer()", "pass")),
+        ("subscribe", (EventStore, "subscribe", "            self._wake_producer()", "            pass")),
     ],
 )
 def test_a_change_that_wakes_nobody_is_caught(outcomes, monkeypatch, change, where):

@@ -203,7 +203,7 @@ def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) 
         try:
             with suppress(StoreClosed):
                 store._wakeups.freed.notify()
-                with store.lock:
+                with store._lock:
                     pass
         finally:
             sys.settrace(before)
@@ -226,7 +226,7 @@ def test_one_killed_after_the_removal_leaves_nothing(name: str) -> None:
             return mine
 
         def action(mine: EventStore) -> None:
-            with mine.lock:
+            with mine._lock:
                 pass
 
         killed = killed_at(k, prepare, action)

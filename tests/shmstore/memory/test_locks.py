@@ -39,7 +39,7 @@ from shmstore import EventStore
 from shmstore.memory.locks import Ownership
 store = EventStore.attach(sys.argv[1])
 if sys.argv[2] == "table":
-    store.lock.acquire()
+    store._lock.acquire()
 else:
     role = Ownership(store.segment.fd, int(sys.argv[2])); assert role.acquire()
 print("ready", flush=True)
@@ -201,7 +201,7 @@ def test_the_lock_excludes(make, attach):
                 time.sleep(0)
                 inside[0] -= 1
 
-    threads = [threading.Thread(target=work, args=(store.lock,)) for store in stores for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(store._lock,)) for store in stores for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -216,31 +216,31 @@ def test_the_lock_of_a_killed_holder_is_taken_over(make, name):
         process = child(HOLDER, name, "table")
         assert process.stdout.readline() == "ready\n"
         with pytest.raises(StoreError, match="locked"):
-            store.lock.acquire(timeout=0.3)
+            store._lock.acquire(timeout=0.3)
         process.kill()
         process.wait()
-        store.lock.acquire(timeout=20)
-        store.lock.release()
-    store.lock.acquire(timeout=0)
-    store.lock.release()
+        store._lock.acquire(timeout=20)
+        store._lock.release()
+    store._lock.acquire(timeout=0)
+    store._lock.release()
 
 
 def test_the_lock_times_out_among_threads(make):
     """A thread that cannot have the lock is told so at its deadline."""
     store = make()
-    store.lock.acquire()
+    store._lock.acquire()
     failed = []
 
     def other() -> None:
         try:
-            store.lock.acquire(timeout=0.05)
+            store._lock.acquire(timeout=0.05)
         except StoreError as error:
             failed.append(error)
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join(20)
-    store.lock.release()
+    store._lock.release()
     assert len(failed) == 1
 
 

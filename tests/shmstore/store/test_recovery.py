@@ -159,7 +159,7 @@ def test_nothing_is_touched_while_somebody_lives(create, name, path):
     with EventStore.attach(name, path=path) as other:
         assert other.newest == 1
     reader.close()
-    assert recover(store.segment, store.lock) == 0  # the producer still lives
+    assert recover(store.segment, store._lock) == 0  # the producer still lives
     store.close()
     with EventStore.attach(name, path=path) as other:
         assert other.newest == 0
