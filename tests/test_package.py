@@ -91,6 +91,7 @@ def test_a_pyspark_that_is_there_stays(version: str) -> None:
 # import name -> distribution, where they differ
 DISTRIBUTIONS = {
     "google": "protobuf",
+    "posix_ipc": "posix-ipc",
     "pymysqlreplication": "mysql-replication",
     "pymysql": "mysql-replication",
 }
