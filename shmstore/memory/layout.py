@@ -153,7 +153,7 @@ HEADER: Final = _record(
     [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
     [("oversized", "<i8")],  # sequence of the last event put into a segment of its own; written by the producer before `put`
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
-    # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and what it sleeps on: see sync.Condition
+    # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and what it sleeps on: see semaphores.Condition
     [("ack_wanted", "<i8"), ("freed", "<i8")],
     [
         ("producer_pid", "<i8"),

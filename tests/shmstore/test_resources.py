@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +20,7 @@ import shmstore.memory.mapping
 from shmstore import BatchTooLarge, CheckpointFile, EventStore, StoreClosed, StoreError, checkpoints
 from shmstore.home import kinds
 from shmstore.home.home import Home
-from shmstore.memory.layout import DISARMED, header_word
+from shmstore.memory.layout import DISARMED, SUBSCRIPTIONS, header_word, subscription_word
 from shmstore.ring.cursors import ARMED, ENTRIES, PUT, WANTED_OF
 from tests.shmstore.samples import contents, leftovers
 
@@ -326,3 +327,42 @@ def test_a_file_is_one_store_at_whatever_path(name, tmp_path, start, no_slices, 
             os.unlink(there)
     EventStore.unlink(name, path=here)
     assert leftovers(name) == []
+
+
+@alone
+def test_a_file_wakes_readers_of_another_container(name, tmp_path, either_way):
+    """A store in a file that two containers share, each with a /dev/shm of its own, wakes a reader across both: what processes sleep on
+    is in the file, and has no name anywhere else."""
+    path = tmp_path / "ring"
+    code = f"""
+from shmstore.store import subscription
+subscription.WAIT_SLICE = 120.0
+with EventStore.attach({name!r}, path={str(path)!r}) as store, store.subscribe("a") as reader:
+    assert [bytes(each) for each in reader.get(timeout={SOON}).payloads()] == [b"x"]
+"""
+    with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store, ThreadPoolExecutor(1) as pool:
+        done = pool.submit(run_alone, "mount -t tmpfs tmpfs /dev/shm", code)
+        while store.segment.words[WANTED_OF[1]] == DISARMED and not done.done():
+            time.sleep(0.001)
+        store.put(b"x")
+        done.result(2 * SOON)
+    EventStore.unlink(name, path=path)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"\x7f", b"\x80"])
+def test_damage_in_what_processes_sleep_on(make, garbage, either_way):
+    """Whatever a member of the group writes there, a wait ends early at worst: no process ends, and no event is lost."""
+    store = make(capacity=8, memory_unit=64)
+    with store.subscribe("a") as reader:
+        for k in range(4):
+            for word in (
+                *map(header_word, ("freed", "lock", "keeper")),
+                *(subscription_word(i, "woken") for i in range(SUBSCRIPTIONS)),
+            ):
+                store.segment.views.fixed[word * 8 : word * 8 + 8] = garbage * 8
+            assert not reader.get(timeout=0.001)
+            assert store.put(b"%d" % k, timeout=SOON) == k
+            batch = reader.get(timeout=SOON)
+            assert contents(batch) == [b"%d" % k]
+            reader.ack(batch)
+            store.subscribe("b").close()  # takes and releases the table's lock
