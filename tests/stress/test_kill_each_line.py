@@ -167,6 +167,23 @@ def test_a_reader_killed_at_any_line_of_get_and_ack_loses_and_repeats_nothing(na
     assert seen == {0, 1 if limit else 2}
 
 
+def test_a_creator_killed_at_any_line_leaves_nothing_or_a_store(name: str) -> None:
+    """No process ever finds half a segment, and nothing of a creator that died before it was whole needs to be removed."""
+    seen, killed, k = set(), True, 0
+    while killed:
+        killed = killed_at(k, lambda: None, lambda _: EventStore.create(name, capacity=8, memory_unit=64, log=False))
+        left = leftovers(name)
+        seen.add(bool(left))
+        if left:
+            assert left == [f"shmstore.{name}"], f"line {k}"
+            with EventStore.attach(name) as store:
+                assert store.check() == [], f"line {k}"
+            EventStore.unlink(name)
+        k += 1
+    print(f"{k} lines")
+    assert seen == {False, True}
+
+
 def removed(name: str, *, first_used_again: bool) -> None:
     """Remove what is left of a store, as `shmstore rm` does."""
     with suppress(StoreExists):
