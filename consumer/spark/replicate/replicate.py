@@ -525,11 +525,14 @@ def _require_iceberg(spark: SparkSession, target: str, checkpoint: str | None) -
 
 def _stop_at_end(query: StreamingQuery) -> None:
     """Stop a query that has processed everything up to its endingOffsets, or one that failed, whose error stays its own."""
+    with suppress(Exception):
+        query.processAllAvailable()
     try:
-        with suppress(Exception):
-            query.processAllAvailable()
-    finally:
         query.stop()
+    except Exception as error:
+        with suppress(Exception):  # the program that waited for the query's end may have ended Spark before stop() returns
+            if query.isActive:
+                _log.error("the query does not stop at the end of what was in the store: %s", str(error).partition("\n")[0])
 
 
 def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | float | int | str | None]:

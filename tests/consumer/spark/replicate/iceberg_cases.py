@@ -19,6 +19,7 @@ from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.consumer.spark.replicate.test_command import run
 from tests.consumer.spark.replicate.test_random_alter import check
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.maven import jars
@@ -255,6 +256,31 @@ def test_replicate_into_a_catalog(spark: Any, catalog: str, tmp_path: Path) -> N
         )
         assert str(query.id) in summary[MARKS]
     EventStore.unlink(store.name, log=True, state=str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("kind", ["hadoop", "rest"])
+def test_the_first_start_on_an_empty_catalog(kind: str, tmp_path: Path, state: Path) -> None:
+    """As a user starts it, where not even the catalog's folder exists: namespaces and tables are created, and no line of Java is printed."""
+    from shmstore import EventStore
+
+    name, folder = f"iceberg-{next(_numbers)}", tmp_path / "rest"
+    folder.mkdir()
+    found = jars("iceberg-spark-4.0-1.11.0-postgresql", RUNTIME, DRIVERS["postgresql"][1]).glob("*.jar")
+    with EventStore.create(name) as store, iceberg_rest(folder) as url:
+        store.put(Binlog().insert(order_row(1), order_row(2)))
+        given = {"type": kind, **({"uri": url} if kind == "rest" else {"warehouse": f"{tmp_path}/not/there"})}
+        settings = [f"spark.jars={','.join(map(str, found))}", "spark.sql.catalog.new=org.apache.iceberg.spark.SparkCatalog"]
+        settings += [f"spark.sql.catalog.new.{key}={value}" for key, value in given.items()]
+        words = [word for setting in settings for word in ("--conf", setting)]
+        target = "new.{database}.{table}"
+        for _ in range(2):  # and the second start, which finds them
+            done = run(name, tmp_path, "--format", "iceberg", "--target", target, "--snapshot", "--once", *words)
+            assert done.returncode == 0, done.stderr[-3000:]
+            assert "\tat " not in done.stderr
+            assert "Traceback" not in done.stderr
+        EventStore.unlink(name, log=True)
+    if kind == "hadoop":
+        assert list((tmp_path / "not/there/shop/orders/data").glob("*.parquet"))
 
 
 @pytest.mark.server
