@@ -187,6 +187,10 @@ def pid_of(name: str) -> int:
 class Stage:
     """A store of `capacity` events of `size` bytes each, and who subscribes to it. Everything here happens before the scenario."""
 
+    def closed(self) -> Stage:
+        """Itself: what is closed here has no memory to give back."""
+        return self
+
     def __init__(self, memory: Memory, *, capacity: int = 2, size: int = 2, readers: int = 1, evict: bool = False) -> None:
         self.memory = memory
         limit, slot_count = size * capacity, 2 * capacity

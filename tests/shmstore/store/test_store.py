@@ -355,7 +355,7 @@ def test_itemsize_counts_events_and_memsize_bytes_as_well(make, name):
     store = make(capacity=8, memory_unit=10)
     reader = store.subscribe("a")
     store.put([b"x" * 15] * 4)
-    assert len(reader.get(3, timeout=0)) == 2
+    assert len(reader.get(limit_bytes=30, timeout=0)) == 2
     assert len(reader.get(1, timeout=0)) == 1
 
 
