@@ -64,7 +64,7 @@ PUBLIC = {
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_reads read_rows runs stored_positions",
     "shmstore.encoding.codec": (
         "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode_batch "
-        "encode_schema encode_stored pack split_stored unpack_rows"
+        "encode_head encode_schema encode_stored pack split_stored stored_parts unpack_rows"
     ),
     "shmstore.encoding.row_order": "seq_prefix seq_suffix",
     "shmstore.errors": (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 from shmstore.errors import UnsupportedEvent, install
 from shmstore.producer.values.varint import packed
@@ -18,20 +19,23 @@ _LARGEST = 1 << 30  # max_allowed_packet's own bound: no event or value is large
 _ZLIB_RATIO = 1032  # what deflate reaches at the very best
 _HEADER = 19
 _PIECE = 1 << 18
+_LARGE = 1 << 20
 
 
-def uncompress(data: bytes) -> bytes:
+def uncompress(data: bytes | memoryview) -> bytes | memoryview:
     """Return what MariaDB's binlog compressed (log_bin_compress): rows of events 166 to 171, text of 165.
 
     First byte: 0x80, algorithm in bits 4 to 6 (0 is zlib), in bits 0 to 2 how many bytes of length follow, highest first.
-    Raises ValueError or zlib.error where it is not so.
+    Large data is a view of what it was uncompressed into, piece by piece. Raises ValueError or zlib.error where it is not so.
     """
     head = data[0]
     width = head & 0x07
     if not head & 0x80 or head & 0x70 or not 1 <= width <= 4:
         raise ValueError(f"compression header byte {head:#04x}; 0x81 to 0x84 (zlib) can be read")
     size = int.from_bytes(data[1 : 1 + width], "big")
-    return _inflate(data[1 + width :], size, zlib.MAX_WBITS)
+    if size <= _LARGE:
+        return _inflate(data[1 + width :], size, zlib.MAX_WBITS)
+    return _inflate_large(memoryview(data)[1 + width :], size, zlib.MAX_WBITS)
 
 
 def uncompress_column(value: bytes) -> bytes:
@@ -52,14 +56,42 @@ def uncompress_column(value: bytes) -> bytes:
     return _inflate(value[1 + width :], size, -zlib.MAX_WBITS if head & 0x08 else zlib.MAX_WBITS)
 
 
-def _inflate(data: bytes, size: int, window: int) -> bytes:
-    if size > _LARGEST or size > len(data) * _ZLIB_RATIO + 64:
-        raise ValueError(f"{len(data)} compressed bytes cannot hold the {size} that they announce")
+def _inflate(data: bytes | memoryview, size: int, window: int) -> bytes:
+    _require_plausible(data, size)
     stream = zlib.decompressobj(window)
     plain = stream.decompress(data, size + 1)
     if len(plain) != size or not stream.eof:
         raise ValueError(f"compressed data of {size} bytes gave {len(plain)}")
     return plain
+
+
+def _require_plausible(data: bytes | memoryview, size: int) -> None:
+    if size > _LARGEST or size > len(data) * _ZLIB_RATIO + 64:
+        raise ValueError(f"{len(data)} compressed bytes cannot hold the {size} that they announce")
+
+
+def _inflate_large(data: memoryview, size: int, window: int) -> memoryview:
+    """As `_inflate`, straight into memory of the announced size: zlib itself holds its pieces, and then all of them joined, too."""
+    _require_plausible(data, size)
+    stream, plain, at = zlib.decompressobj(window), bytearray(size), 0
+    for piece in _pieces(stream, data):
+        if at + len(piece) > size:
+            raise ValueError(f"compressed data of {size} bytes gave more")
+        plain[at : at + len(piece)] = piece
+        at += len(piece)
+    if at != size or not stream.eof:
+        raise ValueError(f"compressed data of {size} bytes gave {at}")
+    return memoryview(plain)
+
+
+def _pieces(stream: Any, data: memoryview) -> Iterator[bytes]:
+    for i in range(0, len(data), _PIECE):
+        rest: bytes | memoryview = data[i : i + _PIECE]
+        while rest and not stream.eof:
+            yield stream.decompress(rest, _PIECE)
+            rest = stream.unconsumed_tail
+    while piece := stream.decompress(b"", _PIECE):  # what it has taken in and not given yet
+        yield piece
 
 
 def uncompress_query(body: bytes) -> bytes:
@@ -70,7 +102,7 @@ def uncompress_query(body: bytes) -> bytes:
     try:
         database, variables = body[8], int.from_bytes(body[11:13], "little")
         text = 13 + variables + database + 1
-        return body[:text] + uncompress(body[text:])
+        return b"".join((body[:text], uncompress(body[text:])))
     except (IndexError, ValueError, zlib.error) as error:
         raise UnsupportedEvent(
             f"QUERY_COMPRESSED event (type 165) of {len(body)} bytes cannot be read: {error}; "

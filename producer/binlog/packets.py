@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from shmstore.errors import UnsupportedEvent
@@ -17,6 +18,9 @@ from shmstore.producer.errors import ChecksumMismatch, LinkLost
 from shmstore.producer.native_code import COMPILED, compiled
 
 FULL_PACKET = 0xFFFFFF
+KEPT = HEADER_SIZE + 64  # bytes of an event that is passed over which are handed out
+_TOLD = 5 + HEADER_SIZE + 8  # bytes of the first packet that tell a rows event's table
+LeavesOut = Callable[[int, bytes], bool]
 _FORMAT = int(EventCode.FORMAT)  # an enum's member costs more to look up than the rest of a comparison
 _HEADER = struct.Struct("<IBIIIH")
 
@@ -26,10 +30,17 @@ class ServerRefused(Exception):
 
 
 class PacketSplitter:
-    """Receive into `buffer`, say how much came with `took`, or `feed` it bytes; it returns the events that became whole."""
+    """Receive into `buffer`, say how much came with `took`, or `feed` it bytes; it returns the events that became whole.
 
-    def __init__(self, sequence: int = 1) -> None:
-        self._sequence = sequence
+    `leaves_out` says of an event, by its type and the first 8 bytes of its body, whether the rest is not wanted: asked of an event over
+    several packets, once the events before it were handled, as they may have what tells. It is not held then: it is handed out with
+    the beginning of its body, its size and checksum verified as of any other.
+    """
+
+    def __init__(self, sequence: int = 1, leaves_out: LeavesOut | None = None) -> None:
+        self._sequence, self._leaves_out = sequence, leaves_out
+        self._asked = False  # of the large event that `_parts` begins with
+        self._passed: _PassedOver | None = None  # the event that is left out and not at its end yet
         self._parts: list[bytes] = []
         self._size = 0  # bytes in _parts
         self._need = 4  # bytes wanted before the next look: a large event is joined once, not at every chunk
@@ -48,12 +59,19 @@ class PacketSplitter:
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
         """Return the events that `chunk` completes. Raises `ServerRefused`, `LinkLost`, `UnsupportedEvent`."""
+        events: list[RawEvent] = []
+        if self._passed is not None:
+            chunk = b"".join([*self._parts, chunk])
+            self._parts, self._size = [], 0
+            chunk = self._pass_over(chunk, events)
+            if self._passed is not None:
+                self._parts, self._size = [chunk], len(chunk)
+                return events
         self._size += len(chunk)
         if self._size < self._need:
             self._parts.append(chunk)
-            return []
+            return events
         data = b"".join([*self._parts, chunk]) if self._parts else chunk
-        events: list[RawEvent] = []
         view, at, end, sequence = memoryview(data), 0, len(data), self._sequence
         take = self._events.take
         self._need = 4
@@ -62,6 +80,13 @@ class PacketSplitter:
             stop = at + 4 + size
             if stop > end:
                 self._need = 4 + size
+                if size == FULL_PACKET and self._leaves_out is not None and not self._asked:
+                    if events or end - at < _TOLD:
+                        self._need = _TOLD  # what comes before it is handled first
+                    elif self._is_left_out(data[at:]):
+                        rest = self._pass_over(data[at + 5 :], events)
+                        self._need, self._parts, self._size = 4, [rest] if rest else [], len(rest)
+                        return events
                 break
             if data[at + 3] != sequence:
                 raise LinkLost(f"packet {data[at + 3]} came where {sequence} was due")
@@ -75,6 +100,7 @@ class PacketSplitter:
                 events.append(take(memoryview(event), 1, len(event)))
                 sequence = sequence + len(packets) & 255
                 at = packets[-1][1]
+                self._asked = False
                 continue
             if size < 1 + HEADER_SIZE or data[at + 4]:
                 self.check_status(data[at + 4 : stop])
@@ -85,6 +111,43 @@ class PacketSplitter:
         rest = data[at:]
         self._parts, self._size = [rest] if rest else [], len(rest)
         return events
+
+    def _is_left_out(self, data: bytes) -> bool:
+        """Whether the event whose first packet `data` begins with is left out; it is begun to be passed over then."""
+        self._asked = True
+        code, size = data[9], int.from_bytes(data[14:18], "little")
+        if data[3] != self._sequence or data[4] or self._events.checksum is None or size < FULL_PACKET - 1:
+            return False
+        if self._leaves_out is None or not self._leaves_out(code, data[5 + HEADER_SIZE : _TOLD]):
+            return False
+        self._passed = _PassedOver(size)
+        self._sequence = self._sequence + 1 & 255
+        return True
+
+    def _pass_over(self, data: bytes, events: list[RawEvent]) -> bytes:
+        """Look at what came of the event that is left out, and return what is left; at its end it is in `events`."""
+        passed, at = self._passed, 0
+        assert passed is not None
+        while passed.left or passed.more:
+            if passed.left:
+                taken = min(passed.left, len(data) - at)
+                passed.take(data[at : at + taken])
+                at += taken
+                if passed.left:
+                    break
+            elif len(data) - at < 4:
+                break
+            elif data[at + 3] != self._sequence:
+                raise LinkLost(f"packet {data[at + 3]} came where {self._sequence} was due")
+            else:
+                passed.left = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+                passed.more = passed.left == FULL_PACKET
+                self._sequence = self._sequence + 1 & 255
+                at += 4
+        if not passed.left and not passed.more:
+            self._passed, self._asked, self._need = None, False, 4
+            events.append(passed.event(summed=bool(self._events.checksum)))
+        return data[at:]
 
     def _long(self, data: bytes, at: int, end: int) -> tuple[list[tuple[int, int]], int]:
         """Find the packets of one long event: ([(from, to) ...], 0), or ([], bytes needed from `at`)."""
@@ -115,11 +178,38 @@ class PacketSplitter:
             raise LinkLost(f"a packet of {len(packet)} bytes is no event")
 
 
+class _PassedOver:
+    """A large event that is left out: its beginning, and its checksum so far."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._came = size, 0  # bytes by its header; that came
+        self.left, self.more = FULL_PACKET - 1, True  # bytes left of its packet; whether another follows
+        self._kept, self._end, self._checksum = b"", b"", 0
+
+    def take(self, data: bytes) -> None:
+        """Look at more of the event's bytes."""
+        summed = max(0, min(len(data), self._size - 4 - self._came))
+        self._kept += data[: max(0, KEPT - len(self._kept))]
+        self._checksum = zlib.crc32(memoryview(data)[:summed], self._checksum)
+        self._end = (self._end + data[summed:])[:4]
+        self._came += len(data)
+        self.left -= len(data)
+
+    def event(self, *, summed: bool) -> RawEvent:
+        """Return it, with the beginning of its body. Raises `ChecksumMismatch`, `UnsupportedEvent`."""
+        timestamp, code, server_id, size, end, flags = _HEADER.unpack_from(self._kept)
+        if self._came != size:
+            raise SlowSplitter.wrong_size(code, size, self._came)
+        if summed and self._checksum != int.from_bytes(self._end, "little"):
+            raise SlowSplitter.wrong_checksum(code, end)
+        return RawEvent(code, timestamp, server_id, size, end, flags, self._kept[HEADER_SIZE:])
+
+
 class EventSplitter:
     """Cuts one event into header, body and checksum, and verifies the checksum. Knows of it from the FORMAT events."""
 
     def __init__(self, checksum: bool | None = None) -> None:
-        self._checksum = checksum  # None until the first FORMAT event
+        self.checksum = checksum  # whether the events have one; None until the first FORMAT event
 
     def take(self, data: memoryview, at: int, stop: int) -> RawEvent:
         """Return the event in ``data[at:stop]``. Raises `ChecksumMismatch`, `UnsupportedEvent`."""
@@ -128,9 +218,9 @@ class EventSplitter:
             raise UnsupportedEvent(f"an event of type {code} says {size} bytes and has {stop - at}; is the binlog damaged?")
         last = stop
         if code == _FORMAT:
-            self._checksum = format_checksum(bytes(data[at + HEADER_SIZE : stop]))
+            self.checksum = format_checksum(bytes(data[at + HEADER_SIZE : stop]))
             last -= 4  # always has space for one
-        elif self._checksum or (self._checksum is None and _sums_up(data, at, stop)):
+        elif self.checksum or (self.checksum is None and _sums_up(data, at, stop)):
             # before any FORMAT comes an artificial ROTATE: whether it has a checksum shows by its own bytes
             if not _sums_up(data, at, stop):
                 raise ChecksumMismatch(f"the checksum of an event of type {code} that ends at {end} is wrong")
@@ -142,9 +232,9 @@ def _sums_up(data: memoryview, at: int, stop: int) -> bool:
     return stop - at >= HEADER_SIZE + 4 and zlib.crc32(data[at : stop - 4]) == int.from_bytes(data[stop - 4 : stop], "little")
 
 
-def new_splitter(sequence: int = 1) -> Any:
+def new_splitter(sequence: int = 1, leaves_out: LeavesOut | None = None) -> Any:
     """Return what cuts the server's bytes into events: `PacketSplitter`, compiled where that is there."""
-    return compiled.Splitter(SlowSplitter(), sequence) if COMPILED else PacketSplitter(sequence)
+    return compiled.Splitter(SlowSplitter(), sequence, leaves_out) if COMPILED else PacketSplitter(sequence, leaves_out)
 
 
 class SlowSplitter:

@@ -195,7 +195,11 @@ class RowsDecoder:
         entry = self._maps[body] = _Known(TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1], named)
         return entry
 
-    def table_of(self, body: bytes) -> TableMap:
+    def knows(self, body: bytes) -> bool:
+        """Whether the TABLE_MAP of a rows event was seen."""
+        return int.from_bytes(body[:6], "little") in self._tables
+
+    def table_of(self, body: bytes | memoryview) -> TableMap:
         """Return the table of a rows event without decoding it. Raises `UnsupportedEvent` when its TABLE_MAP was not seen."""
         table_id = int.from_bytes(body[:6], "little")
         table = self._tables.get(table_id)
@@ -217,8 +221,8 @@ class RowsDecoder:
         """Forget the table ids, at a rotation or on a new connection. What was compiled stays."""
         self._tables.clear()
 
-    def rows(self, event_type: int, body: bytes) -> DecodedRows:
-        """Decode a rows event. Raises `UnsupportedEvent`, or `SchemaUnknown` where the log and the history lack the schema."""
+    def rows(self, event_type: int, body: bytes | memoryview) -> DecodedRows:
+        """Decode a rows event, of which `body` may be a view. Raises `UnsupportedEvent`, or `SchemaUnknown` where the log and the history lack the schema."""
         kind = _KINDS.get(event_type)
         if kind is None:
             raise UnsupportedEvent(f"event type {event_type} is not a rows event this version knows ({sorted(_KINDS)})")
@@ -236,14 +240,15 @@ class RowsDecoder:
                 raise ValueError(f"{count} columns, its TABLE_MAP has {len(fields)}")
             width = (count + 7) // 8
             end = at + (2 * width if kind.type is EventType.UPDATE else width)
-            key = (self._compiled, kind.type, kind.partial, body[at:end])
+            bits = bytes(body[at:end])
+            key = (self._compiled, kind.type, kind.partial, bits)
             entry = table.layout.decoders.get(key)
             if entry is None:
                 if len(body) < end:
                     raise IndexError("the bits of the columns present are cut off")
                 if len(table.layout.decoders) >= _DECODERS:  # MINIMAL images of a wide table come in many sets of columns
                     table.layout.decoders.clear()
-                entry = table.layout.decoders[key] = self._decoder(table.layout, kind, body[at:end])
+                entry = table.layout.decoders[key] = self._decoder(table.layout, kind, bits)
             data = body
             if kind.compressed:
                 data, end = uncompress(body[end:]), 0
@@ -303,10 +308,12 @@ class _Decoder:
             return compiled.Program(steps(fields, image))
         return row_interpreter.Program(steps(fields, image), len([i for i in image if i < shown]))
 
-    def run(self, table: TableMap, data: bytes, at: int) -> DecodedRows:
+    def run(self, table: TableMap, data: bytes | memoryview, at: int) -> DecodedRows:
         """Decode the rows in data[at:]."""
         if not any(self._images):
             raise ValueError("no column is present in the rows")
+        if not self.compiled and not isinstance(data, bytes):
+            data = bytes(data)
         count, before, after = self._rows_of(*self.programs, data, at)
         if self._unchanged is not None:
             places = list(enumerate(self._unchanged))
@@ -335,7 +342,9 @@ def _named(image: _Image, shown: int) -> _Image:
     return None if image is None or len(columns) == shown else columns
 
 
-def _unreadable(event_type: int, body: bytes, table: TableMap, error: BaseException, column: str) -> UnsupportedEvent:
+def _unreadable(
+    event_type: int, body: bytes | memoryview, table: TableMap, error: BaseException, column: str
+) -> UnsupportedEvent:
     where = f"column {column!r} of " if column else ""
     fix = "; check the binlog with mysqlbinlog --verify-binlog-checksum, or leave the table out with --exclude"
     if isinstance(error, ValueRefused):

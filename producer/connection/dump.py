@@ -22,7 +22,7 @@ from pymysqlreplication import BinLogStreamReader
 
 from shmstore.errors import PositionNotFound, SourceError
 from shmstore.producer.binlog.events import RawEvent
-from shmstore.producer.binlog.packets import ServerRefused, new_splitter
+from shmstore.producer.binlog.packets import LeavesOut, ServerRefused, new_splitter
 from shmstore.producer.connection.server_errors import GRANT, translate
 from shmstore.producer.connection.session import FAR, Session, login
 from shmstore.producer.errors import (
@@ -61,9 +61,20 @@ class BinlogReader:
     """
 
     def __init__(
-        self, settings: Settings, session: Session, *, file: str, offset: int, gtids: ExecutedSet | None, server_id: int
+        self,
+        settings: Settings,
+        session: Session,
+        *,
+        file: str,
+        offset: int,
+        gtids: ExecutedSet | None,
+        server_id: int,
+        leaves_out: LeavesOut | None = None,
     ) -> None:
-        """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`."""
+        """Ask for the binlog after `gtids` where given, else after `offset` of `file`. Raises `SourceError`.
+
+        Of a large event that `leaves_out` does not want only the beginning is read into memory; see `PacketSplitter`.
+        """
         if gtids is None and offset >= FAR:
             raise PositionNotFound(
                 f"{session.endpoint.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
@@ -71,7 +82,7 @@ class BinlogReader:
             )
         self._endpoint, self._server_id = session.endpoint, server_id
         self._silence = settings.read_timeout
-        self._packets = new_splitter()
+        self._packets = new_splitter(leaves_out=leaves_out)
         own = str(uuid.uuid5(uuid.NAMESPACE_OID, f"shmstore-{server_id}"))
         tagged = gtids is not None and gtids.tagged
         stream = BinLogStreamReader(

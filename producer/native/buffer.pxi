@@ -111,25 +111,45 @@ cdef class TransactionBuffer:
         """Whether an event of `size` bytes would make the open part too large."""
         return self.too_large(size)
 
-    def add(self, bytes payload, tuple slot):
-        """Add an event to the open part. `slot`: (time, offset, file, rows, entry | type << 8)."""
+    def add(self, list parts, tuple slot):
+        """Add an event, whose payload is in parts, to the open part. `slot`: (time, offset, file, rows, entry | type << 8)."""
+        cdef Buffer* out
+        cdef Py_buffer view
+        cdef size_t before
         time_ms, offset, file, rows, kind = slot
-        self.settle()
-        put_raw(&self.payloads.buffer, <uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
-        self.put_slot(time_ms, offset, file, PyBytes_GET_SIZE(payload), rows, kind & 255, kind >> 8)
+        self.settle()  # first: it may be another region then
+        out = &self.payloads.buffer
+        before = out.size
+        for part in parts:
+            PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+            try:
+                put_raw(out, <const uint8_t*>view.buf, view.len)
+            finally:
+                PyBuffer_Release(&view)
+        self.put_slot(time_ms, offset, file, <uint32_t>(out.size - before), rows, kind & 255, kind >> 8)
 
     @property
     def last(self):
-        """The payload added last."""
+        """The payload added last: a view, to be let go of before anything is written."""
         cdef size_t size = self.last_slot().size if self.events_open() else 0
-        return PyBytes_FromStringAndSize(<char*>self.payloads.buffer.data + self.payloads.buffer.size - size, size)
+        return memoryview(self.payloads)[self.payloads.buffer.size - size :]
 
-    def replace_last(self, bytes payload):
-        """Replace the last event's payload; its slot record stays, but for the size."""
-        self.settle()
-        self.payloads.buffer.size -= self.last_slot().size
-        put_raw(&self.payloads.buffer, <uint8_t*>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
-        self.last_slot().size = PyBytes_GET_SIZE(payload)
+    def replace_head(self, size_t size, bytes head):
+        """Replace the first `size` bytes of the payload added last, in place."""
+        cdef Buffer* out
+        cdef size_t more = PyBytes_GET_SIZE(head), rest
+        self.settle()  # first: it may be another region then
+        out = &self.payloads.buffer
+        if not self.events_open() or self.last_slot().size < size:
+            raise ValueError(f"a head of {size} bytes is more than the last event has")
+        if self.payloads.views:
+            raise BufferError("the last payload is still looked at")
+        rest = self.last_slot().size - size
+        reserve(out, more)
+        memmove(out.data + out.size - rest + more - size, out.data + out.size - rest, rest)
+        memcpy(out.data + out.size - rest - size, PyBytes_AS_STRING(head), more)
+        out.size = out.size + more - size
+        self.last_slot().size = <uint32_t>(rest + more)
 
     def cut(self):
         """Make what is open a part of its own."""

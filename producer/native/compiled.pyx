@@ -6,8 +6,8 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     text.pxi    text, copied and checked
     values.pxi  bytes of one value -> MessagePack of its stored form
     json.pxi    MySQL's binary JSON -> its text
-    image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
+    image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
     split.pxi   Splitter: packets to runs of events
     fold.pxi    the checksum of half-put transactions
     known.pxi   what a fast path knows of a table
@@ -21,7 +21,7 @@ the column's number in `Program.failed`, as the generated Python decoders do; no
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
@@ -39,9 +39,9 @@ include "../../shmstore/native/pack.pxi"
 include "text.pxi"
 include "values.pxi"
 include "json.pxi"
-include "image.pxi"
 include "fold.pxi"
 include "buffer.pxi"
+include "image.pxi"
 include "split.pxi"
 include "known.pxi"
 include "state.pxi"

@@ -3,6 +3,10 @@
 # The usual events are those of a plain transaction: GTID, BEGIN, table maps seen before, rows, XID. Everything else is
 # surfaced: handed as a RawEvent to the decoder in Python, which works on the same state and buffer.
 
+cdef inline bint is_rows(int code) noexcept:
+    return 23 <= code <= 25 or 30 <= code <= 32 or code == 39 or 166 <= code <= 171
+
+
 cdef class FastPath:
     """Handles runs for one `EventDecoder`; `python` is the decoder's side: `surface`, `plan`, `cut`."""
 
@@ -55,7 +59,7 @@ cdef class FastPath:
     cdef int surface(self, Event* event) except -1:
         cdef const uint8_t* head = event.start
         cdef int code = head[4]
-        if code == CODE_PAYLOAD:  # may be as large as its transaction: not copied
+        if code == CODE_PAYLOAD or (event.stop - head > LARGE and is_rows(code)):  # rows may be large: not copied
             body = memoryview(self.chunk)[head + HEADER - self.chunk.memory : event.stop - self.chunk.memory]
         else:
             body = PyBytes_FromStringAndSize(<char*>head + HEADER, event.stop - head - HEADER)
@@ -260,7 +264,7 @@ cdef class FastPath:
         cdef Buffer* out = &self.buffer.payloads.buffer
         cdef size_t before = out.size, at
         cdef bint inserts = plan.before is None
-        cdef int count
+        cdef int count = -1
         self.head(event, ENTRY_ROWS, plan.type, 0, NULL)
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.head), PyBytes_GET_SIZE(table.head))
         put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.schema), PyBytes_GET_SIZE(table.schema))
@@ -272,6 +276,12 @@ cdef class FastPath:
         at = out.size
         reserve(out, plan.head)
         out.size += plan.head
+        if plan.after is not None and not inserts and end - p > LARGE:
+            count = self.write_large_update(plan, p, end)
+        if count == 1:
+            if self.finish(event, before, ENTRY_ROWS, plan.type, count, 0):
+                return count
+            return self.write_rows(event, table, plan, p, end)  # again, in the next part
         self.second.size = 0
         try:
             count = decode_rows(plan.before, plan.after, p, end, out, out if inserts else &self.second)
@@ -292,6 +302,25 @@ cdef class FastPath:
         if self.finish(event, before, ENTRY_ROWS, plan.type, count, 0):
             return count
         return self.write_rows(event, table, plan, p, end)  # again, in the next part
+
+    cdef int write_large_update(self, Plan plan, const uint8_t* p, const uint8_t* end) except -1:
+        """Write both images of the one row that a large event mostly has, one behind the other: nothing of it is held twice. 1; or -2,
+        with nothing written, where it is not one row or cannot be read."""
+        cdef Buffer* out = &self.buffer.payloads.buffer
+        cdef size_t before = out.size - plan.head
+        try:
+            out.size = before
+            put_byte(out, 0x91)
+            p = plan.before.image(out, p, end)
+            put_raw(out, <uint8_t*>PyBytes_AS_STRING(plan.after_columns), PyBytes_GET_SIZE(plan.after_columns))
+            put_byte(out, 0x91)
+            p = plan.after.image(out, p, end)
+        except Exception:
+            p = NULL
+        if p == end:
+            return 1
+        out.size = before + plan.head
+        return -2
 
     cdef int count_rows(self, Buffer* out, size_t at, Plan plan, int count) except -1:
         """Write the head of the array at `at`, in front of which as much space is as the last one's took."""

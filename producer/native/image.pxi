@@ -265,32 +265,33 @@ def rows_of(Program before, Program after, const uint8_t[::1] data, Py_ssize_t a
 
     Raises ValueError, IndexError or what a Python function of a column raises; `failed` of the program says which column.
     """
-    cdef Buffer first, second
+    cdef Region first = Region.__new__(Region), second = Region.__new__(Region)
     cdef int count
-    memset(&first, 0, sizeof(Buffer))
-    memset(&second, 0, sizeof(Buffer))
     cdef const uint8_t* base = &data[0] if data.shape[0] else NULL
-    try:
-        if not 0 <= at <= data.shape[0]:
-            raise IndexError("the rows begin behind the end of the event")
-        count = decode_rows(before, after, base + at, base + data.shape[0], &first, &second)
-        return count, _array(before, count, &first), _array(after, count, &second)
-    finally:
-        free_buffer(&first)
-        free_buffer(&second)
+    if not 0 <= at <= data.shape[0]:
+        raise IndexError("the rows begin behind the end of the event")
+    put_raw(&first.buffer, <const uint8_t*>b"\0\0\0\0\0", HEAD)
+    put_raw(&second.buffer, <const uint8_t*>b"\0\0\0\0\0", HEAD)
+    count = decode_rows(before, after, base + at, base + data.shape[0], &first.buffer, &second.buffer)
+    return count, _array(before, count, first), _array(after, count, second)
 
 
-cdef object _array(Program program, int count, Buffer* images):
-    cdef Buffer head
+cdef enum:
+    HEAD = 5  # bytes that an array's head takes at most
+
+
+cdef object _array(Program program, int count, Region images):
+    """The images as an array, whose head is written right before them; large ones as a view, which nothing copies."""
+    cdef Buffer* out = &images.buffer
+    cdef size_t size = 1 if count < 16 else 3 if count <= 0xFFFF else HEAD
+    cdef uint8_t head[16]
     if program is None:
         return None
-    memset(&head, 0, sizeof(Buffer))
-    try:
-        put_array_head(&head, count)
-        put_raw(&head, images.data, images.size)
-        return PyBytes_FromStringAndSize(<char*>head.data, head.size)
-    finally:
-        free_buffer(&head)
+    write_array_head(head, count)
+    memcpy(out.data + HEAD - size, head, size)
+    if out.size > LARGE:
+        return memoryview(images)[HEAD - size :]
+    return PyBytes_FromStringAndSize(<char*>out.data + HEAD - size, out.size - HEAD + size)
 
 
 _STEPS = {

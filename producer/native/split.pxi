@@ -2,7 +2,7 @@
 # As `shmstore.producer.binlog.packets`, which draws the packets.
 #
 # The socket writes into the splitter's chunk, and a run points into it: nothing is copied but the beginning of an event that is
-# not whole yet, from the chunk's end to its front.
+# not whole yet, from the chunk's end to its front. Of a large event that a filter leaves out only the beginning is kept.
 
 cdef enum:
     HEADER = 19
@@ -12,6 +12,10 @@ cdef enum:
     FLAG_ARTIFICIAL = 0x20
     ENTRY_BEGIN = 1, ENTRY_ROWS = 2, ENTRY_END = 3
     SLOT_TRANSACTION_END = 1
+    FULL_PACKET = 0xFFFFFF
+    TOLD = 5 + HEADER + 8     # bytes of the first packet that tell a rows event's table
+    LARGEST = 4 << 20         # bytes of a chunk that is kept for what comes next
+    KEPT = HEADER + 64        # bytes of an event that is passed over which its run has
 
 
 cdef struct Event:
@@ -48,6 +52,28 @@ cdef class Chunk:
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.memory, <Py_ssize_t>self.size, 0, flags)
+
+
+cdef class PassedOver:
+    """A large event that is left out: its beginning, and its checksum so far. The rest is looked at as it comes, and not kept."""
+
+    cdef uint8_t[KEPT] kept
+    cdef uint8_t[4] end          # the checksum that it ends with
+    cdef size_t size, came       # bytes by its header; that came
+    cdef size_t left             # of its packet
+    cdef bint more               # another packet follows
+    cdef uint32_t checksum
+
+    cdef void take(self, const uint8_t* at, size_t count) noexcept:
+        """Look at `count` more bytes of the event."""
+        cdef size_t body = self.size - 4, summed = min(count, body - self.came) if self.came < body else 0, i
+        if self.came < KEPT:
+            memcpy(self.kept + self.came, at, min(count, KEPT - self.came))
+        self.checksum = crc_of(at, summed, self.checksum)
+        for i in range(summed, min(count, max(self.size, self.came) - self.came)):
+            self.end[self.came + i - body] = at[i]
+        self.came += count
+        self.left -= count
 
 
 cdef class Run:
@@ -88,18 +114,22 @@ cdef class Run:
 cdef class Splitter:
     """Receive into `buffer`, say how much came with `took`; it returns the events that became whole as one `Run`.
 
-    What is not a plain packet, and whether the events have checksums, is asked of the Python splitter `slow`.
+    What is not a plain packet, and whether the events have checksums, is asked of the Python splitter `slow`. `leaves_out` says of
+    an event, by its type and the first 8 bytes of its body, whether nobody wants the rest: asked of an event over several packets, once
+    the run before it was handled, as that may have what tells. Such an event's run has its header and the beginning of its body.
     """
 
     cdef int sequence
-    cdef object slow
+    cdef object slow, leaves_out
+    cdef bint asked         # of the large event that the chunk begins with
+    cdef PassedOver passed  # the event that is left out and not at its end yet
     cdef int checksum       # -1 until the first FORMAT event
     cdef Chunk chunk
     cdef size_t start, end  # what is in the chunk and was not split yet
     cdef size_t need        # bytes of it wanted before the next look
 
-    def __cinit__(self, slow, int sequence=1):
-        self.slow, self.sequence, self.checksum = slow, sequence, -1
+    def __cinit__(self, slow, int sequence=1, leaves_out=None):
+        self.slow, self.sequence, self.checksum, self.leaves_out = slow, sequence, -1, leaves_out
         self.chunk, self.need = Chunk(1), 4
 
     def feed(self, const uint8_t[::1] received):
@@ -129,7 +159,7 @@ cdef class Splitter:
         return memoryview(self.chunk)[self.end : self.end + size]
 
     def took(self, size_t size):
-        """Return [] or [run]: `size` more bytes are there. Raises what `PacketSplitter.feed` raises."""
+        """Return no, one or two runs: `size` more bytes are there. Raises what `PacketSplitter.feed` raises."""
         cdef const uint8_t* at
         cdef const uint8_t* end
         cdef const uint8_t* stop
@@ -138,9 +168,12 @@ cdef class Splitter:
         cdef Run run
         if size > self.chunk.size - self.end:
             raise ValueError(f"{size} bytes were received where {self.chunk.size - self.end} were free")
+        cdef list runs = []
         self.end += size
+        if self.passed is not None and not self.pass_over(runs):
+            return runs
         if self.end - self.start < self.need:
-            return []
+            return runs
         self.need = 4
         run = Run.__new__(Run)
         run.chunk = self.chunk
@@ -149,12 +182,19 @@ cdef class Splitter:
             length = <size_t>little(at, 3)
             if <size_t>(end - at) < length + 4:
                 self.need = length + 4
+                if length == FULL_PACKET and self.leaves_out is not None and not self.asked:
+                    if run.events.size or runs or <size_t>(end - at) < TOLD:
+                        self.need = TOLD  # what comes before it is handled first
+                    elif self.is_left_out(at):
+                        self.need = 4
+                        self.pass_over(runs)
+                        return runs
                 break
             if at[3] != self.sequence:
                 raise self.slow.out_of_order(at[3], self.sequence)
             event.start, event.stop = at + 5, at + 4 + length
             stop = event.stop
-            if length == 0xFFFFFF:
+            if length == FULL_PACKET:
                 stop = self.joined(&event, end)
                 if stop == NULL:
                     break
@@ -165,9 +205,79 @@ cdef class Splitter:
             self.check(&event)
             put_raw(&run.events, <uint8_t*>&event, sizeof(Event))
             self.sequence = self.sequence + 1 & 255
+            self.asked = False
             at = stop
         self.start = at - self.chunk.memory
-        return [run] if run.events.size else []
+        if run.events.size:
+            runs.append(run)
+            if self.chunk.size > LARGEST:
+                self.let_go()
+        return runs
+
+    cdef int let_go(self) except -1:
+        """Leave a chunk that had a large event to its run alone, so that it goes when that was decoded, before it is put."""
+        cdef size_t rest = self.end - self.start
+        cdef Chunk chunk = Chunk(max(1, rest))
+        memcpy(chunk.memory, self.chunk.memory + self.start, rest)
+        self.chunk, self.start, self.end = chunk, 0, rest
+        return 0
+
+    cdef bint is_left_out(self, const uint8_t* at) except -1:
+        """Whether the event whose first packet begins at `at` is left out; it is begun to be passed over then."""
+        cdef const uint8_t* event = at + 5
+        cdef PassedOver passed
+        self.asked = True
+        if at[3] != self.sequence or at[4] or self.checksum < 0 or <size_t>little(event + 9, 4) < FULL_PACKET - 1:
+            return False
+        if not self.leaves_out(event[4], PyBytes_FromStringAndSize(<char*>event + HEADER, 8)):
+            return False
+        passed = PassedOver.__new__(PassedOver)
+        passed.size, passed.left, passed.more = <size_t>little(event + 9, 4), FULL_PACKET - 1, True
+        self.passed, self.start = passed, event - self.chunk.memory
+        self.sequence = self.sequence + 1 & 255
+        return True
+
+    cdef bint pass_over(self, list runs) except -1:
+        """Look at what came of the event that is left out. At its end True, and its run in `runs`."""
+        cdef PassedOver passed = self.passed
+        cdef const uint8_t* at = self.chunk.memory + self.start
+        cdef const uint8_t* end = self.chunk.memory + self.end
+        cdef size_t count
+        while passed.left or passed.more:
+            if passed.left:
+                count = min(passed.left, <size_t>(end - at))
+                passed.take(at, count)
+                at += count
+                if passed.left:
+                    break
+            elif end - at < 4:
+                break
+            elif at[3] != self.sequence:
+                raise self.slow.out_of_order(at[3], self.sequence)
+            else:
+                passed.left = <size_t>little(at, 3)
+                passed.more = passed.left == FULL_PACKET
+                self.sequence = self.sequence + 1 & 255
+                at += 4
+        self.start = at - self.chunk.memory
+        if passed.left or passed.more:
+            return False
+        self.passed, self.asked = None, False
+        runs.append(self.run_of(passed))
+        return True
+
+    cdef Run run_of(self, PassedOver passed):
+        cdef Run run = Run.__new__(Run)
+        cdef Event event
+        if passed.came != passed.size:
+            raise self.slow.wrong_size(passed.kept[4], passed.size, passed.came)
+        if self.checksum and passed.checksum != <uint32_t>little(passed.end, 4):
+            raise self.slow.wrong_checksum(passed.kept[4], little(passed.kept + 13, 4))
+        run.chunk = Chunk(KEPT)
+        memcpy(run.chunk.memory, passed.kept, KEPT)
+        event.start, event.stop, event.length = run.chunk.memory, run.chunk.memory + KEPT, <uint32_t>passed.size
+        put_raw(&run.events, <uint8_t*>&event, sizeof(Event))
+        return run
 
     cdef const uint8_t* joined(self, Event* event, const uint8_t* end) except? NULL:
         """Put an event over several packets together, in place, and return where the last ends; NULL where it has not come yet."""
@@ -184,7 +294,7 @@ cdef class Splitter:
             size = <size_t>little(p, 3)
             p += 4 + size
             packets += 1
-            if size < 0xFFFFFF:
+            if size < FULL_PACKET:
                 break
         p = event.stop
         while True:
@@ -192,7 +302,7 @@ cdef class Splitter:
             memmove(<uint8_t*>event.stop, p + 4, size)
             event.stop += size
             p += 4 + size
-            if size < 0xFFFFFF:
+            if size < FULL_PACKET:
                 break
         self.sequence = self.sequence + packets - 1 & 255
         return p

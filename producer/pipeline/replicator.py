@@ -280,6 +280,7 @@ class Replicator:
             offset=start.position.offset,
             gtids=start.executed if start.by_gtid else None,
             server_id=replica_id(settings, self._store.epoch, self._sink.source or ""),
+            leaves_out=self._decoder.leaves_out,
         )
         self._linked = True
         self._source = settings.name or server.source

@@ -83,7 +83,7 @@ class ReadEvents:
             props={"snapshot": last.props["snapshot"]},
         )
         slot = (last.time_ms, position.offset, position.file_number, 0, int(EntryType.END) | int(EventType.READ) << 8)
-        self._buffer.add(encode_stored(header, None, None), slot)
+        self._buffer.add([encode_stored(header, None, None)], slot)
         self._buffer.end(int(SlotFlag.TRANSACTION_END))
 
     def _event(self, database: str, schema: bytes, count: int, body: list[Any], more: dict[str, str]) -> None:
@@ -149,5 +149,5 @@ class ReadEvents:
     def _add(self, payload: bytes, entry: EntryType, rows: int = 0) -> None:
         state = self._state
         kind = int(entry) | int(EventType.READ) << 8
-        self._buffer.add(payload, (self._now, state.offset, state.file_number, rows, kind))
+        self._buffer.add([payload], (self._now, state.offset, state.file_number, rows, kind))
         self._order += 1

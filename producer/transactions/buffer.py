@@ -75,8 +75,9 @@ class TransactionBuffer:
         """Whether an event of `size` bytes would make the open part too large; an event too large by itself goes alone."""
         return bool(self._payloads) and (self._size + size > self._most_bytes or len(self._payloads) >= self._most_events)
 
-    def add(self, payload: bytes, slot: tuple[int, int, int, int, int]) -> None:
-        """Add an event to the open part. `slot`: (time, offset, file, rows, entry | type << 8)."""
+    def add(self, parts: list[bytes | memoryview], slot: tuple[int, int, int, int, int]) -> None:
+        """Add an event, whose payload is in parts, to the open part. `slot`: (time, offset, file, rows, entry | type << 8)."""
+        payload = b"".join(parts)
         time_ms, offset, file, rows, kind = slot
         self._payloads.append(payload)
         self._slots.append(_SLOT.pack(time_ms, offset, file, len(payload), rows, 0, 0, kind & 255, kind >> 8, 0))
@@ -84,12 +85,13 @@ class TransactionBuffer:
         self._rows += rows
 
     @property
-    def last(self) -> bytes:
-        """The payload added last."""
+    def last(self) -> bytes | memoryview:
+        """The payload added last; the compiled buffer lends its own memory: let go of it before anything is written."""
         return self._payloads[-1]
 
-    def replace_last(self, payload: bytes) -> None:
-        """Replace the last event's payload; its slot record stays, but for the size."""
+    def replace_head(self, size: int, head: bytes) -> None:
+        """Replace the first `size` bytes of the payload added last; its slot record stays, but for the size."""
+        payload = b"".join((head, memoryview(self._payloads[-1])[size:]))
         self._size += len(payload) - len(self._payloads[-1])
         self._payloads[-1], self._slots[-1] = payload, resized(self._slots[-1], len(payload))
 

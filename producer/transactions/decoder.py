@@ -48,6 +48,7 @@ _HARMLESS = frozenset(
         EventCode.BINLOG_CHECKPOINT,
     }
 )
+_TEXTS = frozenset({EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS})  # of statements whose rows follow
 _FIXES: dict[int, str] = {
     EventCode.INCIDENT: "the server lost events itself; take a snapshot, then start after it",
     EventCode.START_ENCRYPTION: "the file is encrypted; read it through its server",
@@ -163,6 +164,17 @@ class EventDecoder:
         if raw.end and not raw.flags & ARTIFICIAL_FLAG and raw.code != EventCode.HEARTBEAT:
             self.state.advance(raw.end)
         self._dispatch(raw)
+
+    def leaves_out(self, code: int, beginning: bytes) -> bool:
+        """Whether an event adds nothing but to counts, told by the first 8 bytes of its body: `feed` needs no more of it. Call it once all
+        before it was fed."""
+        if code in _TEXTS:
+            return not self._keep_rows_query
+        return code in ROWS_EVENTS and self.rows_decoder.knows(beginning) and not self._passes_rows(beginning)
+
+    def _passes_rows(self, body: bytes) -> bool:
+        table = self.rows_decoder.table_of(body)
+        return self.filter.passes(table.database, table.table)
 
     def _dispatch(self, raw: RawEvent) -> None:
         try:
@@ -474,10 +486,10 @@ class EventDecoder:
     def _rows(self, raw: RawEvent) -> None:
         self._require_open("rows")
         self.state.order += 1
-        table = self.rows_decoder.table_of(raw.body)
-        if not self.filter.passes(table.database, table.table):
+        if not self._passes_rows(raw.body):
             self.state.filtered_events += 1
             return
+        table = self.rows_decoder.table_of(raw.body)
         try:
             decoded = self.rows_decoder.rows(raw.code, raw.body)
         except SchemaUnknown as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 import shmstore
 from shmstore import SlotFlag
-from shmstore.encoding.codec import pack, split_stored
+from shmstore.encoding.codec import encode_head, split_stored
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush
@@ -34,7 +34,6 @@ _OPTIONS = (
     "ghost_tables",
 )
 _VERSION = 2  # raised when what the checksum is of changes: one of another version is not compared
-_FORMAT = 2  # bytes before an event's header
 
 
 def options_of(settings: Settings) -> str:
@@ -88,5 +87,5 @@ class Seal:
         last = view[at - int(sizes[-1]) :]
         header = split_stored(last)[0]
         if header.props.get("checksum") == UNSEALED:
-            end = _FORMAT + len(pack(header))  # the place is what the header ends with
+            end = len(encode_head(header))  # the place is what the header ends with
             last[end - len(UNSEALED) : end] = f"{self._options}{self._checksum:08x}".encode()

@@ -13,7 +13,7 @@ import zlib
 from typing import Any
 
 from shmstore import EntryType, EventType, SlotFlag
-from shmstore.encoding.codec import Header, bare_schema, encode_stored, pack, split_stored
+from shmstore.encoding.codec import Header, bare_schema, encode_head, pack, split_stored, stored_parts
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
@@ -88,11 +88,11 @@ class EventWriter:
             sql,
             props,
         )
-        payload = encode_stored(header, schema, body)
-        if buffer.overflows(len(payload)):
+        parts = stored_parts(header, schema, body)
+        if buffer.overflows(sum(map(len, parts))):
             self.cut()
-            payload = encode_stored(header._replace(part=buffer.part), schema, body)
-        buffer.add(payload, (time_ms, state.offset, state.file_number, rows, int(entry) | int(type_) << 8))
+            parts = stored_parts(header._replace(part=buffer.part), schema, body)
+        buffer.add(parts, (time_ms, state.offset, state.file_number, rows, int(entry) | int(type_) << 8))
 
     def _replay(self, tail: Tail, entry: EntryType, checksum: int) -> None:
         if entry is EntryType.END:
@@ -114,10 +114,10 @@ class EventWriter:
 
     def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
-        header, schema, body = split_stored(self.buffer.last)
+        header = split_stored(self.buffer.last)[0]
         resume = f"{self.state.file}:{self.state.begun} {self.state.gtids}".rstrip()
         props = {**header.props, "resume": resume, "checksum": UNSEALED}
-        self.buffer.replace_last(encode_stored(header._replace(props=props), schema, body))
+        self.buffer.replace_head(len(encode_head(header)), encode_head(header._replace(props=props)))  # the rows may be large
         self.buffer.cut()
 
     def end(self, flag: SlotFlag, *, empty: bool = False) -> None:

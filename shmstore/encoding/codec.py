@@ -96,6 +96,7 @@ class Packed:
 _KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Header).values()])
 _NIL: Final = b"\xc0"
 _EVENT: Final = bytes([0x94, FORMAT])  # how an event's bytes begin: an array of four, and the format
+_LARGE: Final = 1 << 20
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -308,6 +309,18 @@ def _header_of(event: Event) -> tuple[Any, ...]:
 def encode_stored(header: Sequence[Any], schema: bytes | None, body: Sequence[Any] | Packed | None) -> bytes:
     """Return the bytes of an event whose values are already in stored form: the producer's way in."""
     return pack((FORMAT, header, schema, body))
+
+
+def stored_parts(header: Sequence[Any], schema: bytes | None, body: Sequence[Any] | None) -> list[bytes | memoryview]:
+    """As `encode_stored`, in parts: rows that are large and `Packed` are one of them as they are."""
+    if body is None or not any(isinstance(rows, Packed) and len(rows.data) > _LARGE for rows in body):
+        return [encode_stored(header, schema, body)]
+    return [encode_head(header), pack(schema), *_pieces(body)]
+
+
+def encode_head(header: Sequence[Any]) -> bytes:
+    """Return what the bytes of an event with this header begin with; the schema and the body follow."""
+    return _EVENT + pack(header)
 
 
 def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:

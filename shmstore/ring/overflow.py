@@ -7,6 +7,7 @@ crash in between leaves a file that no slot names, which the next producer remov
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 from contextlib import suppress
@@ -102,14 +103,20 @@ def _in_the_way(path: str) -> StoreError:
     return StoreError(f"{path} is in the way and belongs to uid {owner_of(path)}: remove it as that user; nothing was stored")
 
 
-def read(segment: Segment, sequence: int) -> bytes:
-    """Return the bytes of an oversized event. Raises OSError where its segment cannot be read."""
+def read(segment: Segment, sequence: int) -> memoryview:
+    """Return the bytes of an oversized event, mapped and not copied: they stay valid as long as they are held, because a segment
+    that a slot names is never written again. Raises OSError where it cannot be read."""
     known = segment.unlogged
     if known is not None and known[0] == sequence:
-        known[1].seek(0)
-        return known[1].read()
+        return _mapped(known[1].fileno())
     with os.fdopen(open_file(f"{segment.overflow_prefix}.{sequence}", read_only=True), "rb") as file:
-        return file.read()
+        return _mapped(file.fileno())
+
+
+def _mapped(fd: int) -> memoryview:
+    if not os.fstat(fd).st_size:  # which cannot be mapped
+        return memoryview(b"")
+    return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
 
 
 def free(segment: Segment, after: int) -> None:

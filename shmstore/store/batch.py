@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 from collections.abc import Iterator, Sequence
 from itertools import compress, count
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +16,7 @@ from shmstore.event import Event, Position, TableSchema
 from shmstore.memory.layout import SLOT, SlotFlag, header_word
 from shmstore.memory.ordering import COMPILED, hot
 from shmstore.memory.segment import Segment
+from shmstore.ring import overflow
 
 LACKING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # what says nothing about the event
 LAST_OVERSIZED: Final = header_word("oversized")
@@ -221,7 +221,7 @@ class Batch(_Run):
         return _Selected(self.copy(), chosen)
 
     def copy(self) -> Batch:
-        """The same batch with its bytes and slots copied out of shared memory."""
+        """The same batch with its bytes and slots copied out of the ring."""
         return _Copied(self)
 
     def verify(self) -> None:
@@ -232,10 +232,9 @@ class Batch(_Run):
         path = f"{self._segment.overflow_prefix}.{self.first}"
         size = int(self._segment.views.slots["size"][self.first & (self._segment.views.slot_count - 1)])
         try:
-            with open(path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in LACKING:
+            mapped = overflow.read(self._segment, self.first)
+        except OSError as error:
+            if error.errno in LACKING:
                 raise refused(
                     f"event {self.first} lies in {path}, which cannot be read now", error, "see who may read it"
                 ) from error
@@ -244,7 +243,7 @@ class Batch(_Run):
             ) from error
         if len(mapped) != size:
             raise StoreCorrupt(f"event {self.first} has {size} bytes, {path} has {len(mapped)}: `shmstore check` tells more")
-        return memoryview(mapped)
+        return mapped
 
 
 class _Copied(Batch):
@@ -258,7 +257,8 @@ class _Copied(Batch):
         self._slots = batch.slots
         self._ends = batch.ends
         self._rows = batch.rows
-        self._raw = memoryview(bytes(batch.raw))
+        raw = batch.raw
+        self._raw = raw if self._oversized else memoryview(bytes(raw))  # a segment of its own is never written over
 
     slots = property(lambda self: self._slots)
     rows = property(lambda self: self._rows)

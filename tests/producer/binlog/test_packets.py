@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from shmstore import UnsupportedEvent
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.events import EventCode, RawEvent
-from shmstore.producer.binlog.packets import FULL_PACKET, PacketSplitter, ServerRefused
+from shmstore.producer.binlog.packets import FULL_PACKET, KEPT, PacketSplitter, ServerRefused, new_splitter
 from shmstore.producer.errors import ChecksumMismatch, LinkLost
 
 
@@ -71,6 +73,62 @@ def test_large_events_over_several_packets(size: int) -> None:
     stream = packets(b"\0" + format_event(True), b"\0" + event(30, body), b"\0" + event(16, b"after"))
     found = feed(stream, list(range(0, len(stream), 1 << 20)))
     assert [raw.body for raw in found[1:]] == [body, b"after"]
+
+
+SPLITTERS = pytest.mark.parametrize("make", [PacketSplitter, new_splitter], ids=["python", "as installed"])
+
+
+def raw_events(fed: list[Any]) -> list[RawEvent]:
+    return [raw for one in fed for raw in ([one] if isinstance(one, RawEvent) else one.raw(RawEvent))]
+
+
+@SPLITTERS
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("size", [FULL_PACKET - 24, FULL_PACKET - 20, 2 * FULL_PACKET - 24, 2 * FULL_PACKET + 7])
+def test_a_large_event_that_is_left_out(make: Any, checksum: bool, size: int, seed: int) -> None:
+    """However it is cut, its beginning comes, with its size; what is before and after it comes whole; it is asked of once."""
+    rng = random.Random(seed)
+    body = rng.randbytes(8) + bytes(size - 8)
+    parts = ((16, b"before"), (30, body), (16, b"after"), (31, body))
+    events = [format_event(checksum), *[event(code, of, checksum=checksum) for code, of in parts]]
+    stream = packets(*[b"\0" + one for one in events])
+    asked: list[tuple[int, bytes]] = []
+    found: list[RawEvent] = []
+
+    def leaves_out(code: int, beginning: bytes) -> bool:
+        assert [raw.body for raw in found[1:]][-1] == (b"before" if code == 30 else b"after")  # handled before it is asked
+        asked.append((code, beginning))
+        return code == 30
+
+    splitter, at = make(leaves_out=leaves_out), 0
+    while at < len(stream):
+        piece = rng.choice([1, 3, 5, 40, 1 << 18]) if rng.random() < 0.01 else 1 << 18
+        found += raw_events(splitter.feed(stream[at : at + piece]))
+        at += piece
+    assert [raw.code for raw in found] == [EventCode.FORMAT, 16, 30, 16, 31]
+    large = len(events[2]) >= FULL_PACKET - 1
+    assert found[2].body == body[: KEPT - 19 if large else None]
+    assert found[2].length == len(events[2])
+    assert (found[1].body, found[3].body, found[4].body) == (b"before", b"after", body)
+    assert asked == ([(30, body[:8]), (31, body[:8])] if large else [])
+
+
+@SPLITTERS
+@pytest.mark.parametrize("where", ["head", "middle", "checksum", "number", "short", "long"])
+def test_damage_in_what_is_left_out(make: Any, where: str) -> None:
+    """It is verified as it passes: nothing that is not held is believed for that."""
+    body = bytes(2 * FULL_PACKET)
+    first = packets(b"\0" + format_event(True))
+    large = bytearray(packets(b"\0" + event(30, body), first=2))
+    if where in ("short", "long"):
+        size = struct.pack("<I", 19 + len(body) + 4 + (1 if where == "short" else -1))
+        large[14:18] = size
+    else:
+        large[{"head": 30, "middle": FULL_PACKET + 1000, "checksum": len(large) - 1, "number": FULL_PACKET + 7}[where]] ^= 1
+    stream, splitter = first + bytes(large), make(leaves_out=lambda code, beginning: True)
+    pieces = (stream[at : at + (1 << 18)] for at in range(0, len(stream), 1 << 18))
+    with pytest.raises((ChecksumMismatch, UnsupportedEvent, LinkLost)):
+        list(map(splitter.feed, pieces))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 255))

@@ -187,7 +187,7 @@ def test_what_was_taken_stays_as_it_is(compiled_code: bool, seed: int) -> None:
             payload = rng.randbytes(1) * size
             if buffer.overflows(size):
                 buffer.cut()
-            buffer.add(payload, (0, 0, 0, 1, 2))
+            buffer.add([payload], (0, 0, 0, 1, 2))
         if rng.random() < 0.8:
             buffer.end(1)
         if rng.random() < 0.1:
@@ -207,7 +207,7 @@ def test_savepoints() -> None:
     buffer = TransactionBuffer(events=4, size=100_000)
 
     def add(name: str) -> None:
-        buffer.add(name.encode(), (0, 0, 0, 1, 2))
+        buffer.add([name.encode()], (0, 0, 0, 1, 2))
 
     add("a")
     buffer.mark("s1")
