@@ -297,6 +297,7 @@ def unlinking(patch: pytest.MonkeyPatch) -> Any:
         stage.arm(1, wanted=0)
         patch.setattr(shmstore.memory.segment, "attach", lambda name, path: stage)
         patch.setattr(shmstore.memory.segment, "os", NoFiles)
+        patch.setattr(shmstore.memory.segment, "remove_file", lambda path: None)
 
         def put() -> tuple[str, int]:
             told = []
@@ -326,7 +327,6 @@ class NoFiles:
         split = staticmethod(lambda path: ("", path))
         isdir = staticmethod(lambda path: True)
 
-    unlink = staticmethod(lambda path: None)
     listdir = staticmethod(lambda path: [])
 
 
