@@ -144,7 +144,7 @@ def fill(server: Server, database: str, rows: int, table: str = "t") -> None:
 def killable(server: Server, store: str, state: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """`shmstore produce` in a process of its own; killed at the end."""
     where = ["--host", server.host, "--port", str(server.port), "--user", server.user, "--store", store, "--state", str(state)]
-    with subprocess.Popen([sys.executable, "-m", "shmstore", "produce", *where, *words], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([sys.executable, "-m", "shmstore", "produce", *where, *words]) as process:
         try:
             yield process
         finally:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore.cli import log_lines
+from shmstore.cli.commands import snapshot
 from shmstore.cli.log_lines import JsonLines
 from shmstore.home.snapshots import Progress, Request, Task
 from shmstore.units import TextLines, lines_of, printable
@@ -47,11 +48,10 @@ def test_a_log_line_is_one_line(name: str) -> None:
 
 def test_the_page_of_a_snapshot() -> None:
     """A table's name is in one line of it, and in one column."""
-    page = Progress(
-        requests=[Request("1", problem=HOSTILE)], tasks=[Task("1", "shop", HOSTILE, problem=HOSTILE), Task("1", "shop", "u")]
-    ).page()
-    assert all(line.isprintable() for line in page.split("\n"))
-    assert [line.find("waiting") for line in page.split("\n")[2:4]] == [page.split("\n")[1].find("STATE")] * 2
+    tasks = [Task("1", "shop", HOSTILE, problem=HOSTILE), Task("1", "shop", "u")]
+    lines = snapshot.page(Progress(requests=[Request("1", problem=HOSTILE)], tasks=tasks)).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert [line.find("waiting") for line in lines[2:4]] == [lines[1].find("STATE")] * 2
 
 
 def test_what_a_command_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,7 @@ def test_widened_columns(binlog: Binlog) -> None:
         "d", "t", (Column("id", "bigint", unsigned=True), Column("x", "double"), Column("p", "decimal", size=20, scale=4))
     )
     old = TableSchema("d", "t", (Column("p", "decimal", size=6, scale=2), Column("id", "int"), Column("gone", "time")))
-    events = binlog.insert(("-1.50", -7, timedelta(1)), ("0.00", 2**31 - 1, None), table=old)
+    events = binlog.insert((Decimal("-1.50"), -7, timedelta(1)), (Decimal("0.00"), 2**31 - 1, None), table=old)
     rows = compare(encoded(events), plan, schemaChanges="follow")
     assert [(str(row["after"]["id"]), row["after"]["x"], str(row["after"]["p"])) for row in rows] == [
         ("-7", None, "-1.5000"),
