@@ -19,7 +19,7 @@ from shmstore.consumer.formats.formatter import format_event
 from shmstore.home.home import Home
 from shmstore.home.snapshots import Progress, ProgressFile, Request
 from shmstore.producer.errors import PatternError
-from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for
+from tests.producer.running import Running, end_of_log, events_of, execute, remove, running, store_name, wait_for
 from tests.producer.snapping import Copy, copied, fill, finished, killable, lately, select, states
 from tests.servers.server import Server
 
@@ -224,8 +224,9 @@ def test_the_request_is_kept_over_a_restart(tmp_path: Path) -> None:
 def test_a_part_survives_kill_9(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
     """Three kills: it goes on behind the chunks that were put, with its condition and columns; each row that is wanted has come."""
     chance, store, chunk, rows = random.Random(seed), store_name(), 50, 3000
+    start = "{}:{}".format(*end_of_log(any_server))
     fill(any_server, database, rows)
-    words = ["--include", f"{database}.*", "--snapshot-chunk", str(chunk), "--capacity", "65536", "--start", "earliest"]
+    words = ["--include", f"{database}.*", "--snapshot-chunk", str(chunk), "--capacity", "65536", "--start", start]
     file = ProgressFile(Home.of(store, tmp_path))
     producer.request_snapshot(store, f"{database}.t", where="n < 30", columns=["n"], state=tmp_path)
 
