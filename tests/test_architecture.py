@@ -27,8 +27,9 @@ MOST_MODULES = 15  # in one folder
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
     "shmstore": (
-        "native arguments clock errors event gtids patterns sql",
-        "atomic_file certificate sql_tokens start_position",
+        "native arguments clock errors event gtids patterns",
+        "atomic_file certificate column_type start_position",
+        "sql",
         "memory",
         "home",
         "encoding",
@@ -38,7 +39,7 @@ LAYERS = {
     ),
     "shmstore.producer": (
         *("native", "native_code", "gtid", "errors", "conditions", "filter", "settings"),
-        *("values", "sql", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
+        *("values", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
         *("serving", "row_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),
@@ -59,7 +60,7 @@ PUBLIC = {
     "shmstore.atomic_file": "replace",
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
-    "shmstore.column_type": "bytes_of_character column_type defined logged_type sized",
+    "shmstore.column_type": "bytes_of_character column_type logged_type sized",
     "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage RowPositions ZeroDate arrow_type column_array fit",
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_reads read_rows runs stored_positions",
     "shmstore.encoding.codec": (
@@ -87,8 +88,15 @@ PUBLIC = {
     "shmstore.native": "pure_python",
     "shmstore.patterns.linear_regex": "Name PatternRefused compile_pattern",
     "shmstore.patterns.table_patterns": "FORMS Patterns",
+    "shmstore.sql.catalog": "Catalog Change TableName Unreadable",
+    "shmstore.sql.charsets": "charset_of decoder lenient member_text python_codec statement_decoder",
+    "shmstore.sql.classify": "Kind Statement classify",
+    "shmstore.sql.columns": "GEOMETRY UNKNOWN charset_of_collation column_of_type with_definition",
+    "shmstore.sql.hidden_columns": "with_hidden",
     "shmstore.sql.names": "folded free index_of places_of same",
-    "shmstore.sql_tokens": "SqlMode Token Tokens USUAL has_query literal located pieces scan statement",
+    "shmstore.sql.session": "Session UNKNOWN",
+    "shmstore.sql.table_change": "Draft ROW_ID Table",
+    "shmstore.sql.tokens": "SqlMode Token Tokens USUAL literal located pieces statement",
     "shmstore.start_position": "FORMS Start parse_start",
     "shmstore.store.remembered": "Homes RememberedStore describe_home",
     "shmstore.units": "TextLines moment printable quantity span",
@@ -120,9 +128,9 @@ OWNERS = {
 # Pure parts: arithmetic on buffers and bytes. No lock, clock, socket or log.
 PURE = (
     *(f"shmstore/ring/{name}.py" for name in ("cursors", "writer", "reader")),
-    *("shmstore/memory/layout.py", "shmstore/encoding/", "producer/values/", "producer/sql/"),
+    *("shmstore/memory/layout.py", "shmstore/encoding/", "producer/values/"),
     *(f"producer/binlog/{name}.py" for name in ("events", "packets", "compression", "table_map", "table_map_metadata", "rows")),
-    *("consumer/wire/protocol/", "consumer/wire/encoding/", "shmstore/sql_tokens.py", "shmstore/sql/"),
+    *("consumer/wire/protocol/", "consumer/wire/encoding/", "shmstore/sql/"),
 )
 IMPURE = {"asyncio", "logging", "multiprocessing", "select", "selectors", "signal", "socket", "subprocess"} | {
     "threading",

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from shmstore.consumer.formats.canal_values import DDL_TYPES
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.event import EventType
-from shmstore.sql_tokens import SqlMode, statement
+from shmstore.sql.tokens import SqlMode, statement
 
 _CHANGES: Final = (EventType.INSERT, EventType.UPDATE, EventType.DELETE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shmstore.sql_tokens import SqlMode, Tokens, statement
+from shmstore.sql.tokens import SqlMode, Tokens, statement
 
 
 def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from shmstore.consumer.formats.context import Context, Convert, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
-from shmstore.sql_tokens import statement
+from shmstore.sql.tokens import statement
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from shmstore.event import Column
 from shmstore.sql.names import folded
-from shmstore.sql_tokens import SqlMode, Tokens, statement
+from shmstore.sql.tokens import SqlMode, Tokens, statement
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _SYNONYMS = {"integer": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint", "int4": "int", "int8": "bigint"}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 from shmstore.errors import UnsupportedEvent
 from shmstore.producer.binlog.statement_text import is_generated, statement_text
 from shmstore.producer.gtid import GtidSet, MariadbGtids, format_uuid
-from shmstore.producer.sql.session import UNKNOWN, Session
-from shmstore.producer.values.charsets import charset_of
-from shmstore.sql_tokens import SqlMode
+from shmstore.sql.charsets import charset_of
+from shmstore.sql.session import UNKNOWN, Session
+from shmstore.sql.tokens import SqlMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

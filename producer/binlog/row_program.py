@@ -18,8 +18,8 @@ from shmstore.producer.binlog.compression import uncompress_column
 from shmstore.producer.binlog.table_map import Field
 from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.values import scalars
-from shmstore.producer.values.charsets import decoder, python_codec
 from shmstore.producer.values.json_binary import double_text, opaque_text
+from shmstore.sql.charsets import decoder, python_codec
 
 __all__ = ["Step", "characters", "steps"]
 

@@ -28,7 +28,7 @@ from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values.varint import packed
 
 if TYPE_CHECKING:
-    from shmstore.producer.sql.session import Session
+    from shmstore.sql.session import Session
 
 __all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder"]
 

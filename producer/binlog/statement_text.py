@@ -1,7 +1,7 @@
 """The text of a statement in the binlog: bytes of the character set that its client sent them in -> str.
 
 Strict where names depend on it: what is no text of the set becomes U+FFFD, which no name and no member of an ENUM or SET may hold
-(`shmstore.sql_tokens`), so that a DDL with such a name makes its table unknown.
+(`shmstore.sql.tokens`), so that a DDL with such a name makes its table unknown.
 
 Plan. The server cuts a statement into tokens as bytes, and converts what is inside of names and strings afterwards. In four sets the
 characters that come out may be syntax, or the syntax another character: sjis and ujis have a second backslash, armscii8 a second
@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping
 
 from shmstore.errors import UnsupportedEvent
-from shmstore.producer.values.charsets import charset_of, lenient, statement_decoder
-from shmstore.sql_tokens import USUAL, SqlMode, pieces
+from shmstore.sql.charsets import charset_of, lenient, statement_decoder
+from shmstore.sql.tokens import USUAL, SqlMode, pieces
 
 __all__ = ["is_generated", "statement_text", "without_mariadb"]
 

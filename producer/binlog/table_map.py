@@ -31,9 +31,9 @@ from shmstore.producer.binlog.table_map_metadata import (
     read_texts,
 )
 from shmstore.producer.binlog.wire_types import BLOBS, CHARACTER, NUMERIC, PLAIN, SIGN_BITS, Wire, read_wires
-from shmstore.producer.sql.columns import GEOMETRY, with_definition
-from shmstore.producer.values.charsets import charset_of, member_text
 from shmstore.producer.values.varint import packed
+from shmstore.sql.charsets import charset_of, member_text
+from shmstore.sql.columns import GEOMETRY, with_definition
 
 __all__ = ["Field", "Layout", "TableMap", "parse_layout"]
 

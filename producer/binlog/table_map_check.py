@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shmstore.column_type import bytes_of_character, column_type, sized
 from shmstore.event import Column
 from shmstore.producer.binlog.wire_types import BLOBS, CHARACTER, NUMERIC, PLAIN, Wire
-from shmstore.producer.sql.columns import GEOMETRY
+from shmstore.sql.columns import GEOMETRY
 
 __all__ = ["Logged", "contradictions"]
 

@@ -15,8 +15,8 @@ from typing import Final, NoReturn
 
 from shmstore.producer.conditions.tree import Both, Comparison, Either, Literal, Node, Not
 from shmstore.producer.errors import PatternError
-from shmstore.sql_tokens import Token, located
-from shmstore.sql_tokens import literal as bytes_of
+from shmstore.sql.tokens import Token, located
+from shmstore.sql.tokens import literal as bytes_of
 
 _DEEPEST: Final = 50  # parentheses and NOTs inside each other
 _SIGNS: Final = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})

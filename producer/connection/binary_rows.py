@@ -27,7 +27,7 @@ from shmstore.producer.binlog.row_program import Step, characters
 from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values import scalars
-from shmstore.producer.values.charsets import decoder, python_codec
+from shmstore.sql.charsets import decoder, python_codec
 
 __all__ = ["BIG", "Cell", "ResultRows", "new_rows", "row_steps"]
 

@@ -10,10 +10,10 @@ from shmstore import Column, Position, SourceError, TableSchema
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import LinkLost, LoginRefused, ServerUnreachable
 from shmstore.producer.settings import Endpoint, Settings
-from shmstore.producer.sql.catalog import Catalog, Unreadable
-from shmstore.producer.sql.columns import column_of_type
-from shmstore.producer.sql.session import UNKNOWN, Session
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.catalog import Catalog, Unreadable
+from shmstore.sql.columns import column_of_type
+from shmstore.sql.session import UNKNOWN, Session
+from shmstore.sql.table_change import Table
 
 _COLUMNS = (
     "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "

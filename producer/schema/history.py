@@ -24,12 +24,12 @@ from shmstore.home.lines import LinesFile
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.seen import seen
-from shmstore.producer.sql.catalog import Catalog, Change, TableName, Unreadable
-from shmstore.producer.sql.columns import UNKNOWN as UNKNOWN_NULL
-from shmstore.producer.sql.columns import charset_of_collation, column_of_type
-from shmstore.producer.sql.hidden_columns import with_hidden
-from shmstore.producer.sql.session import UNKNOWN, Session
-from shmstore.producer.sql.table_change import ROW_ID, Draft, Table
+from shmstore.sql.catalog import Catalog, Change, TableName, Unreadable
+from shmstore.sql.columns import UNKNOWN as UNKNOWN_NULL
+from shmstore.sql.columns import charset_of_collation, column_of_type
+from shmstore.sql.hidden_columns import with_hidden
+from shmstore.sql.session import UNKNOWN, Session
+from shmstore.sql.table_change import ROW_ID, Draft, Table
 
 __all__ = ["SchemaHistory"]
 

@@ -15,9 +15,9 @@ from shmstore.encoding.codec import decode_schema, encode_schema
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.sql.catalog import TableName, Unreadable
-from shmstore.producer.sql.session import Session
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.catalog import TableName, Unreadable
+from shmstore.sql.session import Session
+from shmstore.sql.table_change import Table
 
 
 class PublishedTables:

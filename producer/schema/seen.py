@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmstore.event import Column, TableSchema
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.table_change import Table
 
 __all__ = ["seen"]
 

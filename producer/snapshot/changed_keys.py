@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shmstore import EntryType, EventType
 from shmstore.encoding.codec import Header, decode_schema, decode_stored, pack
-from shmstore.producer.sql.classify import Statement
+from shmstore.sql.classify import Statement
 from shmstore.sql.names import folded
 
 _XA = pack("xa_xid")

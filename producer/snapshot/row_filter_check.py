@@ -12,7 +12,7 @@ from shmstore.producer.conditions import bind
 from shmstore.producer.connection.session import Session
 from shmstore.producer.filter import TableFilter
 from shmstore.producer.snapshot.tables import list_tables, may_select
-from shmstore.producer.sql.columns import column_of_type
+from shmstore.sql.columns import column_of_type
 
 __all__ = ["Unfit", "unfit_row_filters"]
 

@@ -54,8 +54,8 @@ from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
 from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, prepared, refusal
-from shmstore.producer.sql.classify import Statement
 from shmstore.producer.transactions.decoder import EventDecoder
+from shmstore.sql.classify import Statement
 
 # Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed, which may be dropped since,
 # or not be read (what gh-ost and pt-online-schema-change rename a table to).

@@ -12,7 +12,7 @@ from shmstore import Column
 from shmstore.producer.conditions import Bound
 from shmstore.producer.connection.prepared import BYTES, INDEXED, NUMBERS
 from shmstore.producer.snapshot.tables import SourceTable, quoted
-from shmstore.producer.values.charsets import python_codec
+from shmstore.sql.charsets import python_codec
 
 HIDDEN = "SET SESSION show_gipk_in_create_table_and_information_schema = ON"  # MySQL's invisible keys are in the binlog
 

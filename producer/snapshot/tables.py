@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from shmstore import Column, TableSchema
 from shmstore.producer.connection.session import Session
-from shmstore.producer.sql.columns import column_of_type, with_definition
-from shmstore.producer.sql.table_change import Draft
-from shmstore.producer.sql.table_change import Table as Drafted
+from shmstore.sql.columns import column_of_type, with_definition
+from shmstore.sql.table_change import Draft
+from shmstore.sql.table_change import Table as Drafted
 
 __all__ = ["Key", "SourceTable", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
 

@@ -44,13 +44,13 @@ from shmstore.producer.connection.session import FAR, Session
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, PrivilegeMissing
 from shmstore.producer.gtid import GtidSet, MariadbGtids
 from shmstore.producer.settings import Settings
-from shmstore.producer.sql.classify import classify
 from shmstore.producer.start.gtid_position import gtid_at
 from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin, differs
 from shmstore.producer.start.scan import OUTSIDE, dump
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
+from shmstore.sql.classify import classify
 from shmstore.units import moment
 
 COMPARED = 4 << 20  # bytes of a transaction up to which its rows are compared

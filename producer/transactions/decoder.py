@@ -24,13 +24,13 @@ from shmstore.producer.filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.present import PresentTables
-from shmstore.producer.sql.classify import Kind, Statement, classify
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
 from shmstore.producer.transactions.row_filter import RowsRun, runs
 from shmstore.producer.transactions.state import NO_PROPS, Tail, new_state
 from shmstore.producer.transactions.writer import EventWriter
-from shmstore.sql_tokens import USUAL
+from shmstore.sql.classify import Kind, Statement, classify
+from shmstore.sql.tokens import USUAL
 
 _HARMLESS = frozenset(
     {

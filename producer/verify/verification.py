@@ -38,11 +38,11 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.tables import list_tables, read_table
 from shmstore.producer.snapshot.watermarks import prepare
-from shmstore.producer.sql.classify import classify
 from shmstore.producer.start.gtid_position import current_position
 from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
 from shmstore.producer.verify.source_rows import Row, SourceRows
-from shmstore.sql_tokens import SqlMode
+from shmstore.sql.classify import classify
+from shmstore.sql.tokens import SqlMode
 
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time

@@ -10,7 +10,7 @@ from shmstore.producer.binlog.row_program import steps
 from shmstore.producer.binlog.table_map import Field
 from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
-from shmstore.producer.values import charsets
+from shmstore.sql import charsets
 
 CHARSETS = sorted(set(charsets._COLLATIONS) - {"binary"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shmstore.producer.binlog.statement_text import statement_text, without_mariadb
-from shmstore.sql_tokens import SqlMode, scan
+from shmstore.sql.tokens import SqlMode, scan
 
 LATIN1, SWE7, SJIS, UJIS, GBK, ARMSCII8, UTF8MB4, BINARY = 8, 10, 13, 12, 28, 32, 45, 63
 

@@ -15,7 +15,7 @@ from shmstore.errors import SchemaUnknown
 from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map import Layout, parse_layout
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.sql.columns import column_of_type
+from shmstore.sql.columns import column_of_type
 from tests.producer.decoding import TABLE_MAP, Log, database_of, run
 from tests.producer.test_type_matrix import CASES, COMPRESSED
 from tests.servers.server import start_server

@@ -16,9 +16,9 @@ from shmstore.errors import SchemaUnknown, UnsupportedEvent
 from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map import parse_layout
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.sql.catalog import Catalog, Unreadable
-from shmstore.producer.sql.columns import column_of_type
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.catalog import Catalog, Unreadable
+from shmstore.sql.columns import column_of_type
+from shmstore.sql.table_change import Table
 from tests.producer.decoding import Log, database_of, logged, reference, run
 from tests.servers.server import Server
 

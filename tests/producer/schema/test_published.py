@@ -16,8 +16,8 @@ from shmstore.home.definitions import Definition, DefinitionsFile, definition_of
 from shmstore.home.home import Home
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.published import PublishedTables
-from shmstore.producer.sql.columns import column_of_type
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.columns import column_of_type
+from shmstore.sql.table_change import Table
 from tests.consumer.spark.replicate.test_random_alter import ONLY, TYPES
 from tests.producer.merging import create, running_group
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for, wait_for_position
@@ -239,7 +239,7 @@ def test_what_is_unchanged_keeps_its_position(tmp_path: Path) -> None:
 
 
 def producer_mode() -> object:
-    from shmstore.producer.sql.session import UNKNOWN
+    from shmstore.sql.session import UNKNOWN
 
     return UNKNOWN
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shmstore.errors import UnsupportedEvent
 from shmstore.producer.values import scalars
-from shmstore.producer.values.charsets import charset_of, decoder
+from shmstore.sql.charsets import charset_of, decoder
 from tests.producer.decoding import run
 from tests.servers.server import Server, start_server
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import EventType
-from shmstore.sql_tokens import USUAL, SqlMode, Tokens, has_query, statement
+from shmstore.sql.tokens import USUAL, SqlMode, Tokens, has_query, statement
 
 TableName = tuple[str, str]  # database, table
 

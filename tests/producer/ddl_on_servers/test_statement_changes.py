@@ -16,7 +16,7 @@ from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import uncompress_query
 from shmstore.producer.binlog.events import EventCode
 from shmstore.producer.binlog.rows import ROWS_EVENTS
-from shmstore.producer.sql.classify import Kind, Statement, classify
+from shmstore.sql.classify import Kind, Statement, classify
 from tests.producer.decoding import Log, database_of, run
 from tests.producer.running import events_of, execute, running
 from tests.servers.server import Server

@@ -9,10 +9,10 @@ import pymysql
 import pytest
 
 from shmstore.producer.binlog import events
-from shmstore.producer.sql.catalog import Catalog, Unreadable
-from shmstore.producer.sql.session import Session
-from shmstore.producer.sql.table_change import Table
-from shmstore.producer.values.charsets import statement_decoder
+from shmstore.sql.catalog import Catalog, Unreadable
+from shmstore.sql.charsets import statement_decoder
+from shmstore.sql.session import Session
+from shmstore.sql.table_change import Table
 from tests.producer.decoding import QUERY, Log, database_of, run
 from tests.servers.server import Server
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shmstore.event import Column
-from shmstore.producer.sql.columns import ColumnDefinition, converted, is_text, settled
-from shmstore.producer.values.charsets import WIDTHS
+from shmstore.sql.charsets import WIDTHS
+from shmstore.sql.columns import ColumnDefinition, converted, is_text, settled
 from shmstore.sql.names import folded, same
 
 __all__ = ["ROW_ID", "Draft", "Table"]

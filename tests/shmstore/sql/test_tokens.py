@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shmstore.sql_tokens import SqlMode, Tokens, scan
+from shmstore.sql.tokens import SqlMode, Tokens, scan
 
 
 @pytest.mark.parametrize(

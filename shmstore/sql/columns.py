@@ -13,10 +13,10 @@ from typing import NamedTuple, cast
 from shmstore.column_type import bytes_of_character, defined
 from shmstore.errors import UnsupportedEvent
 from shmstore.event import Column
-from shmstore.producer.sql.column_types import GEOMETRY, TEXT, read_type
-from shmstore.producer.sql.session import Dialect
-from shmstore.producer.values.charsets import member_text, stored_text
-from shmstore.sql_tokens import Tokens, scan
+from shmstore.sql.charsets import member_text, stored_text
+from shmstore.sql.column_types import GEOMETRY, TEXT, read_type
+from shmstore.sql.session import Dialect
+from shmstore.sql.tokens import Tokens, scan
 
 __all__ = [
     "GEOMETRY",

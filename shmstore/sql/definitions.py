@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shmstore.producer.sql.columns import ColumnDefinition, define_column
-from shmstore.producer.sql.session import Dialect
-from shmstore.producer.sql.table_change import Draft
-from shmstore.sql_tokens import Tokens
+from shmstore.sql.columns import ColumnDefinition, define_column
+from shmstore.sql.session import Dialect
+from shmstore.sql.table_change import Draft
+from shmstore.sql.tokens import Tokens
 
 __all__ = ["KEYS", "add_column", "add_definition"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.sql_tokens import SqlMode
+from shmstore.sql.tokens import SqlMode
 
 __all__ = ["UNKNOWN", "Dialect", "Session"]
 

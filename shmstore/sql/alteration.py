@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from shmstore.producer.sql.columns import ColumnDefinition, define_column, skip_value
-from shmstore.producer.sql.definitions import KEYS, add_column, add_definition
-from shmstore.producer.sql.options import read_options
-from shmstore.producer.sql.session import Dialect
-from shmstore.producer.sql.table_change import Draft, Table
-from shmstore.sql_tokens import Token, Tokens
+from shmstore.sql.columns import ColumnDefinition, define_column, skip_value
+from shmstore.sql.definitions import KEYS, add_column, add_definition
+from shmstore.sql.options import read_options
+from shmstore.sql.session import Dialect
+from shmstore.sql.table_change import Draft, Table
+from shmstore.sql.tokens import Token, Tokens
 
 __all__ = ["Alteration"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.producer.sql.ddl_run import FAST, RandomDdl
+from tests.producer.ddl_on_servers.ddl_run import FAST, RandomDdl
 from tests.servers.server import start_server
 
 

@@ -14,12 +14,12 @@ from shmstore.event import Position
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.statement_text import without_mariadb
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.sql.catalog import Catalog, Unreadable
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.catalog import Catalog, Unreadable
+from shmstore.sql.table_change import Table
+from tests.producer.ddl_on_servers.ddl_grammar import Grammar
+from tests.producer.ddl_on_servers.ddl_words import CLIENTS, DATABASES, MODES, Mode
 from tests.producer.decoding import QUERY, run
 from tests.producer.schema.test_history import query_of
-from tests.producer.sql.ddl_grammar import Grammar
-from tests.producer.sql.ddl_words import CLIENTS, DATABASES, MODES, Mode
 from tests.servers.server import Server
 
 # What may be unknown: what servers garble, what the log does not say, and what comes of a table that is unknown.

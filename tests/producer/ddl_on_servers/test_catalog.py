@@ -9,7 +9,7 @@ import pytest
 from shmstore.event import Position
 from shmstore.producer.binlog import events
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.sql.classify import classify
+from shmstore.sql.classify import classify
 from tests.producer.decoding import QUERY, database_of, run
 from tests.producer.schema.test_history import query_of, tables_of
 from tests.servers.server import Server, start_server

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import EventType
-from shmstore.producer.sql.classify import Kind, classify
+from shmstore.sql.classify import Kind, classify
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.producer.sql.alteration import Alteration
-from shmstore.producer.sql.definitions import add_definition
-from shmstore.producer.sql.options import Options, read_options
-from shmstore.producer.sql.sequences import is_sequence, sequence_table, typed_sequence
-from shmstore.producer.sql.session import UNKNOWN, Dialect, Session
-from shmstore.producer.sql.table_change import Draft, Table
+from shmstore.sql.alteration import Alteration
+from shmstore.sql.definitions import add_definition
 from shmstore.sql.names import folded
-from shmstore.sql_tokens import Tokens, has_query, scan, statement
+from shmstore.sql.options import Options, read_options
+from shmstore.sql.sequences import is_sequence, sequence_table, typed_sequence
+from shmstore.sql.session import UNKNOWN, Dialect, Session
+from shmstore.sql.table_change import Draft, Table
+from shmstore.sql.tokens import Tokens, has_query, scan, statement
 
 __all__ = ["Catalog", "Change", "TableName", "Unreadable"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from shmstore.column_type import sized
 from shmstore.event import Column
-from shmstore.producer.sql.catalog import Catalog, Change
-from shmstore.producer.sql.classify import classify
-from shmstore.producer.sql.session import Session
-from shmstore.producer.sql.table_change import Table
-from shmstore.sql_tokens import statement
+from shmstore.sql.catalog import Catalog, Change
+from shmstore.sql.classify import classify
+from shmstore.sql.session import Session
+from shmstore.sql.table_change import Table
+from shmstore.sql.tokens import statement
 
 __all__ = ["with_hidden"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shmstore.event import Column
-from shmstore.producer.sql.catalog import Catalog, Unreadable
-from shmstore.producer.sql.session import Session
-from shmstore.producer.sql.table_change import Table
+from shmstore.sql.catalog import Catalog, Unreadable
+from shmstore.sql.session import Session
+from shmstore.sql.table_change import Table
 
 INT = Column("a", "int")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.producer.sql.session import Dialect
-from shmstore.producer.values.charsets import stored_text
-from shmstore.sql_tokens import Token, Tokens, literal
+from shmstore.sql.charsets import stored_text
+from shmstore.sql.session import Dialect
+from shmstore.sql.tokens import Token, Tokens, literal
 
 __all__ = ["GEOMETRY", "TEXT", "Type", "read_type"]
 

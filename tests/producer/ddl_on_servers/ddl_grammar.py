@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shmstore.producer.sql.table_change import Table
-from tests.producer.sql.ddl_words import BARE, CLIENTS, DATABASES, QUOTED, SETS, Words
+from shmstore.sql.table_change import Table
+from tests.producer.ddl_on_servers.ddl_words import BARE, CLIENTS, DATABASES, QUOTED, SETS, Words
 
 __all__ = ["Grammar"]
 

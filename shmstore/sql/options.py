@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.producer.sql.columns import accept_charset
-from shmstore.sql_tokens import Tokens
+from shmstore.sql.columns import accept_charset
+from shmstore.sql.tokens import Tokens
 
 __all__ = ["Options", "read_options"]
 

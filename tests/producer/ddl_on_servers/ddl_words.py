@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shmstore.producer.sql.catalog import Catalog
+from shmstore.sql.catalog import Catalog
 
 __all__ = ["BARE", "CLIENTS", "DATABASES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shmstore.event import Column
-from shmstore.producer.sql.table_change import Table
-from shmstore.sql_tokens import Tokens
+from shmstore.sql.table_change import Table
+from shmstore.sql.tokens import Tokens
 
 __all__ = ["is_sequence", "sequence_table", "typed_sequence"]
 

@@ -1,1 +1,0 @@
-"""What a DDL does to tables: SQL text -> tokens -> changes."""
