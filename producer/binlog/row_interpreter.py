@@ -16,7 +16,7 @@ from shmstore.producer.binlog.row_program import Step
 from shmstore.producer.values import scalars
 from shmstore.producer.values.json_binary import json_text
 
-__all__ = ["Program", "rows_of"]
+__all__ = ["Program", "conversion", "rows_of"]
 
 Row = tuple[Any, ...]
 Convert = Callable[[bytes], Any]
@@ -32,7 +32,7 @@ class Program:
     __slots__ = ("_columns", "_nulls", "_shown", "failed")
 
     def __init__(self, steps: Sequence[Step], shown: int | None = None) -> None:
-        self._columns = [(step.size, step.name in _WITH_LENGTH, _CONVERSIONS[step.name](step)) for step in steps]
+        self._columns = [(step.size, step.name in _WITH_LENGTH, conversion(step)) for step in steps]
         self._nulls = (len(steps) + 7) // 8  # bytes; their unused bits are 0 in MySQL, 1 in MariaDB
         self._shown = len(steps) if shown is None else shown
         self.failed = -1
@@ -124,6 +124,11 @@ def _padded(step: Step) -> Convert:
 def _table(step: Step) -> Convert:
     characters = b"".join(step.extra).decode()
     return lambda raw: codecs.charmap_decode(raw, "strict", characters)[0]
+
+
+def conversion(step: Step) -> Convert:
+    """Return the function from the bytes of a step's value to its stored form."""
+    return _CONVERSIONS[step.name](step)
 
 
 _CONVERSIONS: dict[str, Callable[[Step], Convert]] = {
