@@ -68,6 +68,9 @@ def filled(name: str, state: Path, *, log: bool = True) -> EventStore:
         store.put([BIG] * 60)
         if reader is not None:
             reader.ack(reader.get())
+    if log:  # until the keeper rests, it opens and closes files of the log
+        store.sync(store.newest, 10)
+        wait_for(lambda: all((state / name / "log" / f"next.{kind}").exists() for kind in ("events", "slots", "blocks")))
     return store
 
 
