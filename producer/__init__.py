@@ -22,7 +22,7 @@ from shmstore.producer.pipeline.replicator import run
 from shmstore.producer.pipeline.sources import run_all
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings, add_flags, load_all, load_settings
-from shmstore.producer.snapshot.part import request_snapshot
+from shmstore.producer.snapshot.request import request_snapshot
 from shmstore.producer.snapshot.server_tables import ServerTable, ServerTables
 
 __all__ = [

@@ -15,15 +15,15 @@ from shmstore.producer.connection.dump import replica_id
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import PrivilegeMissing
+from shmstore.producer.filters.fit import unfit_row_filters
+from shmstore.producer.pipeline.retention import SHORT_HOURS, file_after, kept_seconds
+from shmstore.producer.positions.gtid_position import answered
+from shmstore.producer.positions.scan import file_begins
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.row_filter_check import unfit_row_filters
-from shmstore.producer.snapshot.tables import list_tables, may_select
+from shmstore.producer.snapshot.tables import VisibleTables, list_tables, may_select
 from shmstore.producer.start.choose import check_position
-from shmstore.producer.start.gtid_position import answered
 from shmstore.producer.start.positions import split_positions
 from shmstore.producer.start.resume import lowest
-from shmstore.producer.start.retention import SHORT_HOURS, file_after, kept_seconds
-from shmstore.producer.start.scan import file_begins
 from shmstore.store.remembered import describe_home
 
 
@@ -221,7 +221,7 @@ def _row_filters(session: Session, settings: Settings) -> list[Finding]:
     wanted, fix = "tables and columns that are there", "correct the names in row_filter, or leave that filter out"
     found = [
         Finding(name, "fail" if each.stops else "warn", each.problem, wanted, fix)
-        for each in unfit_row_filters(session, settings.table_filter())
+        for each in unfit_row_filters(VisibleTables(session), settings.table_filter())
     ]
     return found or [Finding(name, "ok", ", ".join(settings.row_filter))]
 

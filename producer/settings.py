@@ -29,7 +29,7 @@ from shmstore.event import Position
 from shmstore.patterns.table_patterns import FORMS
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.filter import OPERATIONS, TableFilter
+from shmstore.producer.filters.table_filter import OPERATIONS, TableFilter
 from shmstore.start_position import parse_start
 
 PREFIX = "SHMSTORE_"

@@ -38,8 +38,8 @@ LAYERS = {
         "store",
     ),
     "shmstore.producer": (
-        *("native", "native_code", "gtid", "errors", "conditions", "filter", "settings"),
-        *("values", "binlog", "connection", "schema", "transactions", "start", "snapshot", "verify", "pipeline"),
+        *("native", "native_code", "gtid", "errors", "filters", "settings", "values", "binlog", "connection", "schema"),
+        *("transactions", "positions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
         *("serving", "row_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from shmstore import Column, SourceError
 from shmstore.encoding.codec import Packed, unpack_rows
-from shmstore.producer.connection.binary_rows import Cell, ResultRows, new_rows
+from shmstore.producer.binlog.result_rows import Cell, ResultRows, new_rows
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import LinkLost

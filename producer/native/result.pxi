@@ -1,5 +1,5 @@
 # ResultRows: the answer to a prepared SELECT, from the socket's bytes to rows as MessagePack, which are kept here until they are put.
-# As `shmstore.producer.connection.binary_rows`, which draws the packets; integers, text and the rest are written by the code
+# As `shmstore.producer.binlog.result_rows`, which draws the packets; integers, text and the rest are written by the code
 # that writes those of row images.
 
 cdef enum:

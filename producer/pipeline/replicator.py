@@ -26,20 +26,20 @@ from shmstore.producer.connection.link import Link
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
+from shmstore.producer.filters.fit import unfit_row_filters
+from shmstore.producer.pipeline.retention import Retention
 from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
+from shmstore.producer.positions.local_files import find_position, find_time
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.schema.published import PublishedTables
 from shmstore.producer.settings import Endpoint, Settings
-from shmstore.producer.snapshot.row_filter_check import unfit_row_filters
 from shmstore.producer.snapshot.runner import Snapshot
+from shmstore.producer.snapshot.tables import VisibleTables
 from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
 from shmstore.producer.start.choose import keep_resume
-from shmstore.producer.start.files import find_position, find_time
 from shmstore.producer.start.origin import Origin, OriginFile, origin_of
-from shmstore.producer.start.publish import publish, publish_files
 from shmstore.producer.start.resume import Start
-from shmstore.producer.start.retention import Retention
 from shmstore.producer.start.same_history import Wanted, require_same_files
 from shmstore.producer.start.schema_history import keep_history
 from shmstore.producer.transactions.buffer import Flush, new_buffer
@@ -251,7 +251,7 @@ class Replicator:
         """Say, at the start, what a row would stop the producer for."""
         if self._linked:
             return
-        for unfit in unfit_row_filters(session, self._decoder.filter):
+        for unfit in unfit_row_filters(VisibleTables(session), self._decoder.filter):
             self._log.warning("%s%s", unfit.problem, "; the first row of that table will stop this producer" * unfit.stops)
 
     def _write(self, found: Found, chosen: Beginning) -> None:
@@ -259,7 +259,7 @@ class Replicator:
         keep_history(
             chosen.schemas, self._store.home.of_source(self._sink.source or ""), self._store.home, self._store.may_produce
         )
-        publish(self._published, chosen)
+        self._published.begin_at(chosen.schemas, chosen.start.position)
         self._origin.save(self._origin_now(found))
         if self._snapshot is not None and chosen.snapshot:
             self._snapshot.want(found.session, found.server, chosen.snapshot)
@@ -317,7 +317,7 @@ class Replicator:
         else:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
             files, position, executed = find_position(files, first, self._stop)
-        publish_files(self._published, resume, position)
+        self._published.begin_files(resume.position if resume is not None else None, position)
         self._sink.begin(Start(position, executed))
         self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"

@@ -13,7 +13,7 @@ from shmstore import Position, TableSchema
 from shmstore.column_type import sized
 from shmstore.encoding.codec import decode_schema, encode_schema
 from shmstore.home.definitions import Definition, DefinitionsFile
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.sql.catalog import TableName, Unreadable
 from shmstore.sql.session import Session
@@ -56,10 +56,19 @@ class PublishedTables:
         ]
         self._file.replace(old if same and old is not None else one for one, old, same in zip(now, kept, still, strict=True))
 
-    def end(self) -> None:
-        """Nothing is known any more. Raises OSError."""
-        self._history = None
-        self._file.remove()
+    def begin_at(self, history: SchemaHistory | None, position: Position) -> None:
+        """Write down the tables as they are where the stream begins; where that is not known, as the server has them now, from there on."""
+        if history is None or history.first is None:  # nobody is asked, or may: rows say how their table is defined
+            self._history = None
+            self._file.remove()
+        else:
+            self.begin(history, history.first if history.waiting else position, own=False)
+
+    def begin_files(self, end: Position | None, position: Position) -> None:
+        """The same of local binlog files, which tell of the tables that they create. `end`: where the store ends, if it has anything."""
+        history = SchemaHistory()
+        history.begin(position, self.written(end) if end is not None else {})
+        self.begin(history, position, own=True)
 
     def follow(self, position: Position, database: str, sql: str, session: Session) -> None:
         """Take in a DDL that ends at `position`, after the schema history has. Raises `StoreError`."""

@@ -23,7 +23,7 @@ from shmstore.home.snapshots import Task
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import LinkLost
-from shmstore.producer.filter import TablePlan
+from shmstore.producer.filters.table_filter import TablePlan
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.select import Selection, key_literals, literals

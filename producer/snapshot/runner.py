@@ -46,10 +46,10 @@ from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost, LoginRefused, PatternError, PrivilegeMissing, ServerUnreachable
-from shmstore.producer.filter import read_patterns
+from shmstore.producer.filters.part import Part
+from shmstore.producer.filters.table_filter import read_patterns
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, EndAsked, Shape, TableRead
-from shmstore.producer.snapshot.part import Part
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shmstore import Column
-from shmstore.producer.conditions import Bound
 from shmstore.producer.connection.prepared import BYTES, INDEXED, NUMBERS
+from shmstore.producer.filters.condition import Bound
 from shmstore.producer.snapshot.tables import SourceTable, quoted
 from shmstore.sql.charsets import python_codec
 

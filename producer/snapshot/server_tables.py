@@ -38,11 +38,11 @@ from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.server import Server, read_server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost, ServerUnreachable
+from shmstore.producer.positions.scan import scan_to_offset
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.snapshot.select import Selection, key_literals, literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, list_tables, quoted, read_table
 from shmstore.producer.snapshot.watermarks import begin, prepare, prepared, refusal
-from shmstore.producer.start.scan import scan_to_offset
 
 PARTS = 16  # of a table, where nothing was said
 LEAST_ROWS = 20_000  # that are worth a part

@@ -9,6 +9,7 @@ both servers show as "?" everywhere but in the binlog.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from shmstore.sql.columns import column_of_type, with_definition
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
 
-__all__ = ["Key", "SourceTable", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
+__all__ = ["Key", "SourceTable", "VisibleTables", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
 
 SYSTEM = ("information_schema", "performance_schema", "sys", "mysql")
 _SIZED = {"char", "varchar", "binary", "varbinary", "decimal", "bit"}
@@ -27,6 +28,10 @@ _AS_BINARY = {"uuid": 16, "inet6": 16, "inet4": 4}
 _COLUMNS = (
     "SELECT column_name, column_type, character_set_name, collation_name, is_nullable, character_octet_length, "
     "numeric_precision, {} FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
+)
+_ALL_COLUMNS = (
+    "SELECT table_name, column_name, column_type, character_set_name FROM information_schema.columns WHERE table_schema = %s "
+    "ORDER BY table_name, ordinal_position"
 )
 _TABLE = (
     "SELECT table_type, table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
@@ -81,6 +86,24 @@ def list_tables(session: Session, passes: Callable[[str, str], bool]) -> list[tu
         SYSTEM,
     )
     return [(str(database), str(table)) for database, table in rows if passes(str(database), str(table))]
+
+
+class VisibleTables:
+    """What the account of `session` sees of all tables."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def names(self) -> list[tuple[str, str]] | None:
+        """Return (database, table) of each; None where the account may read none at all. Raises `SourceError`."""
+        return list_tables(self._session, lambda database, table: True) if may_select(self._session) else None
+
+    def columns(self, database: str) -> dict[str, list[Column]]:
+        """Return the columns of the tables of `database`, by table. Raises `SourceError`."""
+        found: dict[str, list[Column]] = defaultdict(list)
+        for table, name, type_, charset in self._session.query(_ALL_COLUMNS, (database,)):
+            found[str(table)].append(column_of_type(str(name), str(type_), str(charset or "")))
+        return found
 
 
 def read_table(session: Session, database: str, table: str, *, history: str = "auto") -> SourceTable | None:

@@ -43,8 +43,8 @@ from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from shmstore.producer.snapshot.select import HIDDEN
-from shmstore.producer.start.gtid_position import current_position, gtid_at
 
 # So that values come as they are stored, and nothing of a global setting cuts a SELECT short.
 _SETUP = (

@@ -13,7 +13,7 @@ from shmstore.producer.connection.session import Session
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import choose_start
-from shmstore.producer.start.failover import after_loss, go_to_start, needs_snapshot
+from shmstore.producer.start.history_at_start import after_loss, go_to_start, needs_snapshot
 from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin
 from shmstore.producer.start.resume import Resume, Start

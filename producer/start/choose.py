@@ -11,10 +11,10 @@ from shmstore.producer.connection.server import Server, binlog_files
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.positions.gtid_position import current_position, gtid_at
+from shmstore.producer.positions.scan import scan_to_offset, scan_to_time
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.gtid_position import current_position, gtid_at
 from shmstore.producer.start.resume import Resume, Start, lowest, require_one_source
-from shmstore.producer.start.scan import scan_to_offset, scan_to_time
 
 
 def keep_resume(events: list[Event], last: Event) -> list[Event]:

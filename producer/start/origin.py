@@ -18,7 +18,7 @@ from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import Server, binlog_files, log_end
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import PrivilegeMissing
-from shmstore.producer.start.scan import file_begins
+from shmstore.producer.positions.scan import file_begins
 from shmstore.units import moment
 
 NAME: Final = "origin"

@@ -43,11 +43,11 @@ from shmstore.producer.connection.server import Server, binlog_files, log_end
 from shmstore.producer.connection.session import FAR, Session
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, PrivilegeMissing
 from shmstore.producer.gtid import GtidSet, MariadbGtids
+from shmstore.producer.positions.gtid_position import gtid_at
+from shmstore.producer.positions.scan import OUTSIDE, dump
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.gtid_position import gtid_at
 from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin, differs
-from shmstore.producer.start.scan import OUTSIDE, dump
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.sql.classify import classify

@@ -13,10 +13,10 @@ from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import PrivilegeMissing, SettingsError
 from shmstore.producer.gtid import MariadbGtids
+from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.history import WHAT, SchemaHistory
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.gtid_position import current_position, gtid_at
 
 ATTEMPTS = 20
 ONCE_NOW = (

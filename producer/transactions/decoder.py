@@ -20,13 +20,13 @@ from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder, Schemas
 from shmstore.producer.binlog.statement_text import without_mariadb
 from shmstore.producer.binlog.table_map import TableMap
 from shmstore.producer.errors import LinkLost, TransactionBroken
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.row_runs import RowsRun, runs
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
-from shmstore.producer.transactions.row_filter import RowsRun, runs
 from shmstore.producer.transactions.state import NO_PROPS, Tail, new_state
 from shmstore.producer.transactions.writer import EventWriter
 from shmstore.sql.classify import Kind, Statement, classify

@@ -12,7 +12,7 @@ from shmstore.encoding.codec import pack
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.events import EventCode, RawEvent
 from shmstore.producer.binlog.rows import RowsDecoder
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.native_code import compiled
 from shmstore.producer.transactions.writer import EventWriter
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from shmstore import SourceError, TableSchema
 from shmstore.errors import CopyUnreadable
 from shmstore.producer.connection.session import connect
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import read_table
 from shmstore.producer.snapshot.watermarks import prepare

@@ -10,7 +10,7 @@ from shmstore import Column, SourceError, TableSchema
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema, unpack_rows
 from shmstore.producer.connection.prepared import Rows
 from shmstore.producer.connection.session import Session
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.chunks import CHUNK_BYTES
 from shmstore.producer.snapshot.select import literal, literals, selection

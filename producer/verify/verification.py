@@ -34,11 +34,11 @@ from shmstore.encoding.codec import Packed, decode, encode_schema, unpack_rows
 from shmstore.errors import CopyUnreadable, PositionNotFound
 from shmstore.producer.connection.server import Server, read_server
 from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.positions.gtid_position import current_position
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.tables import list_tables, read_table
 from shmstore.producer.snapshot.watermarks import prepare
-from shmstore.producer.start.gtid_position import current_position
 from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
 from shmstore.producer.verify.source_rows import Row, SourceRows
 from shmstore.sql.classify import classify

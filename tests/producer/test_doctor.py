@@ -13,8 +13,8 @@ from shmstore.producer.connection.server import Server as ServerAsked
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import connect
 from shmstore.producer.doctor import _binlog
+from shmstore.producer.positions.gtid_position import current_position
 from shmstore.producer.settings import Endpoint, Settings
-from shmstore.producer.start.gtid_position import current_position
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 

@@ -12,7 +12,7 @@ from shmstore.producer.binlog import files
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import ENCRYPTED, MAGIC, BinlogFiles, list_files
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.start.files import find_position
+from shmstore.producer.positions.local_files import find_position
 from tests.producer.binlog.test_packets import event, format_event
 
 

@@ -29,7 +29,7 @@ from shmstore import (
 )
 from shmstore.producer.connection.server import read_server
 from shmstore.producer.connection.session import connect
-from shmstore.producer.start.gtid_position import current_position
+from shmstore.producer.positions.gtid_position import current_position
 from shmstore.producer.start.resume import lowest
 from tests.producer.running import Mirror, Running, events_of, execute, remove, running, shape, store_name, wait_for
 from tests.servers.server import Server, start_server

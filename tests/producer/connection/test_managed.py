@@ -12,8 +12,8 @@ from shmstore.producer.connection.server import Server as Source
 from shmstore.producer.connection.server import read_server
 from shmstore.producer.connection.session import connect
 from shmstore.producer.doctor import check_server
+from shmstore.producer.pipeline.retention import kept_seconds
 from shmstore.producer.settings import Endpoint, Settings
-from shmstore.producer.start.retention import kept_seconds
 from tests.producer.running import execute
 from tests.servers.server import Server, start_server
 

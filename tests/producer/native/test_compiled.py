@@ -17,7 +17,7 @@ import pytest
 from shmstore import Position, ShmStoreError, UnsupportedEvent
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.packets import PacketSplitter, new_splitter
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import parse
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.transactions.buffer import TransactionBuffer, new_buffer

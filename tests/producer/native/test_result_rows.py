@@ -9,8 +9,8 @@ import msgpack
 import pytest
 
 from shmstore import Column
+from shmstore.producer.binlog.result_rows import BIG, Cell, ResultRows, new_rows
 from shmstore.producer.binlog.wire_types import Wire
-from shmstore.producer.connection.binary_rows import BIG, Cell, ResultRows, new_rows
 from shmstore.producer.native_code import COMPILED
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="no compiled decoder")

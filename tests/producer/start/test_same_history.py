@@ -12,8 +12,8 @@ import pytest
 
 from shmstore import BinlogPurged, EventStore, EventType, PositionNotFound, StoreNotFound
 from shmstore.producer import request_snapshot
+from shmstore.producer.pipeline import retention
 from shmstore.producer.settings import Settings
-from shmstore.producer.start import retention
 from tests.producer.running import Running, end_of_log, execute, remove, running, store_name, wait_for, wait_for_position
 from tests.servers.server import Server, start_server
 

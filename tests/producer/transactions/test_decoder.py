@@ -14,7 +14,7 @@ from shmstore.encoding.codec import decode
 from shmstore.producer.binlog.events import EventCode, RawEvent
 from shmstore.producer.binlog.files import BinlogFiles
 from shmstore.producer.errors import TransactionBroken
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import GtidSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder

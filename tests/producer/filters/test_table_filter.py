@@ -13,7 +13,7 @@ from shmstore import ABSENT, Column, EntryType, Event, EventType, Position, Row,
 from shmstore.encoding.codec import decode, decode_stored, encode, encode_schema, encode_stored
 from shmstore.patterns.table_patterns import split_patterns
 from shmstore.producer.errors import PatternError
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 
 NAMES = ["shop.orders", "shop.order_items", "shopping.orders", "Shop.ORDERS", "test.t1", "test.t2", "a.b.c"]
 

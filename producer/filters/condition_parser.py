@@ -13,8 +13,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final, NoReturn
 
-from shmstore.producer.conditions.tree import Both, Comparison, Either, Literal, Node, Not
 from shmstore.producer.errors import PatternError
+from shmstore.producer.filters.condition_tree import Both, Comparison, Either, Literal, Node, Not
 from shmstore.sql.tokens import Token, located
 from shmstore.sql.tokens import literal as bytes_of
 

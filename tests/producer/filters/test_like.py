@@ -1,11 +1,11 @@
-"""shmstore.producer.conditions.columns: LIKE, beside a regular expression."""
+"""shmstore.producer.filters.condition: LIKE, beside a regular expression."""
 
 from __future__ import annotations
 
 import random
 import re
 
-from shmstore.producer.conditions.columns import _like
+from shmstore.producer.filters.condition import _like
 
 
 def test_like_is_as_a_regular_expression_and_takes_bounded_time(seed: int) -> None:

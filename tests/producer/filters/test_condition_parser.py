@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shmstore import Column, TableSchema, UnsupportedEvent
-from shmstore.producer.conditions import bind, parse
-from shmstore.producer.conditions.tree import Both, Comparison, Either, Not
 from shmstore.producer.errors import PatternError
-from shmstore.producer.filter import TableFilter, read_row_filter
+from shmstore.producer.filters.condition import bind
+from shmstore.producer.filters.condition_parser import parse
+from shmstore.producer.filters.condition_tree import Both, Comparison, Either, Not
+from shmstore.producer.filters.table_filter import TableFilter, read_row_filter
 
 
 def test_precedence_and_forms() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from shmstore import EventType, UnsupportedEvent
 from shmstore.encoding.codec import unpack_rows
-from shmstore.producer.conditions import Bound
+from shmstore.producer.filters.condition import Bound
 
 
 class RowsRun(NamedTuple):

@@ -14,9 +14,9 @@ from shmstore.producer.connection.managed import AURORA, AZURE, RDS
 from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
 from shmstore.producer.connection.session import Session, connect
 from shmstore.producer.errors import LinkLost
+from shmstore.producer.positions.scan import file_begins
 from shmstore.producer.settings import Endpoint, Settings
 from shmstore.producer.start.resume import lowest
-from shmstore.producer.start.scan import file_begins
 
 EVERY = 30.0  # seconds between two looks: what is found has to be noticed within a minute
 SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to fix anything

@@ -10,7 +10,7 @@ from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles, Stop
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.gtid import ExecutedSet
-from shmstore.producer.start.scan import STOPPED, boundaries
+from shmstore.producer.positions.scan import STOPPED, boundaries
 
 
 def find_position(

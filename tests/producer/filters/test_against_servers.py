@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shmstore import TableSchema
-from shmstore.producer.conditions import bind, parse
+from shmstore.producer.filters.condition import bind
+from shmstore.producer.filters.condition_parser import parse
 from shmstore.producer.snapshot.tables import quoted
 from tests.producer.decoding import Log, database_of, plain, run
 from tests.producer.test_random_tables import KINDS, binary, odd_day

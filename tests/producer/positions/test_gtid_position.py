@@ -1,4 +1,4 @@
-"""producer/start/gtid_position.py: places of a server whose binlog holds an event that it cannot read itself."""
+"""producer/positions/gtid_position.py: places of a server whose binlog holds an event that it cannot read itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from shmstore import Position, PositionNotFound, producer
 from shmstore.producer.connection.server import read_server
 from shmstore.producer.connection.session import Session, connect
-from shmstore.producer.start.gtid_position import current_position, gtid_at
+from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from tests.producer.running import Running, events_of, execute, running, store_name
 from tests.servers.server import Server, start_server
 

@@ -1,4 +1,4 @@
-"""producer/start/scan.py: places found by reading a server's binlog. The server is idle: no scan may wait for a write."""
+"""producer/positions/scan.py: places found by reading a server's binlog. The server is idle: no scan may wait for a write."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles
 from shmstore.producer.connection.server import binlog_files, read_server
 from shmstore.producer.connection.session import Session, connect
-from shmstore.producer.start import scan
-from shmstore.producer.start.gtid_position import current_position
+from shmstore.producer.positions import scan
+from shmstore.producer.positions.gtid_position import current_position
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 

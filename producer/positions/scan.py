@@ -17,7 +17,7 @@ from shmstore.producer.connection.dump import BinlogReader
 from shmstore.producer.connection.server import Server, binlog_files, log_end
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import LinkLost
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder

@@ -12,7 +12,7 @@ from shmstore import EntryType, Event, EventType, Position, StoreView, Unsupport
 from shmstore.encoding.codec import decode, decode_stored
 from shmstore.producer.binlog.packets import PacketSplitter, new_splitter
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.filter import TableFilter
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import parse
 from shmstore.producer.native_code import COMPILED
 from shmstore.producer.settings import Settings

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from shmstore.errors import UnsupportedEvent, did_you_mean
 from shmstore.event import Column, TableSchema
-from shmstore.producer.conditions.tree import Both, Either, Literal, Node, Not
+from shmstore.producer.filters.condition_tree import Both, Either, Literal, Node, Not
 from shmstore.sql.names import index_of
 
 Test = Callable[[Sequence[Any]], bool | None]

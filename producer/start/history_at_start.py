@@ -15,11 +15,11 @@ from shmstore import Position, SchemaUnknown
 from shmstore.producer.connection.server import Server
 from shmstore.producer.connection.session import Session
 from shmstore.producer.gtid import ExecutedSet, parse
+from shmstore.producer.positions.scan import scan_to_set
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import configured
 from shmstore.producer.start.resume import Start
-from shmstore.producer.start.scan import scan_to_set
 from shmstore.producer.start.schema_history import begin_history, histories, open_history, require_covered
 
 

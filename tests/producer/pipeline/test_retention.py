@@ -1,4 +1,4 @@
-"""producer/start/retention.py and vitals.py: a stream's figures as its store tells them, on real servers."""
+"""producer/pipeline/retention.py and vitals.py: a stream's figures as its store tells them, on real servers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreClos
 from shmstore.consumer.monitoring.metrics import problems
 from shmstore.producer.connection.server import Server as Source
 from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.pipeline import retention
 from shmstore.producer.settings import Endpoint, Settings
-from shmstore.producer.start import retention
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import execute, running, wait_for
 from tests.servers.server import Server, start_server

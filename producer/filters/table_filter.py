@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from shmstore.encoding.codec import encode_schema, unpack_rows
 from shmstore.event import EventType, TableSchema
 from shmstore.patterns.table_patterns import Patterns
-from shmstore.producer.conditions import Bound, Node, bind, parse
-from shmstore.producer.conditions.tree import Both
 from shmstore.producer.errors import PatternError
+from shmstore.producer.filters.condition import Bound, bind
+from shmstore.producer.filters.condition_parser import parse
+from shmstore.producer.filters.condition_tree import Both, Node
 
 OPERATIONS = ("insert", "update", "delete", "ddl", "query")
 MASK = "***"

@@ -14,7 +14,7 @@ from shmstore.producer.connection.server import Server, binlog_files, log_end
 from shmstore.producer.connection.session import Session
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.gtid import MariadbGtids
-from shmstore.producer.start.scan import scan_to_offset
+from shmstore.producer.positions.scan import scan_to_offset
 
 LOOKS = 3
 
