@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-from shmstore.sql.tokens import SqlMode, Tokens, statement
+from shmstore.sql.classify import classify
+from shmstore.sql.tokens import SqlMode
 
 
 def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, str]:
@@ -17,23 +17,5 @@ def ddl_target(sql: str, database: str, props: Mapping[str, str]) -> tuple[str, 
     """
     if "table" in props:
         return database, props["table"]
-    try:
-        return _read(statement(sql, SqlMode.named(props.get("sql_mode", ""))), database)
-    except ValueError:  # it ends early, or something else stands where a name belongs
-        return database, ""
-
-
-_MODIFIERS: Final = ("OR", "REPLACE", "TEMPORARY", "ONLINE", "OFFLINE", "IGNORE", "UNIQUE", "FULLTEXT", "SPATIAL")
-
-
-def _read(tokens: Tokens, database: str) -> tuple[str, str]:
-    verb = tokens.accept_one("CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME")
-    while tokens.accept_one(*_MODIFIERS):
-        pass
-    if verb in ("CREATE", "DROP") and tokens.accept("INDEX"):
-        while tokens.take().upper != "ON":
-            pass
-    elif not verb or not (tokens.accept_one("TABLE", "TABLES") or verb == "TRUNCATE"):
-        return database, ""
-    tokens.if_exists()
-    return tokens.table_name(database)
+    tables = classify(sql, database, SqlMode.named(props.get("sql_mode", ""))).tables
+    return tables[0] if tables else (database, "")

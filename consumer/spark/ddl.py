@@ -13,18 +13,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from shmstore.column_type import sized
 from shmstore.event import Column
+from shmstore.sql.column_types import GEOMETRY, read_type
 from shmstore.sql.names import folded
+from shmstore.sql.session import Dialect, Session
 from shmstore.sql.tokens import SqlMode, Tokens, statement
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
-_SYNONYMS = {"integer": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint", "int4": "int", "int8": "bigint"}
-_SYNONYMS |= {"bool": "tinyint", "boolean": "tinyint", "numeric": "decimal", "dec": "decimal", "fixed": "decimal"}
-_SYNONYMS |= {"real": "double", "float4": "float", "float8": "double"}
 _TEXTS = ("tinytext", "text", "mediumtext", "longtext")
 _BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
-_TYPES = {*_INTEGERS, *_TEXTS, *_BLOBS, "decimal", "float", "double", "bit", "year", "date", "datetime", "timestamp", "time"}
-_TYPES |= {"char", "varchar", "binary", "varbinary", "json", "enum", "set", "uuid", "inet4", "inet6"}
+_OTHERS = frozenset((*GEOMETRY, "vector", "xmltype"))  # types that no statement adds or widens here
 _WIDTHS = {"utf8mb4": 4, "utf8mb3": 3, "latin1": 1, "ascii": 1}  # bytes of a character, at most
 _LIMITS = (255, (1 << 16) - 1, (1 << 24) - 1, (1 << 32) - 1)  # bytes of the four sizes of TEXT and BLOB
 
@@ -74,16 +73,17 @@ class Action(NamedTuple):
 def actions(sql: str, database: str, mode: str = "") -> tuple[Action, ...]:
     """Return what `sql`, run with `database` as the current one, does to tables.
 
-    `mode` is the property ``sql_mode`` of its event: with ANSI_QUOTES a name stands in double quotes, with NO_BACKSLASH_ESCAPES a
-    backslash ends no string later.
+    `mode` is the property ``sql_mode`` of its event.
     """
     try:
-        return tuple(_read(statement(sql, SqlMode.named(mode)), database))
+        named = SqlMode.named(mode)
+        dialect = Dialect(named.oracle or named.maxdb, Session(named.bits))
+        return tuple(_read(statement(sql, named), database, dialect))
     except ValueError:  # it ends early, or something else stands where a name belongs
         return (Action("reread", "", ""),)
 
 
-def _read(tokens: Tokens, database: str) -> Iterable[Action]:
+def _read(tokens: Tokens, database: str, dialect: Dialect) -> Iterable[Action]:
     verb = tokens.accept_one("TRUNCATE", "DROP", "RENAME", "CREATE", "ALTER")
     if verb == "TRUNCATE":
         tokens.accept("TABLE")
@@ -108,7 +108,7 @@ def _read(tokens: Tokens, database: str) -> Iterable[Action]:
             ignores |= word == "IGNORE"  # rows that do not fit a new key are dropped
         if tokens.accept("TABLE"):
             tokens.if_exists()
-            return _alter(tokens, database, ignores)
+            return _alter(tokens, database, dialect, ignores)
     return []
 
 
@@ -130,7 +130,7 @@ def _moved(renamings: Iterable[tuple[tuple[str, str], tuple[str, str]]]) -> list
     return [Action("drop" if was is None else "reread", *name) for name, was in origin.items() if was != name]
 
 
-def _alter(tokens: Tokens, database: str, ignores: bool) -> list[Action]:
+def _alter(tokens: Tokens, database: str, dialect: Dialect, ignores: bool) -> list[Action]:
     table, moves, others = tokens.table_name(database), [], []
     tokens.wait()
     changes: list[Change] = []
@@ -153,7 +153,7 @@ def _alter(tokens: Tokens, database: str, ignores: bool) -> list[Action]:
             kind = "reread"
             continue
         try:
-            changes += _changes(clause, words)
+            changes += _changes(clause, words, dialect)
         except ValueError:
             kind = "reread"
     names = [name for change in changes for name in {folded(change.name), folded(change.to)} if name]
@@ -164,7 +164,7 @@ def _alter(tokens: Tokens, database: str, ignores: bool) -> list[Action]:
     return [Action(kind, *table, tuple(changes) if kind == "alter" else ()), *others]
 
 
-def _changes(tokens: Tokens, words: list[str]) -> list[Change]:
+def _changes(tokens: Tokens, words: list[str], dialect: Dialect) -> list[Change]:
     """The column changes in one clause of ALTER TABLE. Raises ValueError where rows may change."""
     verb = words[0] if words else ""
     if _OPTION.fullmatch(verb):
@@ -188,9 +188,9 @@ def _changes(tokens: Tokens, words: list[str]) -> list[Change]:
         raise Reread
     tokens.if_exists()
     if verb == "ADD" and tokens.peek() == "(":
-        return [change for part in map(Tokens, tokens.parenthesized()) for change in _in_brackets(part)]
+        return [change for part in map(Tokens, tokens.parenthesized()) for change in _in_brackets(part, dialect)]
     if verb == "ADD":
-        return [_added(tokens)]
+        return [_added(tokens, dialect)]
     name = tokens.name()
     if verb == "DROP":
         return [Change(name, "")]
@@ -198,16 +198,16 @@ def _changes(tokens: Tokens, words: list[str]) -> list[Change]:
         return [Change(name, tokens.name())]
     if verb in ("MODIFY", "CHANGE"):
         to = name if verb == "MODIFY" else tokens.name()
-        return [Change(name, to, _definition(to, tokens, added=False)[0])]
+        return [Change(name, to, _definition(to, tokens, dialect, added=False)[0])]
     raise Reread
 
 
-def _in_brackets(tokens: Tokens) -> list[Change]:
+def _in_brackets(tokens: Tokens, dialect: Dialect) -> list[Change]:
     if tokens.peek() in _INDEXES and "PRIMARY" not in [token.upper for token in tokens.rest()]:
         return []
     if tokens.peek() in _INDEXES | {"PRIMARY"} or _HARMFUL.fullmatch(tokens.peek()):
         raise Reread
-    return [_added(tokens)]
+    return [_added(tokens, dialect)]
 
 
 def _check_options(words: list[str]) -> None:
@@ -222,9 +222,9 @@ def _check_options(words: list[str]) -> None:
 # ---------------------------------------------------------------- columns
 
 
-def _added(tokens: Tokens) -> Change:
+def _added(tokens: Tokens, dialect: Dialect) -> Change:
     name = tokens.name()
-    column, default, has_default = _definition(name, tokens, added=True)
+    column, default, has_default = _definition(name, tokens, dialect, added=True)
     if column.type == "timestamp" or (has_default and column.type not in (*_INTEGERS, "varchar")):
         raise Reread
     if has_default and column.type in _INTEGERS:
@@ -236,28 +236,22 @@ def _added(tokens: Tokens) -> Change:
     return Change("", name, column, default if has_default else None)
 
 
-def _definition(name: str, tokens: Tokens, *, added: bool) -> tuple[Column, str | None, bool]:
+def _definition(name: str, tokens: Tokens, dialect: Dialect, *, added: bool) -> tuple[Column, str | None, bool]:
     """A column as it is written, what rows get in it as text, and whether a default is written. Raises ValueError for what is not in the list.
 
     The size of text is in characters, of which the column's character set makes bytes.
     """
-    type_ = tokens.name().lower()
-    type_ = _SYNONYMS.get(type_, type_)
-    if type_ not in _TYPES:
+    read = read_type(tokens, dialect)
+    type_ = read.name
+    if type_ in _OTHERS or read.serial or read.charset:
         raise Reread
-    arguments = [token for part in tokens.parenthesized() for token in part] if tokens.peek() == "(" else []
-    numbers = [int(argument.text) for argument in arguments if argument.text.isdigit() and argument.kind == "number"]
-    members = tuple([argument.text for argument in arguments if argument.kind == "string"])
-    if len(numbers) + len(members) != len(arguments) or bool(members) != (type_ in ("enum", "set")):
-        raise Reread
-    size, scale = (10, 0) if type_ == "decimal" else (1 if type_ in ("bit", "char", "binary") else 0, 0)
-    if type_ in ("datetime", "timestamp", "time"):
-        scale = numbers[0] if numbers else 0
-    elif numbers and type_ not in (*_INTEGERS, *_TEXTS, *_BLOBS):
-        size, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
-    elif numbers and type_ in (*_TEXTS, *_BLOBS):
+    if read.length is not None and type_ in ("text", "blob"):
         raise Reread  # the server chooses the size
-    column, default, has_default = Column(name, type_, False, True, size, scale, "", members), None, False
+    members = tuple([member for member in read.members if isinstance(member, str)])
+    if len(members) < len(read.members):
+        raise Reread
+    column = sized(Column(name, type_, False, True, 0, read.scale, "", members, read.written))._replace(definition="")
+    default, has_default = None, False
     while tokens.left:
         if tokens.accept("UNSIGNED") and type_ in _INTEGERS:
             column = column._replace(unsigned=True)

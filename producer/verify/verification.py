@@ -455,7 +455,8 @@ class _Changes:
                 if entry == int(EntryType.DDL):
                     event = decode(payload)
                     mode = SqlMode.named(event.props.get("sql_mode", ""))
-                    self._window.altered(classify(event.sql, event.database, mode), event.database)
+                    default = event.props.get("default_database", event.database)
+                    self._window.altered(classify(event.sql, default, mode), event.database)
             self._next += len(batch)
         if self._window.broken(self._segment):
             raise _Disturbed

@@ -8,8 +8,7 @@ from shmstore.sql.tokens import SqlMode
 
 __all__ = ["UNKNOWN", "Dialect", "Session"]
 
-_REAL_AS_FLOAT, _ORACLE, _MAXDB = 1 << 0, 1 << 9, 1 << 12  # of sql_mode
-_OTHER_PRODUCTS = 0b11111 << 8 | 1 << 18  # POSTGRESQL, ORACLE, MSSQL, DB2, MAXDB; ANSI
+_OTHER_PRODUCTS = 0b11111 << 8 | 1 << 18  # of sql_mode: POSTGRESQL, ORACLE, MSSQL, DB2, MAXDB; ANSI
 _EXPLICIT_TIMESTAMPS = 1 << 24  # of MariaDB's options
 
 
@@ -34,7 +33,7 @@ class Session(NamedTuple):
 
     @property
     def mode(self) -> SqlMode:
-        """Where names and strings end."""
+        """What of sql_mode decides how the statement is read."""
         return SqlMode.of(self.sql_mode)
 
 
@@ -50,12 +49,12 @@ class Dialect(NamedTuple):
     @property
     def oracle(self) -> bool:
         """MariaDB's sql_mode=ORACLE: DATE has a time, BLOB is long, and there is NUMBER."""
-        return self.mariadb and bool(self.session.sql_mode & _ORACLE)
+        return self.mariadb and self.session.mode.oracle
 
     @property
     def maxdb(self) -> bool:
         """MariaDB's sql_mode=MAXDB: TIMESTAMP is DATETIME."""
-        return self.mariadb and bool(self.session.sql_mode & _MAXDB)
+        return self.mariadb and self.session.mode.maxdb
 
     @property
     def omits_charsets(self) -> bool:
@@ -72,4 +71,4 @@ class Dialect(NamedTuple):
     @property
     def real_as_float(self) -> bool:
         """REAL is FLOAT, not DOUBLE."""
-        return bool(self.session.sql_mode & _REAL_AS_FLOAT)
+        return self.session.mode.real_as_float

@@ -15,26 +15,36 @@ __all__ = ["SqlMode", "Token", "Tokens", "has_query", "literal", "located", "pie
 
 
 class SqlMode(NamedTuple):
-    """What of a session's sql_mode decides where its names and strings end. It comes with each statement in the binlog."""
+    """What of a session's sql_mode decides how its statements are read. It comes with each of them in the binlog."""
 
     ansi_quotes: bool = False  # ANSI_QUOTES: "x" is a name
     plain_backslash: bool = False  # NO_BACKSLASH_ESCAPES: a backslash in a string is a character like others
+    real_as_float: bool = False  # REAL is FLOAT, not DOUBLE
+    oracle: bool = False  # of MariaDB: DATE has a time, BLOB is long, and there is NUMBER
+    maxdb: bool = False  # of MariaDB: TIMESTAMP is DATETIME
 
     @classmethod
     def of(cls, bits: int) -> SqlMode:
-        """Read the number that sql_mode is to the servers, the same for these two in all versions."""
-        return cls(bool(bits & 1 << 2), bool(bits & 1 << 20))
+        """Read the number that sql_mode is to the servers, the same for these in all versions."""
+        return cls(*[bool(bits & 1 << bit) for bit in _MODES.values()])
+
+    @property
+    def bits(self) -> int:
+        """The number that `of` reads."""
+        return sum([1 << bit for bit, on in zip(_MODES.values(), self, strict=True) if on])
 
     @classmethod
     def named(cls, names: str) -> SqlMode:
         """Read what `str` wrote: the property ``sql_mode`` of a DDL event, or nothing."""
-        return cls("ANSI_QUOTES" in names, "NO_BACKSLASH_ESCAPES" in names)
+        there = names.split(",")
+        return cls(*[name in there for name in _MODES])
 
     def __str__(self) -> str:
         """The names as in SET sql_mode; nothing for the usual mode."""
-        return ",".join([name for name, on in zip(("ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"), self, strict=True) if on])
+        return ",".join([name for name, on in zip(_MODES, self, strict=True) if on])
 
 
+_MODES: Final = {"ANSI_QUOTES": 2, "NO_BACKSLASH_ESCAPES": 20, "REAL_AS_FLOAT": 0, "ORACLE": 9, "MAXDB": 12}  # each with its bit
 USUAL: Final = SqlMode()
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
@@ -53,11 +63,11 @@ class Token(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def _pattern(mode: SqlMode) -> re.Pattern[str]:
-    stop, escape = ("", "") if mode.plain_backslash else (r"\\", r"|\\.")
+def _pattern(ansi_quotes: bool, plain_backslash: bool) -> re.Pattern[str]:
+    stop, escape = ("", "") if plain_backslash else (r"\\", r"|\\.")
     single, double = [f"{quote}(?:[^{quote}{stop}]|{quote}{quote}{escape})*{quote}" for quote in "'\""]
     name, string = "`(?:[^`]|``)*`", single
-    if mode.ansi_quotes:
+    if ansi_quotes:
         name += r'|"(?:[^"]|"")*"'
     else:
         string += "|" + double
@@ -96,7 +106,7 @@ def located(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[int, Token]]:
 
 def pieces(sql: str, mode: SqlMode = USUAL) -> Iterator[tuple[str, str]]:
     """Cut all of `sql` into (kind of token, text as written); of kind "skip" are spaces, comments, and the marks of executable ones."""
-    for match in _pattern(mode).finditer(sql):
+    for match in _pattern(mode.ansi_quotes, mode.plain_backslash).finditer(sql):
         yield match.lastgroup or "", match[0]
 
 

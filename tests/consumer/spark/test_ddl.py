@@ -70,6 +70,7 @@ def changes(sql: str, mode: str = "") -> list[tuple[object, ...]] | None:
         ("DROP a, DROP COLUMN b, DROP INDEX i, DROP PRIMARY KEY", [("a", ""), ("b", "")]),
         ("RENAME COLUMN a TO b, RENAME INDEX x TO y", [("a", "b")]),
         ("CHANGE a b bigint", [("a", "b", "bigint", None)]),
+        ("MODIFY a double precision", [("a", "a", "double", None)]),
         ("MODIFY COLUMN a double DEFAULT (1 + f(2)) COMMENT 'x'", [("a", "a", "double", None)]),
         ("ADD `system` int, DROP period, DROP COLUMN system2", [("", "system", "int", None), ("period", ""), ("system2", "")]),
         ("ALTER COLUMN a SET DEFAULT 5, COMMENT 'add x int', AUTO_INCREMENT=7, ENGINE=InnoDB ROW_FORMAT=DYNAMIC", []),
@@ -78,6 +79,24 @@ def changes(sql: str, mode: str = "") -> list[tuple[object, ...]] | None:
 def test_what_a_copy_follows_by_itself(sql: str, wanted: list[tuple[object, ...]]) -> None:
     """Columns that come with NULL or a plain value, go, are renamed or are defined again; all else that leaves rows as they are."""
     assert changes(sql) == wanted
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode", "wanted"),
+    [
+        ("ADD a real", "", "double"),
+        ("ADD a real", "ANSI_QUOTES,REAL_AS_FLOAT", "float"),
+        ("ADD a date", "ORACLE", "datetime"),
+        ("ADD a varchar2(9)", "ORACLE", "varchar"),
+        ("MODIFY a timestamp", "MAXDB", "datetime"),
+        ("MODIFY a timestamp", "", "timestamp"),
+    ],
+)
+def test_types_of_a_mode(sql: str, mode: str, wanted: str) -> None:
+    """Names of types that mean something else in the session's sql_mode."""
+    found = changes(sql, mode)
+    assert found is not None
+    assert found[0][2] == wanted
 
 
 @pytest.mark.parametrize(
@@ -106,7 +125,9 @@ def test_what_a_copy_follows_by_itself(sql: str, wanted: list[tuple[object, ...]
         "DROP SYSTEM VERSIONING",
         "ADD SYSTEM VERSIONING",
         "MODIFY a int auto_increment",
-        "MODIFY a double precision",
+        "MODIFY a serial",
+        "MODIFY a nchar(3)",
+        "ADD a enum(x'41')",
         "CONVERT TO CHARACTER SET latin1",
         "COMMENT='x' ENGINE=MEMORY",
         "COMMENT='x' PARTITION BY HASH (id)",
