@@ -12,8 +12,8 @@ from shmstore.home.acks import checkpoints_in
 from shmstore.home.home import Home
 from shmstore.native import pure_python
 from shmstore.producer.connection.dump import replica_id
-from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.server import SourceServer, binlog_files, log_end, read_server
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.filters.fit import unfit_row_filters
 from shmstore.producer.pipeline.retention import SHORT_HOURS, file_after, kept_seconds
@@ -70,12 +70,12 @@ def tables_of(settings: Settings) -> list[tuple[str, str]]:
         session.close()
 
 
-def _is(server: Server, name: str, wanted: str, fix: str, *, state: str = "fail", missing: str = "missing") -> Finding:
+def _is(server: SourceServer, name: str, wanted: str, fix: str, *, state: str = "fail", missing: str = "missing") -> Finding:
     found = server.variables.get(name, missing)
     return Finding(name, "ok", found) if found == wanted else Finding(name, state, found, wanted, fix)
 
 
-def _binlog(server: Server, settings: Settings) -> list[Finding]:
+def _binlog(server: SourceServer, settings: Settings) -> list[Finding]:
     have = server.variables
     findings = [_is(server, "log_bin", "ON", "set log_bin = binlog and server_id = 1 under [mysqld], then restart the server")]
     findings.append(_is(server, "binlog_format", "ROW", server.lasting("binlog_format", "ROW"), missing="ROW"))
@@ -108,7 +108,7 @@ def _binlog(server: Server, settings: Settings) -> list[Finding]:
     return findings
 
 
-def _identity(session: Session, server: Server, settings: Settings) -> list[Finding]:
+def _identity(session: ServerSession, server: SourceServer, settings: Settings) -> list[Finding]:
     epoch, pid = _store_of(settings)
     theirs = server.variables.get("server_id", "0")
     if theirs == "0":
@@ -151,7 +151,7 @@ def _store_of(settings: Settings) -> tuple[int | None, int]:
     return None, 0
 
 
-def _account(session: Session, settings: Settings) -> list[Finding]:
+def _account(session: ServerSession, settings: Settings) -> list[Finding]:
     user = str(session.query("SELECT CURRENT_USER()")[0][0])
     account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
     findings = []
@@ -182,7 +182,7 @@ def _account(session: Session, settings: Settings) -> list[Finding]:
     return findings
 
 
-def _large_events(session: Session, server: Server) -> list[Finding]:
+def _large_events(session: ServerSession, server: SourceServer) -> list[Finding]:
     """A MariaDB before 11 cannot say the GTIDs of a position behind an event larger than its max_allowed_packet."""
     if not server.mariadb:
         return []
@@ -197,7 +197,7 @@ def _large_events(session: Session, server: Server) -> list[Finding]:
     return [Finding(name, "warn", found, "as large as the largest event", "SET GLOBAL max_allowed_packet = 1073741824;")]
 
 
-def _snapshots(session: Session, server: Server, settings: Settings) -> list[Finding]:
+def _snapshots(session: ServerSession, server: SourceServer, settings: Settings) -> list[Finding]:
     if settings.snapshot == "never" and settings.on_purged != "snapshot":
         return []
     name, findings = "snapshots", []
@@ -214,7 +214,7 @@ def _snapshots(session: Session, server: Server, settings: Settings) -> list[Fin
     return findings or [Finding(name, "ok", f"snapshot = {settings.snapshot}, on_purged = {settings.on_purged}")]
 
 
-def _row_filters(session: Session, settings: Settings) -> list[Finding]:
+def _row_filters(session: ServerSession, settings: Settings) -> list[Finding]:
     if not settings.row_filter:
         return []
     name = "row filters"
@@ -226,7 +226,7 @@ def _row_filters(session: Session, settings: Settings) -> list[Finding]:
     return found or [Finding(name, "ok", ", ".join(settings.row_filter))]
 
 
-def _retention(session: Session, server: Server, settings: Settings) -> list[Finding]:
+def _retention(session: ServerSession, server: SourceServer, settings: Settings) -> list[Finding]:
     try:
         files = binlog_files(session)
     except SourceError:
@@ -240,7 +240,7 @@ def _retention(session: Session, server: Server, settings: Settings) -> list[Fin
     return findings if position is None else [*findings, _start(session, server, settings, files, seconds, position)]
 
 
-def _kept(server: Server, seconds: float | None) -> Finding:
+def _kept(server: SourceServer, seconds: float | None) -> Finding:
     """For how long the server keeps its files. See `kept_seconds`."""
     if seconds is None:
         ask = f"{server.to_keep(72)} CALL mysql.rds_show_configuration;"
@@ -255,7 +255,12 @@ def _kept(server: Server, seconds: float | None) -> Finding:
 
 
 def _start(
-    session: Session, server: Server, settings: Settings, files: list[tuple[str, int]], seconds: float, position: Position
+    session: ServerSession,
+    server: SourceServer,
+    settings: Settings,
+    files: list[tuple[str, int]],
+    seconds: float,
+    position: Position,
 ) -> Finding:
     """Whether the server still has what comes after `position`, and for how long; `seconds` is how long it keeps files."""
     name, where = "start position", f"{position.file}:{position.offset}" if position.file else f"GTID {position.gtids}"

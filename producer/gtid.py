@@ -20,7 +20,7 @@ _MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
 _LAST = 2**63 - 1
 
 Interval = tuple[int, int]  # first, last; both included
-Key = tuple[str, str]  # uuid, tag
+TaggedUuid = tuple[str, str]  # uuid, tag
 
 
 class ExecutedSet(Protocol):
@@ -62,8 +62,8 @@ class GtidSet:
 
     def __init__(self, text: str = "") -> None:
         """Parse `text`: ``uuid[:tag]:first[-last][:...][, ...]``. Raises ValueError."""
-        self._intervals: dict[Key, list[Interval]] = {}
-        self._texts: dict[Key, str] = {}
+        self._intervals: dict[TaggedUuid, list[Interval]] = {}
+        self._texts: dict[TaggedUuid, str] = {}
         for part in text.replace("\n", "").split(","):
             if part.strip():
                 self._parse_source(part.strip())
@@ -176,12 +176,12 @@ class GtidSet:
     def __repr__(self) -> str:
         return f"GtidSet({str(self)!r})"
 
-    def _sorted(self) -> list[tuple[Key, list[Interval]]]:
+    def _sorted(self) -> list[tuple[TaggedUuid, list[Interval]]]:
         if len(self._intervals) == 1:
             return [item for item in self._intervals.items() if item[1]]
         return sorted(item for item in self._intervals.items() if item[1])
 
-    def _each(self) -> Iterator[tuple[Key, int, int]]:
+    def _each(self) -> Iterator[tuple[TaggedUuid, int, int]]:
         for key, intervals in self._sorted():
             for first, last in intervals:
                 yield key, first, last

@@ -49,7 +49,7 @@ GROUPS = {
 }
 
 
-class Endpoint(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server answers."""
 
     host: str
@@ -277,7 +277,7 @@ class Settings:
             raise SettingsError(str(error)) from error
         return str(found) if isinstance(found, int) else found
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[ServerAddress, ...]:
         """Return the servers, in order of preference."""
         found = []
         for part in self.host.split(","):
@@ -291,7 +291,7 @@ class Settings:
                 raise SettingsError(f"host is {self.host!r}: {part.strip()!r} is not HOST[:PORT]")
             if not 0 < int(port) < 65536:
                 raise SettingsError(f"port is {port}: give 1 to 65535")
-            found.append(Endpoint(host, int(port)))
+            found.append(ServerAddress(host, int(port)))
         return tuple(found)
 
     def table_filter(self) -> TableFilter:

@@ -84,7 +84,7 @@ class RawEvent(NamedTuple):
     body: bytes
 
 
-class Query(NamedTuple):
+class QueryEvent(NamedTuple):
     """A QUERY event."""
 
     sql: str
@@ -171,7 +171,7 @@ STRICT = 3 << 21  # of sql_mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES, in a
 
 
 @_whole
-def query(body: bytes, flags: int = 0) -> Query:
+def query(body: bytes, flags: int = 0) -> QueryEvent:
     """Read a QUERY event (2; of 165 after decompression). `flags` are of its header."""
     thread_id, _, database_size, error_code, status_size = _QUERY.unpack_from(body)
     at = _QUERY.size + status_size
@@ -184,7 +184,7 @@ def query(body: bytes, flags: int = 0) -> Query:
     if is_generated(text):
         session = session._replace(literals="", rewritten=True)
     sql = statement_text(text, client, session.mode)
-    return Query(sql, database, thread_id, microsecond, error_code, session, bool(session.sql_mode & STRICT))
+    return QueryEvent(sql, database, thread_id, microsecond, error_code, session, bool(session.sql_mode & STRICT))
 
 
 def _status(status: bytes) -> tuple[int, int, Session]:

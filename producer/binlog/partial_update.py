@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shmstore.producer.binlog.row_interpreter import Convert, Program, Row
+from shmstore.producer.binlog.row_interpreter import ImageRow, Program, ReadValue
 from shmstore.producer.binlog.row_program import steps
 from shmstore.producer.binlog.table_map import Field
 from shmstore.producer.binlog.wire_types import Wire
@@ -32,10 +32,10 @@ class PartialUpdate:
         patched = {i: self._patched(i, 1 << bit) for bit, i in enumerate(json)}
         self.programs = _program(fields, before, kept), _program(fields, after, patched)
 
-    def rows_of(self, before: Program, after: Program, data: bytes, at: int) -> tuple[int, list[Row], list[Row]]:
+    def rows_of(self, before: Program, after: Program, data: bytes, at: int) -> tuple[int, list[ImageRow], list[ImageRow]]:
         """Decode the rows in data[at:] with these programs: (rows, images before, images after)."""
-        befores: list[Row] = []
-        afters: list[Row] = []
+        befores: list[ImageRow] = []
+        afters: list[ImageRow] = []
         while at < len(data):
             self._documents.clear()
             row, at = before.image(data, at)
@@ -54,21 +54,21 @@ class PartialUpdate:
         self._changed = int.from_bytes(data[at + 1 : stop], "little")
         return stop
 
-    def _kept(self, column: int) -> Convert:
+    def _kept(self, column: int) -> ReadValue:
         def document(raw: bytes) -> str:
             self._documents[column] = raw
             return json_text(raw)
 
         return document
 
-    def _patched(self, column: int, bit: int) -> Convert:
+    def _patched(self, column: int, bit: int) -> ReadValue:
         def document(raw: bytes) -> str:
             return patched_text(self._documents.get(column), raw) if self._changed & bit else json_text(raw)
 
         return document
 
 
-def _program(fields: Sequence[Field], present: Sequence[int], json: dict[int, Convert]) -> Program:
+def _program(fields: Sequence[Field], present: Sequence[int], json: dict[int, ReadValue]) -> Program:
     """The program of an image, with these functions for its JSON columns."""
     return Program(
         [

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from shmstore import Column
 from shmstore.encoding.codec import pack
 from shmstore.producer.binlog import row_interpreter
-from shmstore.producer.binlog.row_program import Step, characters
+from shmstore.producer.binlog.row_program import RowStep, characters
 from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values import scalars
@@ -56,7 +56,7 @@ def _date(raw: bytes) -> int | str:
         return f"{year:04}-{month:02}-{day:02}"
 
 
-_DATES = scalars.Table(_date, 1 << 16)
+_DATES = scalars.ValueTable(_date, 1 << 16)
 
 
 @lru_cache(maxsize=8)
@@ -93,7 +93,7 @@ def _filled(raw: bytes) -> str:
 
 
 _FIXED = {"signed", "unsigned", "float", "double"}
-_OWN: dict[str, Callable[[Step], Callable[[bytes], Any]]] = {
+_OWN: dict[str, Callable[[RowStep], Callable[[bytes], Any]]] = {
     "date": lambda _: _DATES.__getitem__,
     "datetime": lambda step: _moments(step.a),
     "time": lambda _: _time,
@@ -101,7 +101,7 @@ _OWN: dict[str, Callable[[Step], Callable[[bytes], Any]]] = {
 }
 
 
-def _conversion(step: Step) -> Callable[[bytes], Any]:
+def _conversion(step: RowStep) -> Callable[[bytes], Any]:
     """The function from a value's bytes: its own where a result has another form of it than a row image."""
     return _OWN.get(step.name, row_interpreter.conversion)(step)
 
@@ -115,7 +115,7 @@ class ResultRows:
     The first `shown` values make a row; the others are kept of the last row only.
     """
 
-    def __init__(self, steps: Sequence[Step], shown: int) -> None:
+    def __init__(self, steps: Sequence[RowStep], shown: int) -> None:
         self._columns = [(step.size if step.name in _FIXED else 0, _conversion(step)) for step in steps]
         self._nulls, self._shown = (len(steps) + 9) // 8, shown
         self._rows: list[tuple[Any, ...]] = []
@@ -236,35 +236,35 @@ _TIMED = {Wire.DATETIME, Wire.DATETIME2, Wire.TIMESTAMP, Wire.TIMESTAMP2}
 _NUMBERS = {Wire.TINY: 1, Wire.SHORT: 2, Wire.YEAR: 2, Wire.INT24: 4, Wire.LONG: 4, Wire.LONGLONG: 8}
 
 
-def row_steps(cells: Sequence[Cell], columns: Sequence[Column]) -> list[Step]:
+def row_steps(cells: Sequence[Cell], columns: Sequence[Column]) -> list[RowStep]:
     """Return how `ResultRows` decodes each column; the size says nothing where a count comes before the value."""
     return [_step(cell, column) for cell, column in zip(cells, columns, strict=True)]
 
 
-def _step(cell: Cell, column: Column) -> Step:
+def _step(cell: Cell, column: Column) -> RowStep:
     wire = Wire(cell.wire)
     if wire in _NUMBERS:
-        return Step("unsigned" if cell.flags & _UNSIGNED or wire == Wire.YEAR else "signed", _NUMBERS[wire])
+        return RowStep("unsigned" if cell.flags & _UNSIGNED or wire == Wire.YEAR else "signed", _NUMBERS[wire])
     if wire in (Wire.FLOAT, Wire.DOUBLE):
-        return Step("float", 4) if wire == Wire.FLOAT else Step("double", 8)
+        return RowStep("float", 4) if wire == Wire.FLOAT else RowStep("double", 8)
     if wire in (Wire.DATE, Wire.NEWDATE):
-        return Step("date", 1)
+        return RowStep("date", 1)
     if wire in (Wire.TIME, Wire.TIME2):
-        return Step("time", 1)
+        return RowStep("time", 1)
     if wire in _TIMED:
-        return Step("datetime", 1, column.scale)
+        return RowStep("datetime", 1, column.scale)
     if wire in (Wire.NEWDECIMAL, Wire.DECIMAL):
-        return Step("call", 1, extra=_filled) if cell.flags & _ZEROFILL else Step("text", 1)
+        return RowStep("call", 1, extra=_filled) if cell.flags & _ZEROFILL else RowStep("text", 1)
     if wire == Wire.BIT:
-        return Step("bit", 1)
+        return RowStep("bit", 1)
     if column.type in ("json", "uuid", "inet4", "inet6"):
-        return Step("text", 1)
+        return RowStep("text", 1)
     if not column.charset:
-        return Step("bytes", 1)
+        return RowStep("bytes", 1)
     if python_codec(column.charset) == "utf-8":
-        return Step("text", 1)
+        return RowStep("text", 1)
     table = characters(column.charset)
-    return Step("table", 1, extra=table) if table else Step("call", 1, extra=decoder(column.charset))
+    return RowStep("table", 1, extra=table) if table else RowStep("call", 1, extra=decoder(column.charset))
 
 
 def new_rows(cells: Sequence[Cell], columns: Sequence[Column], shown: int, *, compiled_code: bool = COMPILED) -> ResultRows:

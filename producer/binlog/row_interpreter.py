@@ -12,14 +12,14 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shmstore.producer.binlog.row_program import Step
+from shmstore.producer.binlog.row_program import RowStep
 from shmstore.producer.values import scalars
 from shmstore.producer.values.json_binary import json_text
 
 __all__ = ["Program", "conversion", "rows_of"]
 
-Row = tuple[Any, ...]
-Convert = Callable[[bytes], Any]
+ImageRow = tuple[Any, ...]
+ReadValue = Callable[[bytes], Any]
 from_bytes = int.from_bytes
 
 
@@ -31,7 +31,7 @@ class Program:
 
     __slots__ = ("_columns", "_nulls", "_shown", "failed")
 
-    def __init__(self, steps: Sequence[Step], shown: int | None = None) -> None:
+    def __init__(self, steps: Sequence[RowStep], shown: int | None = None) -> None:
         self._columns = [(step.size, step.name in _WITH_LENGTH, conversion(step)) for step in steps]
         self._nulls = (len(steps) + 7) // 8  # bytes; their unused bits are 0 in MySQL, 1 in MariaDB
         self._shown = len(steps) if shown is None else shown
@@ -41,7 +41,7 @@ class Program:
         """Forget which column failed."""
         self.failed = -1
 
-    def image(self, data: bytes, at: int) -> tuple[Row, int]:
+    def image(self, data: bytes, at: int) -> tuple[ImageRow, int]:
         """Return the row image at data[at:], and where it ends. Raises ValueError, LookupError or what a conversion raises."""
         end = len(data)
         stop = at + self._nulls
@@ -69,10 +69,10 @@ class Program:
 
 def rows_of(
     before: Program | None, after: Program | None, data: bytes, at: int
-) -> tuple[int, list[Row] | None, list[Row] | None]:
+) -> tuple[int, list[ImageRow] | None, list[ImageRow] | None]:
     """Decode the rows in data[at:] with the programs of their images: (rows, images before, images after)."""
-    befores: list[Row] = []
-    afters: list[Row] = []
+    befores: list[ImageRow] = []
+    afters: list[ImageRow] = []
     count = 0
     while at < len(data):
         if before is not None:
@@ -88,50 +88,50 @@ def rows_of(
 # ---------------------------------------------------------------- bytes of a value -> its stored form, by the name of a step
 
 
-def _unpacked(code: str) -> Convert:
+def _unpacked(code: str) -> ReadValue:
     unpack = struct.Struct("<" + code).unpack
     return lambda raw: unpack(raw)[0]
 
 
-def _signed(step: Step) -> Convert:
+def _signed(step: RowStep) -> ReadValue:
     if step.size == 3:
         return lambda raw: from_bytes(raw, "little", signed=True)
     return _unpacked({1: "b", 2: "h", 4: "i", 8: "q"}[step.size])
 
 
-def _unsigned(_: Step) -> Convert:
+def _unsigned(_: RowStep) -> ReadValue:
     return lambda raw: from_bytes(raw, "little")
 
 
-def _year(_: Step) -> Convert:
+def _year(_: RowStep) -> ReadValue:
     return lambda raw: raw[0] and raw[0] + 1900
 
 
-def _enum(step: Step) -> Convert:
+def _enum(step: RowStep) -> ReadValue:
     members = [member.decode() for member in step.extra]
     return lambda raw: members[from_bytes(raw, "little")]
 
 
-def _set(step: Step) -> Convert:
+def _set(step: RowStep) -> ReadValue:
     texts = scalars.members_of_set(tuple([member.decode() for member in step.extra]))
     return lambda raw: texts[from_bytes(raw, "little")]
 
 
-def _padded(step: Step) -> Convert:
+def _padded(step: RowStep) -> ReadValue:
     return lambda raw: raw.ljust(step.a, b"\0")
 
 
-def _table(step: Step) -> Convert:
+def _table(step: RowStep) -> ReadValue:
     characters = b"".join(step.extra).decode()
     return lambda raw: codecs.charmap_decode(raw, "strict", characters)[0]
 
 
-def conversion(step: Step) -> Convert:
+def conversion(step: RowStep) -> ReadValue:
     """Return the function from the bytes of a step's value to its stored form."""
     return _CONVERSIONS[step.name](step)
 
 
-_CONVERSIONS: dict[str, Callable[[Step], Convert]] = {
+_CONVERSIONS: dict[str, Callable[[RowStep], ReadValue]] = {
     "signed": _signed,
     "unsigned": _unsigned,
     "float": lambda _: scalars.FLOATS.__getitem__,

@@ -21,10 +21,10 @@ from shmstore.producer.values import scalars
 from shmstore.producer.values.json_binary import double_text, opaque_text
 from shmstore.sql.charsets import decoder, python_codec
 
-__all__ = ["Step", "characters", "steps"]
+__all__ = ["RowStep", "characters", "steps"]
 
 
-class Step(NamedTuple):
+class RowStep(NamedTuple):
     """How one column is decoded."""
 
     name: str
@@ -35,8 +35,8 @@ class Step(NamedTuple):
 
 
 _INTEGERS = {Wire.TINY: 1, Wire.SHORT: 2, Wire.INT24: 3, Wire.LONG: 4, Wire.LONGLONG: 8}
-_PLAIN = {Wire.FLOAT: Step("float", 4), Wire.DOUBLE: Step("double", 8), Wire.YEAR: Step("year", 1)}
-_PLAIN |= {Wire.DATE: Step("date", 3), Wire.NEWDATE: Step("date", 3)}
+_PLAIN = {Wire.FLOAT: RowStep("float", 4), Wire.DOUBLE: RowStep("double", 8), Wire.YEAR: RowStep("year", 1)}
+_PLAIN |= {Wire.DATE: RowStep("date", 3), Wire.NEWDATE: RowStep("date", 3)}
 _FRACTIONAL = {Wire.DATETIME2: ("datetime", 5), Wire.TIMESTAMP2: ("timestamp", 4), Wire.TIME2: ("time", 3)}
 _WIDEST = {Wire.ENUM: 2, Wire.SET: 8}
 _PREFIXES = {Wire.TINY_BLOB: 1, Wire.MEDIUM_BLOB: 3, Wire.LONG_BLOB: 4}
@@ -53,69 +53,69 @@ _FIXED_TEXTS: dict[str, Callable[[bytes], str]] = {
 }
 
 
-def steps(fields: Sequence[Field], present: Sequence[int]) -> list[Step]:
+def steps(fields: Sequence[Field], present: Sequence[int]) -> list[RowStep]:
     """Return the step of each column present. Raises `UnsupportedEvent` for widths that no server writes."""
     return [_step(fields[i].wire, fields[i].meta, *fields[i].column[1:]) for i in present]
 
 
 @lru_cache(maxsize=1024)
-def _step(wire: int, meta: int, *rest: Any) -> Step:
+def _step(wire: int, meta: int, *rest: Any) -> RowStep:
     """The step of a column, whatever its name: tables have many that are alike."""
     column = Column("", *rest)
     code = Wire(wire)
     if code in _INTEGERS:
-        return Step("unsigned" if column.unsigned else "signed", _INTEGERS[code])
+        return RowStep("unsigned" if column.unsigned else "signed", _INTEGERS[code])
     if code in _PLAIN:
         return _PLAIN[code]
     if code in _FRACTIONAL:
         name, size = _FRACTIONAL[code]
-        return Step(name, size + (meta + 1) // 2, meta)
+        return RowStep(name, size + (meta + 1) // 2, meta)
     if code == Wire.NEWDECIMAL:
-        return Step("decimal", scalars.decimal_size(meta >> 8, meta & 0xFF), meta >> 8, meta & 0xFF)
+        return RowStep("decimal", scalars.decimal_size(meta >> 8, meta & 0xFF), meta >> 8, meta & 0xFF)
     if code == Wire.BIT:
-        return Step("bit", (meta + 7) // 8, meta)
+        return RowStep("bit", (meta + 7) // 8, meta)
     if code in _WIDEST:
         if not 1 <= meta <= _WIDEST[code]:
             raise UnsupportedEvent(f"{code.name} of {meta} bytes")
         members = [member.encode() for member in column.members]
         # an ENUM's 0 is the empty value that a wrong one became; its text is ''
-        return Step("enum", meta, extra=[b"", *members]) if code == Wire.ENUM else Step("set", meta, extra=members)
+        return RowStep("enum", meta, extra=[b"", *members]) if code == Wire.ENUM else RowStep("set", meta, extra=members)
     return _old_temporal(code, column.scale) or _variable(code, meta, column)
 
 
-def _old_temporal(code: Wire, digits: int) -> Step | None:
+def _old_temporal(code: Wire, digits: int) -> RowStep | None:
     """Types from before MySQL 5.6; `digits` comes from a schema history, the binlog does not hold it."""
     if code == Wire.TIMESTAMP:
         if not digits:
-            return Step("old_timestamp", 4)
+            return RowStep("old_timestamp", 4)
         size, function = scalars.old_timestamps(digits)
-        return Step("call_fixed", size, extra=function)
+        return RowStep("call_fixed", size, extra=function)
     if code in (Wire.DATETIME, Wire.TIME):
         size, table = (scalars.old_datetimes if code == Wire.DATETIME else scalars.old_times)(digits)
-        return Step("call_fixed", size, extra=table.__getitem__)
+        return RowStep("call_fixed", size, extra=table.__getitem__)
     return None
 
 
-def _variable(code: Wire, meta: int, column: Column) -> Step:
+def _variable(code: Wire, meta: int, column: Column) -> RowStep:
     """A value with its length in front of it."""
     prefix = (1 if meta < 256 else 2) if code in _BY_LENGTH else _PREFIXES.get(code, meta)
     if not 1 <= prefix <= 4:
         raise UnsupportedEvent(f"{code.name} whose length takes {prefix} bytes")
     if code == Wire.JSON:
-        return Step("json", prefix, extra=(double_text, opaque_text))
+        return RowStep("json", prefix, extra=(double_text, opaque_text))
     if code in _COMPRESSED:
         decode = decoder(column.charset) if column.charset else bytes
-        return Step("call", prefix, extra=lambda raw: decode(uncompress_column(raw)))
+        return RowStep("call", prefix, extra=lambda raw: decode(uncompress_column(raw)))
     if column.charset:
         if python_codec(column.charset) == "utf-8":
-            return Step("text", prefix)
+            return RowStep("text", prefix)
         table = characters(column.charset)
-        return Step("table", prefix, extra=table) if table else Step("call", prefix, extra=decoder(column.charset))
+        return RowStep("table", prefix, extra=table) if table else RowStep("call", prefix, extra=decoder(column.charset))
     if column.type in _FIXED_TEXTS:
-        return Step("call", prefix, extra=_FIXED_TEXTS[column.type])
+        return RowStep("call", prefix, extra=_FIXED_TEXTS[column.type])
     if column.type == "binary":  # the log leaves trailing zeros out
-        return Step("padded", prefix, column.size)
-    return Step("bytes", prefix)
+        return RowStep("padded", prefix, column.size)
+    return RowStep("bytes", prefix)
 
 
 def characters(charset: str) -> list[bytes]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ROWS_EVENTS", "DecodedRows", "RowsDecoder"]
 
 
-class _Kind(NamedTuple):
+class _RowsKind(NamedTuple):
     """What a rows event's type byte says."""
 
     type: EventType
@@ -43,19 +43,19 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = {
-    23: _Kind(EventType.INSERT, 1),
-    24: _Kind(EventType.UPDATE, 1),
-    25: _Kind(EventType.DELETE, 1),
-    30: _Kind(EventType.INSERT, 2),
-    31: _Kind(EventType.UPDATE, 2),
-    32: _Kind(EventType.DELETE, 2),
-    39: _Kind(EventType.UPDATE, 2, partial=True),
-    166: _Kind(EventType.INSERT, 1, compressed=True),
-    167: _Kind(EventType.UPDATE, 1, compressed=True),
-    168: _Kind(EventType.DELETE, 1, compressed=True),
-    169: _Kind(EventType.INSERT, 2, compressed=True),
-    170: _Kind(EventType.UPDATE, 2, compressed=True),
-    171: _Kind(EventType.DELETE, 2, compressed=True),
+    23: _RowsKind(EventType.INSERT, 1),
+    24: _RowsKind(EventType.UPDATE, 1),
+    25: _RowsKind(EventType.DELETE, 1),
+    30: _RowsKind(EventType.INSERT, 2),
+    31: _RowsKind(EventType.UPDATE, 2),
+    32: _RowsKind(EventType.DELETE, 2),
+    39: _RowsKind(EventType.UPDATE, 2, partial=True),
+    166: _RowsKind(EventType.INSERT, 1, compressed=True),
+    167: _RowsKind(EventType.UPDATE, 1, compressed=True),
+    168: _RowsKind(EventType.DELETE, 1, compressed=True),
+    169: _RowsKind(EventType.INSERT, 2, compressed=True),
+    170: _RowsKind(EventType.UPDATE, 2, compressed=True),
+    171: _RowsKind(EventType.DELETE, 2, compressed=True),
 }
 ROWS_EVENTS: Final = frozenset(_KINDS)
 _CACHED = 4096
@@ -256,7 +256,7 @@ class RowsDecoder:
         except _DAMAGE as error:
             raise _unreadable(event_type, body, table, error, "" if entry is None else entry.failed()) from error
 
-    def _decoder(self, layout: Layout, kind: _Kind, bits: bytes) -> _Decoder:
+    def _decoder(self, layout: Layout, kind: _RowsKind, bits: bytes) -> _Decoder:
         count = len(layout.fields)
         first = _present(bits, count)
         if kind.type is EventType.UPDATE:
@@ -279,7 +279,7 @@ class _Decoder:
 
     __slots__ = ("_images", "_names", "_rows_of", "_unchanged", "after", "before", "compiled", "programs", "type")
 
-    def __init__(self, layout: Layout, kind: _Kind, images: tuple[_Image, _Image], may_compile: bool) -> None:
+    def __init__(self, layout: Layout, kind: _RowsKind, images: tuple[_Image, _Image], may_compile: bool) -> None:
         fields, shown = layout.fields, len(layout.schema.columns)
         before, after = images
         self.type = kind.type

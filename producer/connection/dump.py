@@ -24,7 +24,7 @@ from shmstore.errors import PositionNotFound, SourceError
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.packets import LeavesOut, ServerRefused, new_splitter
 from shmstore.producer.connection.server_errors import GRANT, translate
-from shmstore.producer.connection.session import FAR, Session, login
+from shmstore.producer.connection.session import FAR, ServerSession, login
 from shmstore.producer.errors import (
     LinkLost,
     LoginRefused,
@@ -63,7 +63,7 @@ class BinlogReader:
     def __init__(
         self,
         settings: Settings,
-        session: Session,
+        session: ServerSession,
         *,
         file: str,
         offset: int,
@@ -118,14 +118,14 @@ class BinlogReader:
     _connection: Any = None
     _hurried = False
 
-    def _dump_connection(self, settings: Settings, session: Session) -> Any:
+    def _dump_connection(self, settings: Settings, session: ServerSession) -> Any:
         # not read for as long as the ring is full: the server must not give up on us meanwhile
         self._connection = login(settings, session.endpoint, init_command="SET SESSION net_write_timeout = 3600")
         if session.mariadb and settings.rows_query:
             self._connection._write_bytes = _asking_for_statements(self._connection._write_bytes)
         return self._connection
 
-    def _dump_tagged(self, settings: Settings, session: Session, gtids: ExecutedSet, server_id: int, own: str) -> None:
+    def _dump_tagged(self, settings: Settings, session: ServerSession, gtids: ExecutedSet, server_id: int, own: str) -> None:
         """Send COM_BINLOG_DUMP_GTID with a tagged set, which mysql-replication cannot write."""
         connection = self._dump_connection(settings, session)
         with connection.cursor() as cursor:

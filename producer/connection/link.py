@@ -7,7 +7,7 @@ from typing import Protocol
 from shmstore.producer.binlog.events import RawEvent
 
 
-class Link(Protocol):
+class BinlogLink(Protocol):
     """A source of raw events: a server's stream, or local files."""
 
     def read(self) -> list[RawEvent] | None:

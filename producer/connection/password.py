@@ -8,19 +8,19 @@ import subprocess
 from contextlib import suppress
 
 from shmstore.producer.errors import LoginRefused
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 
 COMMAND_SECONDS = 30.0  # a command that asks a cloud for a token takes one to five
 _SHOWN = 300  # characters of what the command complains of
 
 
-def password(settings: Settings, endpoint: Endpoint) -> str:
+def password(settings: Settings, endpoint: ServerAddress) -> str:
     """Return the password for `endpoint`. Raises `LoginRefused` where a command gives none, `SettingsError` of a file."""
     command = settings.password_command
     return printed(command, endpoint, settings.user) if command else settings.secret()
 
 
-def printed(command: str, endpoint: Endpoint, user: str) -> str:
+def printed(command: str, endpoint: ServerAddress, user: str) -> str:
     """Return what the command prints: one line. It knows the server by the variables of the options, since a token may be for one server
     only. Raises `LoginRefused`."""
     process = subprocess.Popen(
@@ -55,7 +55,7 @@ def printed(command: str, endpoint: Endpoint, user: str) -> str:
     return line
 
 
-def _refused(endpoint: Endpoint, what: str, more: str) -> LoginRefused:
+def _refused(endpoint: ServerAddress, what: str, more: str) -> LoginRefused:
     return LoginRefused(f"no password for {endpoint.where}: password_command {what}: {more}")
 
 

@@ -12,7 +12,7 @@ from shmstore import Column, SourceError
 from shmstore.encoding.codec import Packed, unpack_rows
 from shmstore.producer.binlog.result_rows import Cell, ResultRows, new_rows
 from shmstore.producer.connection.server_errors import translate
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.native_code import COMPILED
 
@@ -28,7 +28,7 @@ BYTES = Column("", "varbinary")
 # ---------------------------------------------------------------- the rows
 
 
-class Rows:
+class SelectRows:
     """The rows of one SELECT, as the server sends them: `step` reads on and never waits longer than asked.
 
     A statement that failed, or was left before its end, takes the session's connection along: close it.
@@ -36,7 +36,7 @@ class Rows:
 
     def __init__(
         self,
-        session: Session,
+        session: ServerSession,
         sql: str,
         columns: Sequence[Column],
         shown: int,

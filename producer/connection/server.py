@@ -7,10 +7,10 @@ from typing import NamedTuple
 from shmstore.errors import BinlogDisabled, SourceError
 from shmstore.event import Position
 from shmstore.producer.connection.managed import SERVICE_VARIABLES, Service, service_of
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost, PrivilegeMissing
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 
 _VARIABLES = (
     "log_bin",
@@ -36,10 +36,10 @@ _VARIABLES = (
 )
 
 
-class Server(NamedTuple):
+class SourceServer(NamedTuple):
     """A server, as its variables describe it."""
 
-    endpoint: Endpoint
+    endpoint: ServerAddress
     version: str
     mariadb: bool
     variables: dict[str, str]
@@ -87,12 +87,12 @@ class Server(NamedTuple):
         return MariadbGtids(text) if self.mariadb else GtidSet(text)
 
 
-def read_server(session: Session) -> Server:
+def read_server(session: ServerSession) -> SourceServer:
     """Ask the server who it is."""
-    return Server(session.endpoint, session.version, session.mariadb, session.variables(_VARIABLES))
+    return SourceServer(session.endpoint, session.version, session.mariadb, session.variables(_VARIABLES))
 
 
-def require_binlog(server: Server, settings: Settings) -> None:
+def require_binlog(server: SourceServer, settings: Settings) -> None:
     """Raise `BinlogDisabled`, with the SQL that fixes it, unless exact rows can be read from this server."""
     where, have = server.endpoint.where, server.variables
     if have.get("log_bin", "OFF") != "ON":
@@ -115,12 +115,12 @@ def require_binlog(server: Server, settings: Settings) -> None:
         )
 
 
-def binlog_files(session: Session) -> list[tuple[str, int]]:
+def binlog_files(session: ServerSession) -> list[tuple[str, int]]:
     """Return (name, bytes) of the server's binlog files, oldest first. Raises `PrivilegeMissing`."""
     return [(str(row[0]), int(row[1])) for row in session.query("SHOW BINARY LOGS")]
 
 
-def log_end(session: Session, server: Server) -> Position:
+def log_end(session: ServerSession, server: SourceServer) -> Position:
     """Return where the server writes now, on MySQL with its executed set. Raises `BinlogDisabled`, `PrivilegeMissing`."""
     try:
         names, rows = session.select("SHOW BINARY LOG STATUS")

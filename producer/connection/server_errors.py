@@ -14,7 +14,7 @@ from shmstore.producer.errors import (
     ServerIdInUse,
     ServerUnreachable,
 )
-from shmstore.producer.settings import Endpoint
+from shmstore.producer.settings import ServerAddress
 
 GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO your account (MariaDB: REPLICATION SLAVE, BINLOG MONITOR)"
 _UNREACHABLE = {1040, 1053, 1129, 1203, 1226, 2002, 2003, 2005}
@@ -27,7 +27,7 @@ _NO_CLIENT_PLUGIN, _NO_SERVER_PLUGIN = 2059, 1524
 _PLUGIN = re.compile(r"[Pp]lugin (?:\"|'|b')+([^'\"]+)")  # PyMySQL writes 'b'dialog''
 
 
-def translate(error: Exception, endpoint: Endpoint, *, user: str = "", server_id: int = 0) -> SourceError:
+def translate(error: Exception, endpoint: ServerAddress, *, user: str = "", server_id: int = 0) -> SourceError:
     """Return the `SourceError` that says what `error` means and what fixes it; `server_id`: as which replica the server was asked."""
     where = endpoint.where
     coded = error.args and isinstance(error.args[0], int) and not isinstance(error, OSError)  # whose number is the system's

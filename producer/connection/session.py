@@ -16,15 +16,15 @@ from shmstore.producer.connection.password import password
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.tls import TlsContext
 from shmstore.producer.errors import LoginRefused
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 
 FAR = 1 << 32
 
 
-class Session:
+class ServerSession:
     """A connection for questions. Errors come out as `SourceError`."""
 
-    def __init__(self, connection: Any, endpoint: Endpoint, settings: Settings, stop: Callable[[], bool]) -> None:
+    def __init__(self, connection: Any, endpoint: ServerAddress, settings: Settings, stop: Callable[[], bool]) -> None:
         """`stop`: whether what reads the binlog on behalf of this session, which may take long, is to give up."""
         self._connection = connection
         self.endpoint, self.settings, self.stop = endpoint, settings, stop
@@ -69,12 +69,12 @@ class Session:
             self._connection.close()
 
 
-def connect(settings: Settings, endpoint: Endpoint, stop: Callable[[], bool] = lambda: False) -> Session:
+def connect(settings: Settings, endpoint: ServerAddress, stop: Callable[[], bool] = lambda: False) -> ServerSession:
     """Open a connection for questions. Raises `ServerUnreachable`, `LoginRefused`, `SourceError`."""
-    return Session(login(settings, endpoint), endpoint, settings, stop)
+    return ServerSession(login(settings, endpoint), endpoint, settings, stop)
 
 
-def login(settings: Settings, endpoint: Endpoint, **more: Any) -> Any:
+def login(settings: Settings, endpoint: ServerAddress, **more: Any) -> Any:
     """Return PyMySQL's connection, logged in; `more` are further arguments of it. Raises what `connect` raises."""
     arguments: dict[str, Any] = {
         "host": endpoint.host,

@@ -1,6 +1,6 @@
 """A condition on the columns of one table: tried on rows, or written as SQL; both are made of the same tree and the same literals.
 
-Plan. The type of a column decides what its values are compared as (`_Kind`): what makes a stored value a key, what makes a literal a key
+Plan. The type of a column decides what its values are compared as (`_Comparable`): what makes a stored value a key, what makes a literal a key
 and an SQL literal, and what stands for the column in SQL, so that the server compares the same.
 
     integers, DECIMAL, YEAR, BIT    exactly, as numbers; a YEAR is the number that it shows
@@ -29,7 +29,7 @@ from shmstore.event import Column, TableSchema
 from shmstore.producer.filters.condition_tree import Both, Either, Literal, Node, Not
 from shmstore.sql.names import index_of
 
-Test = Callable[[Sequence[Any]], bool | None]
+RowTest = Callable[[Sequence[Any]], bool | None]
 
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _TEXT: Final = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
@@ -43,10 +43,10 @@ _CLOCK: Final = re.compile(r"(-?)(\d{1,3}):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?",
 class Bound:
     """A condition on a table. `test`: of a row's values in stored form, whether it is true, false, or unknown (None)."""
 
-    test: Test
+    test: RowTest
     columns: frozenset[int]  # that it looks at
     _node: Node
-    _kinds: dict[str, tuple[int, _Kind]]
+    _kinds: dict[str, tuple[int, _Comparable]]
 
     def sql(self, column: Callable[[int], str]) -> str:
         """The condition as SQL; `column` gives what stands for one: its quoted name, or an expression for its bytes."""
@@ -73,7 +73,7 @@ class Bound:
         return f"({left} {node.sign} {texts[0]})"
 
 
-class _Kind(NamedTuple):
+class _Comparable(NamedTuple):
     """What a column's values are compared as."""
 
     key: Callable[[Any], Any]  # of a stored value
@@ -85,7 +85,7 @@ class _Kind(NamedTuple):
 
 def bind(node: Node, schema: TableSchema, what: str = "row filter") -> Bound:
     """Return the condition on a table. Raises `UnsupportedEvent`, which calls it `what`, where it does not fit its columns."""
-    kinds: dict[str, tuple[int, _Kind]] = {}
+    kinds: dict[str, tuple[int, _Comparable]] = {}
     try:
         test = _test(node, schema, kinds)
     except ValueError as error:
@@ -98,7 +98,7 @@ def bind(node: Node, schema: TableSchema, what: str = "row filter") -> Bound:
 # ---------------------------------------------------------------- trying rows
 
 
-def _test(node: Node, schema: TableSchema, kinds: dict[str, tuple[int, _Kind]]) -> Test:
+def _test(node: Node, schema: TableSchema, kinds: dict[str, tuple[int, _Comparable]]) -> RowTest:
     if isinstance(node, Not):
         return partial(_not, _test(node.of, schema, kinds))
     if isinstance(node, Both | Either):
@@ -111,7 +111,7 @@ def _test(node: Node, schema: TableSchema, kinds: dict[str, tuple[int, _Kind]]) 
         )
     column = schema.columns[i]
     kind = _kind(column)
-    kinds[node.column] = i, kind if kind is not None else _Kind(_same, _no_literal)
+    kinds[node.column] = i, kind if kind is not None else _Comparable(_same, _no_literal)
     if node.sign == "IS NULL":
         return lambda row: row[i] is None
     if kind is None:
@@ -131,12 +131,12 @@ def _test(node: Node, schema: TableSchema, kinds: dict[str, tuple[int, _Kind]]) 
     return lambda row: None if row[i] is None else holds(key(row[i]))
 
 
-def _not(part: Test, row: Sequence[Any]) -> bool | None:
+def _not(part: RowTest, row: Sequence[Any]) -> bool | None:
     found = part(row)
     return None if found is None else not found
 
 
-def _any(parts: list[Test], all_: bool, row: Sequence[Any]) -> bool | None:
+def _any(parts: list[RowTest], all_: bool, row: Sequence[Any]) -> bool | None:
     """SQL's OR; with `all_` its AND: what decides, else unknown where one is."""
     unknown = False
     for part in parts:
@@ -169,29 +169,29 @@ def _relation(sign: str, literals: list[Any]) -> Callable[[Any], bool]:
 # ---------------------------------------------------------------- kinds of column
 
 
-def _kind(column: Column) -> _Kind | None:
+def _kind(column: Column) -> _Comparable | None:
     type_ = column.type
     if type_ in _INTEGERS:
-        return _Kind(_same, _number)
+        return _Comparable(_same, _number)
     if type_ == "decimal":
-        return _Kind(Decimal, _number)
+        return _Comparable(Decimal, _number)
     if type_ in ("year", "bit"):
-        return _Kind(_same, _number, "({} + 0)")
+        return _Comparable(_same, _number, "({} + 0)")
     if type_ == "float":
-        return _Kind(_single, _double, "({} + 0e0)")
+        return _Comparable(_single, _double, "({} + 0e0)")
     if type_ == "double":
-        return _Kind(_same, _double)
+        return _Comparable(_same, _double)
     if type_ in ("enum", "set") or (type_ in _TEXT and column.charset):
         plain = type_ in _TEXT
-        return _Kind(_text, _string, "CAST(CONVERT({} USING utf8mb4) AS BINARY)", ordered=plain, like=True)
+        return _Comparable(_text, _string, "CAST(CONVERT({} USING utf8mb4) AS BINARY)", ordered=plain, like=True)
     if type_ in _BYTES:
-        return _Kind(_same, _bytes)
+        return _Comparable(_same, _bytes)
     if type_ == "date":
-        return _Kind(_day, _date)
+        return _Comparable(_day, _date)
     if type_ in ("datetime", "timestamp"):
-        return _Kind(_moment, _datetime)
+        return _Comparable(_moment, _datetime)
     if type_ == "time":
-        return _Kind(_same, _time)
+        return _Comparable(_same, _time)
     return None
 
 

@@ -27,10 +27,10 @@ _MOST_FRACTION: Final = 30
 
 def parse(text: str) -> Node:
     """Return the tree of a condition. Raises `PatternError`, which shows the place."""
-    return _Parser(text).whole()
+    return _ConditionParser(text).whole()
 
 
-class _Parser:
+class _ConditionParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(located(text))

@@ -13,7 +13,7 @@ from shmstore.producer.filters.table_filter import TableFilter
 __all__ = ["Unfit", "unfit_row_filters"]
 
 
-class Tables(Protocol):
+class ShownTables(Protocol):
     """The tables that an account sees on a server."""
 
     def names(self) -> Sequence[tuple[str, str]] | None:
@@ -30,7 +30,7 @@ class Unfit(NamedTuple):
     stops: bool
 
 
-def unfit_row_filters(tables: Tables, table_filter: TableFilter) -> Iterator[Unfit]:
+def unfit_row_filters(tables: ShownTables, table_filter: TableFilter) -> Iterator[Unfit]:
     """Yield what does not fit; nothing where the account sees no tables. Raises what `tables` raises."""
     if not table_filter.row_filters or (there := tables.names()) is None:
         return

@@ -26,16 +26,16 @@ from shmstore.home.acks import checkpoints_in
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.behind import ReadersBehind
-from shmstore.producer.pipeline.merge import Lane, Merge, Piece
+from shmstore.producer.pipeline.merge import Lane, Piece, SourceMerge
 from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import BlockingPut, Stop
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction_of
 from shmstore.producer.start.positions import Positions, join_positions, lowest_positions, position_text, split_positions
-from shmstore.producer.start.resume import Resume, Start, resume_point
+from shmstore.producer.start.resume import Resume, StreamStart, resume_point
 from shmstore.producer.transactions.buffer import Flush, resized
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 
 SECOND = 1.0
 
@@ -68,7 +68,7 @@ class Member:
         """The group has the store. Raises `SettingsError` where the source's transactions could not be distinguished from another's."""
         self._group.require_apart(self.source, gtids, domain)
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: StreamStart) -> None:
         """The source is read from `start` on."""
         with self._group.changed:
             self.failing = False
@@ -96,7 +96,7 @@ class Member:
         last = len(flush.blob) - int(flush.slots["size"][-1])
         header = decode_stored(memoryview(flush.blob)[last:])[0]
         position, props = header.position, header.props
-        resume = Resume(_begun(props["resume"]), Tail.of(header)) if "resume" in props else Resume(position, None)
+        resume = Resume(_begun(props["resume"]), HalfTransaction.of(header)) if "resume" in props else Resume(position, None)
         lane, changed = self.lane, self._group.changed
         with changed:
             while lane.bytes >= self._most_bytes or lane.events >= self._most_events:
@@ -162,9 +162,9 @@ class Group:
             for one in settings
         ]
         owner = next((member.lane for member in self.members if tail is not None and member.source == tail.source), None)
-        self._merge = Merge([member.lane for member in self.members], settings[0].merge_wait, owner)
+        self._merge = SourceMerge([member.lane for member in self.members], settings[0].merge_wait, owner)
 
-    def _read_store(self) -> tuple[Positions, Tail | None]:
+    def _read_store(self) -> tuple[Positions, HalfTransaction | None]:
         resume = resume_point(self._store)
         if resume is not None:
             return split_positions(resume.position), resume.tail

@@ -84,7 +84,7 @@ class Lane:
         return piece
 
 
-class Merge:
+class SourceMerge:
     """Chooses among `lanes`. `wait`: seconds for which one may hold the others up."""
 
     def __init__(self, lanes: Sequence[Lane], wait: float, owner: Lane | None = None) -> None:

@@ -22,9 +22,9 @@ from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles, list_files
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader, replica_id
-from shmstore.producer.connection.link import Link
+from shmstore.producer.connection.link import BinlogLink
 from shmstore.producer.connection.server import read_server, require_binlog
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.filters.fit import unfit_row_filters
 from shmstore.producer.pipeline.retention import Retention
@@ -33,19 +33,19 @@ from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.positions.local_files import find_position, find_time
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.schema.published import PublishedTables
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.snapshot.tables import VisibleTables
-from shmstore.producer.start.beginning import Beginning, Found, choose_beginning
+from shmstore.producer.start.beginning import ServerFound, StreamBeginning, choose_beginning
 from shmstore.producer.start.choose import keep_resume
 from shmstore.producer.start.origin import Origin, OriginFile, origin_of
-from shmstore.producer.start.resume import Start
-from shmstore.producer.start.same_history import Wanted, require_same_files
+from shmstore.producer.start.resume import StreamStart
+from shmstore.producer.start.same_history import WantedTransaction, require_same_files
 from shmstore.producer.start.schema_history import keep_history
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.seal import Seal, options_of
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 
 Handler = Callable[[list[Event]], list[Event] | None]
 
@@ -204,7 +204,7 @@ class Replicator:
 
     # ------------------------------------------------------------ the link
 
-    def _connect(self) -> Link:
+    def _connect(self) -> BinlogLink:
         """Open a link to the first server of the list that answers, and start the decoder where it begins."""
         if self._settings.binlog:
             return self._open_files()
@@ -222,7 +222,7 @@ class Replicator:
             return link
         raise AssertionError("no endpoint")
 
-    def _connect_to(self, endpoint: Endpoint) -> Link:
+    def _connect_to(self, endpoint: ServerAddress) -> BinlogLink:
         """Inspect the server, choose where to begin, claim the source's part of the store, and open. Before the claim nothing is
         written; where the source begins is said last, when all that this takes is on the disk."""
         sink, session = self._sink, connect(self._settings, endpoint, self._stop)
@@ -231,7 +231,7 @@ class Replicator:
             require_binlog(server, self._settings)
             self._decoder.table_case = server.variables.get("lower_case_table_names", "")
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
-            found = Found(session, server, sink.resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
+            found = ServerFound(session, server, sink.resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
             chosen = choose_beginning(self._settings, found, self._store.home.of_source(sink.source or ""), self._log)
             self._claim(found)
             self._look_at_row_filters(session)
@@ -241,20 +241,20 @@ class Replicator:
         finally:
             session.close()
 
-    def _claim(self, found: Found) -> None:
+    def _claim(self, found: ServerFound) -> None:
         server, domain = found.server, ""
         if self._sink.source is not None and server.mariadb:
             domain = str(found.session.query("SELECT @@global.gtid_domain_id")[0][0])
         self._sink.claim(gtids=server.gtids, domain=domain)
 
-    def _look_at_row_filters(self, session: Session) -> None:
+    def _look_at_row_filters(self, session: ServerSession) -> None:
         """Say, at the start, what a row would stop the producer for."""
         if self._linked:
             return
         for unfit in unfit_row_filters(VisibleTables(session), self._decoder.filter):
             self._log.warning("%s%s", unfit.problem, "; the first row of that table will stop this producer" * unfit.stops)
 
-    def _write(self, found: Found, chosen: Beginning) -> None:
+    def _write(self, found: ServerFound, chosen: StreamBeginning) -> None:
         """Write to the disk what a restart has to find."""
         keep_history(
             chosen.schemas, self._store.home.of_source(self._sink.source or ""), self._store.home, self._store.may_produce
@@ -264,13 +264,13 @@ class Replicator:
         if self._snapshot is not None and chosen.snapshot:
             self._snapshot.want(found.session, found.server, chosen.snapshot)
 
-    def _origin_now(self, found: Found) -> Origin:
+    def _origin_now(self, found: ServerFound) -> Origin:
         known, options = found.origin, self._options
         same = not found.fresh and known is not None and known.options == options
         since = known.since if same and known is not None else self._store.newest
         return origin_of(found.session, found.server)._replace(options=options, since=since)
 
-    def _open(self, found: Found, chosen: Beginning) -> Link:
+    def _open(self, found: ServerFound, chosen: StreamBeginning) -> BinlogLink:
         """Ask for the binlog from the start on, and let the decoder begin there."""
         settings, server, start = self._settings, found.server, chosen.start
         link = BinlogReader(
@@ -294,7 +294,7 @@ class Replicator:
         self._retention.use(server)
         return link
 
-    def _sealed(self, tail: Tail | None) -> Tail | None:
+    def _sealed(self, tail: HalfTransaction | None) -> HalfTransaction | None:
         sealed = self._seal.begin(tail)
         if tail is not None and sealed is not None and tail.checksum != sealed.checksum:
             self._log.warning(
@@ -303,14 +303,16 @@ class Replicator:
             )
         return sealed
 
-    def _open_files(self) -> Link:
+    def _open_files(self) -> BinlogLink:
         """Open the local binlog files at the position where the store ends, else where the options say, else at the first."""
         settings, start = self._settings, self._settings.beginning
         files = list_files(settings.binlog)
         resume = self._sink.resume
         if resume is not None:
             last = self._sink.last
-            require_same_files(Wanted(last, settings, None, rows=False) if last is not None else None, files, self._log)
+            require_same_files(
+                WantedTransaction(last, settings, None, rows=False) if last is not None else None, files, self._log
+            )
             files, position, executed = find_position(files, resume.position, self._stop)
         elif isinstance(start, datetime):
             files, position, executed = find_time(files, start.timestamp(), self._stop)
@@ -318,14 +320,14 @@ class Replicator:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
             files, position, executed = find_position(files, first, self._stop)
         self._published.begin_files(resume.position if resume is not None else None, position)
-        self._sink.begin(Start(position, executed))
+        self._sink.begin(StreamStart(position, executed))
         self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
         self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))
         self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
         return BinlogFiles(files, position.offset, self._log)
 
-    def _stream(self, link: Link) -> None:
+    def _stream(self, link: BinlogLink) -> None:
         """Read until asked to stop, or until the source ends."""
         feed, buffer, snapshot = self._decoder.feed, self._buffer, self._snapshot
         heartbeats = self._decoder.heartbeats
@@ -358,7 +360,7 @@ class Replicator:
                 self._sink.heard(drained=drained)
             self._heartbeat()
 
-    def _step_snapshot(self, link: Link, snapshot: Snapshot, *, heard: bool, read: bool = True) -> bool:
+    def _step_snapshot(self, link: BinlogLink, snapshot: Snapshot, *, heard: bool, read: bool = True) -> bool:
         """Let the snapshot do a little, or much where it holds the stream; False when asked to stop meanwhile."""
         link.hurry(snapshot.active)
         while snapshot.active:
@@ -372,7 +374,7 @@ class Replicator:
             self._heartbeat()
         return True
 
-    def _feed_singly(self, run: Any, link: Link, snapshot: Snapshot) -> bool:
+    def _feed_singly(self, run: Any, link: BinlogLink, snapshot: Snapshot) -> bool:
         """Feed a run event by event, and let the snapshot see the ends of transactions, as long as it waits for one."""
         for raw in run.raw(RawEvent):
             self._decoder.feed(raw)
@@ -385,14 +387,14 @@ class Replicator:
 
     # ------------------------------------------------------------ the store
 
-    def _put_ready(self, link: Link) -> bool:
+    def _put_ready(self, link: BinlogLink) -> bool:
         """Put what is whole; False when asked to stop while the ring was full."""
         while (flush := self._buffer.take()) is not None:
             if not self._put(flush, link):
                 return False
         return True
 
-    def _put(self, flush: Flush, link: Link) -> bool:
+    def _put(self, flush: Flush, link: BinlogLink) -> bool:
         self._seal.close(flush)
         if self._snapshot is not None:
             self._snapshot.note(flush.blob, flush.slots)

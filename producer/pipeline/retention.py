@@ -11,11 +11,11 @@ import time
 from shmstore import Position, ShmStoreError, SourceError, StoreView
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.connection.managed import AURORA, AZURE, RDS
-from shmstore.producer.connection.server import Server, binlog_files, log_end, read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.server import SourceServer, binlog_files, log_end, read_server
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.positions.scan import file_begins
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.start.resume import lowest
 
 EVERY = 30.0  # seconds between two looks: what is found has to be noticed within a minute
@@ -25,7 +25,7 @@ AGAIN = 3600.0  # seconds between two warnings
 PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to wait for it, too
 
 
-def kept_seconds(session: Session, server: Server) -> float | None:
+def kept_seconds(session: ServerSession, server: SourceServer) -> float | None:
     """Return for how long the server keeps a file that it no longer writes; infinite: until somebody purges it. None: it does not say.
 
     Amazon's services purge by a setting of their own, whatever the variable says; Azure takes 0 for none at all.
@@ -57,17 +57,17 @@ class Retention:
     def __init__(self, settings: Settings, log: logging.Logger) -> None:
         limits = {name: min(PATIENCE, getattr(settings, name)) for name in ("connect_timeout", "read_timeout")}
         self._settings, self._log = dataclasses.replace(settings, **limits), log
-        self._server: Server | None = None
+        self._server: SourceServer | None = None
         self._next, self._warned = 0.0, float("-inf")
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._begins: tuple[Endpoint | None, str, float] = (None, "", 0.0)  # of which server's file, and when
+        self._begins: tuple[ServerAddress | None, str, float] = (None, "", 0.0)  # of which server's file, and when
         self.purge_ms = 0  # as `StreamStat` has it
         self._end: tuple[Position, float] | None = None  # where the server wrote at the last look, and when that was
         self._still: tuple[Position, float] | None = None  # where the stream has sent all, and since when it says so
         self._reset = ""  # what shows that the server's binlog is another than the one that the stream reads
 
-    def use(self, server: Server) -> None:
+    def use(self, server: SourceServer) -> None:
         """Look at `server` from now on, and soon."""
         self._server, self._next = server, 0.0
         self._end, self._still, self._reset = None, None, ""
@@ -107,7 +107,7 @@ class Retention:
         if self._thread is not None:
             self._thread.join(3 * PATIENCE)  # a server that answers slowly, again and again, is left to itself
 
-    def _look(self, server: Server, position: Position) -> None:
+    def _look(self, server: SourceServer, position: Position) -> None:
         try:
             given = self._settings
             saved = checkpoints_in(StoreView.home_of(given.store, path=given.store_path or None, state=given.state or None))
@@ -122,7 +122,7 @@ class Retention:
         except ShmStoreError as error:
             self._log.debug("how long the binlog is kept is unknown: %s", error)
 
-    def _look_at_end(self, server: Server, position: Position, session: Session) -> None:
+    def _look_at_end(self, server: SourceServer, position: Position, session: ServerSession) -> None:
         """Note where the server writes, after it was read up to `position`, for what the stream says next."""
         now = read_server(session)
         if not position.file or now.identity != server.identity:
@@ -135,7 +135,7 @@ class Retention:
             )
         self._end = end, time.monotonic()
 
-    def _update(self, server: Server, needed: dict[str, Position], session: Session) -> None:
+    def _update(self, server: SourceServer, needed: dict[str, Position], session: ServerSession) -> None:
         kept = kept_seconds(session, server)
         names = [name for name, _ in binlog_files(session)]
         oldest = lowest(one for one in needed.values() if one.file in names)

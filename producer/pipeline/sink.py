@@ -31,7 +31,7 @@ from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
-from shmstore.producer.start.resume import Resume, Start, resume_point
+from shmstore.producer.start.resume import Resume, StreamStart, resume_point
 from shmstore.producer.transactions.buffer import Flush
 from shmstore.units import quantity
 
@@ -72,7 +72,7 @@ class Sink(Protocol):
         `gtids`, or where another MariaDB of the group has its `domain`.
         """
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: StreamStart) -> None:
         """The source is read from `start` on: say so before anything is put."""
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
@@ -118,7 +118,7 @@ class StoreSink:
     def claim(self, *, gtids: bool, domain: str) -> None:
         """It is ours already, and no other source is there."""
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: StreamStart) -> None:
         """The source is read from `start` on: readers that come before the first event begin there."""
         if self._begun is None:
             self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing

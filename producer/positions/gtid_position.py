@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from shmstore.errors import PositionNotFound
 from shmstore.event import Position
-from shmstore.producer.connection.server import Server, binlog_files, log_end
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.gtid import MariadbGtids
 from shmstore.producer.positions.scan import scan_to_offset
@@ -19,7 +19,7 @@ from shmstore.producer.positions.scan import scan_to_offset
 LOOKS = 3
 
 
-def current_position(session: Session, server: Server) -> Position:
+def current_position(session: ServerSession, server: SourceServer) -> Position:
     """Return where the server writes now, with its executed set. Raises `BinlogDisabled`, `PrivilegeMissing`."""
     here = log_end(session, server)
     if not server.mariadb:
@@ -32,7 +32,7 @@ def current_position(session: Session, server: Server) -> Position:
     return here._replace(gtids=gtid_at(session, here.file, here.offset))
 
 
-def gtid_at(session: Session, file: str, offset: int) -> str:
+def gtid_at(session: ServerSession, file: str, offset: int) -> str:
     """Return MariaDB's GTID position at a position of its binlog. Raises `PositionNotFound`."""
     answer = answered(session, file, offset)
     if answer is not None:
@@ -43,7 +43,7 @@ def gtid_at(session: Session, file: str, offset: int) -> str:
     return str(scan_to_offset(session, Position(file, offset))[1] or "")
 
 
-def answered(session: Session, file: str, offset: int) -> str | None:
+def answered(session: ServerSession, file: str, offset: int) -> str | None:
     """Return what the server says of a position; None where there is no such position, or it cannot read so far."""
     answer = session.query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
     return None if answer is None else _text(answer)

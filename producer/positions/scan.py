@@ -14,20 +14,20 @@ from shmstore import BinlogPurged, Position, PositionNotFound
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, EventCode, RawEvent
 from shmstore.producer.binlog.rows import ROWS_EVENTS
 from shmstore.producer.connection.dump import BinlogReader
-from shmstore.producer.connection.server import Server, binlog_files, log_end
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 
-Found = tuple[Position, ExecutedSet | None]
+ScannedPosition = tuple[Position, ExecutedSet | None]
 Boundary = tuple[Position, ExecutedSet | None, float]
 STOPPED = "asked to stop while the binlog was read for the position to start from"
 
 
-def scan_to_offset(session: Session, wanted: Position) -> Found:
+def scan_to_offset(session: ServerSession, wanted: Position) -> ScannedPosition:
     """Return `wanted` with the GTID set executed there. Raises `PositionNotFound` unless a transaction ends there."""
     before, after = Position(wanted.file, 4), None
     if wanted.offset <= before.offset:
@@ -46,7 +46,7 @@ def scan_to_offset(session: Session, wanted: Position) -> Found:
     )
 
 
-def scan_to_time(session: Session, server: Server, when: float) -> Found:
+def scan_to_time(session: ServerSession, server: SourceServer, when: float) -> ScannedPosition:
     """Return the end of the last transaction before the first one at or after `when` (seconds since 1970)."""
     end = log_end(session, server)
     files = [name for name, _ in binlog_files(session)]
@@ -62,7 +62,7 @@ def scan_to_time(session: Session, server: Server, when: float) -> Found:
             f"{session.endpoint.where} has no binlog of that time: its oldest file, {files[0]}, begins {begins - when:.0f} s later; "
             "start = earliest takes what there is"
         )
-    found: Found = (Position(files[low], 4), None)
+    found: ScannedPosition = (Position(files[low], 4), None)
     with _reading(session, files[low]) as ends:
         for position, executed, time in ends:
             if time >= when:
@@ -73,11 +73,11 @@ def scan_to_time(session: Session, server: Server, when: float) -> Found:
     return found
 
 
-def scan_to_set(session: Session, server: Server, wanted: ExecutedSet) -> Found:
+def scan_to_set(session: ServerSession, server: SourceServer, wanted: ExecutedSet) -> ScannedPosition:
     """Return the position before the first transaction that is not in `wanted`. Raises `PositionNotFound` where that is missing."""
     end = log_end(session, server)
     for name, _ in reversed(binlog_files(session)):
-        found: Found | None = None
+        found: ScannedPosition | None = None
         with _reading(session, name) as ends:
             for position, executed, _ in ends:
                 if executed is None:
@@ -125,19 +125,19 @@ OUTSIDE = frozenset(
 )
 
 
-def file_begins(session: Session, file: str) -> float:
+def file_begins(session: ServerSession, file: str) -> float:
     """Return the time of the first event of `file`, seconds since 1970."""
     with closing(dump(session, file, 4)) as reader:
         return next((float(raw.timestamp) for raw in _events(reader, session.stop) if raw.timestamp), 0.0)
 
 
 @contextmanager
-def _reading(session: Session, file: str) -> Iterator[Iterator[Boundary]]:
+def _reading(session: ServerSession, file: str) -> Iterator[Iterator[Boundary]]:
     with closing(dump(session, file, 4)) as reader:
         yield boundaries(_events(reader, session.stop), file)
 
 
-def dump(session: Session, file: str, offset: int, gtids: ExecutedSet | None = None) -> BinlogReader:
+def dump(session: ServerSession, file: str, offset: int, gtids: ExecutedSet | None = None) -> BinlogReader:
     """Open a stream that is not the producer's: from `offset` of `file`, or after `gtids`. Raises `SourceError`."""
     # an id of its own: with the stream's id the server would cut the stream
     own = random.randrange(1 << 31, 1 << 32)

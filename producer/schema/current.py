@@ -9,7 +9,7 @@ from __future__ import annotations
 from shmstore import Column, Position, SourceError, TableSchema
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import LinkLost, LoginRefused, ServerUnreachable
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.sql.catalog import Catalog, Unreadable
 from shmstore.sql.columns import column_of_type
 from shmstore.sql.session import UNKNOWN, Session
@@ -34,7 +34,7 @@ class CurrentTables:
     nothing can be asked, nobody knows: whoever needs the table gets the error. One of the connection may be gone at the next try.
     """
 
-    def __init__(self, settings: Settings, endpoint: Endpoint, *, mariadb: bool, fold_case: bool = False) -> None:
+    def __init__(self, settings: Settings, endpoint: ServerAddress, *, mariadb: bool, fold_case: bool = False) -> None:
         self._settings, self._endpoint = settings, endpoint
         self._catalog = Catalog(mariadb=mariadb, fold_case=fold_case)
         self._found: dict[tuple[str, str], TableSchema | SourceError | None] = {}

@@ -33,7 +33,7 @@ from shmstore.sql.table_change import ROW_ID, Draft, Table
 
 __all__ = ["SchemaHistory"]
 
-Query = Callable[[str], Sequence[Sequence[Any]]]
+AskServer = Callable[[str], Sequence[Sequence[Any]]]
 FORMAT = 1
 WHAT = "schema history"
 _HEAD = {"shmstore_schema_history": FORMAT}
@@ -222,7 +222,7 @@ class SchemaHistory:
         server = next(record.server for record in other._records[: other._applied][::-1] if record.kind == "snapshot")
         self._add(_Record(position, "snapshot", change, "", None, server))
 
-    def snapshot(self, query: Query, position: Position, *, database: str | None = None) -> None:
+    def snapshot(self, query: AskServer, position: Position, *, database: str | None = None) -> None:
         """Add the tables as the server has them now, which is how they are at `position`; of one database, or of all.
 
         `query` runs a SELECT and returns its rows. The state reached stays where it was if that is behind `position`.

@@ -14,7 +14,7 @@ from shmstore.producer.binlog.table_map import TableMap
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 
 __all__ = ["PresentTables"]
 
@@ -24,7 +24,7 @@ _HERE = Position("present.000001", 4)  # of a history that holds the present tab
 class PresentTables:
     """The tables of the server at `endpoint` as they are now."""
 
-    def __init__(self, settings: Settings, endpoint: Endpoint, log: logging.Logger) -> None:
+    def __init__(self, settings: Settings, endpoint: ServerAddress, log: logging.Logger) -> None:
         self._settings, self._endpoint, self._log = settings, endpoint, log
 
     def take(self, error: SchemaUnknown, table: TableMap, rows: RowsDecoder, history: SchemaHistory, position: Position) -> None:

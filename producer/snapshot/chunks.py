@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from shmstore import Position
 from shmstore.home.snapshots import Task
-from shmstore.producer.connection.prepared import Rows
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.prepared import SelectRows
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.filters.table_filter import TablePlan
 from shmstore.producer.gtid import ExecutedSet
@@ -35,7 +35,7 @@ MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
 CHUNK_SECONDS = 0.5  # what reading it is meant to take: so long does a server keep old rows for it
 FIRST_ROWS = 20_000  # of a table's first chunk at most, when nobody knows yet how fast they come
 
-Key = tuple[str, ...]  # as SQL literals; empty: no bound
+KeyBound = tuple[str, ...]  # as SQL literals; empty: no bound
 
 
 class Shape(NamedTuple):
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
 class Chunk:
     """A chunk under way, from `low` on."""
 
-    def __init__(self, table: TableRead, after: Key, until: Key, limit: int) -> None:
+    def __init__(self, table: TableRead, after: KeyBound, until: KeyBound, limit: int) -> None:
         self.table, self.after, self.until, self.limit = table, after, until, limit
         self.low = Position("", 0)  # where the stream stood when its segment of the table's window began
         self.executed: ExecutedSet | None = None
@@ -72,11 +72,11 @@ class Chunk:
         self.waits_for: set[tuple[object, ...]] = set()  # XA transactions that were prepared before `low`
         self.waits_until = 0.0  # when that is said
         self.high: Position | None = None  # None until a consistent read has begun
-        self.rows: Rows | None = None
-        self.session: Session | None = None  # that reads it, while it does
+        self.rows: SelectRows | None = None
+        self.session: ServerSession | None = None  # that reads it, while it does
         self.began = 0.0
         self.whole = False  # all rows are here
-        self.last: Key = ()  # the key of the last one
+        self.last: KeyBound = ()  # the key of the last one
 
     @property
     def reading(self) -> bool:
@@ -101,11 +101,11 @@ class Chunk:
 class EndAsked:
     """Where the next chunk of a table ends, asked of the server."""
 
-    def __init__(self, table: TableRead, after: Key, limit: int, session: Session, wait: float) -> None:
+    def __init__(self, table: TableRead, after: KeyBound, limit: int, session: ServerSession, wait: float) -> None:
         """`limit`: how many rows the chunk is to have; `wait`: after so many seconds of silence the link is given up."""
         self.table, self.limit, self.session = table, limit, session
         selected = table.shape.selected
-        self.rows = Rows(session, selected.key_sql(after, limit), selected.key_columns, len(selected.key_columns), wait)
+        self.rows = SelectRows(session, selected.key_sql(after, limit), selected.key_columns, len(selected.key_columns), wait)
         self._wait, self._until = wait, time.monotonic() + wait
 
     @property
@@ -122,7 +122,7 @@ class EndAsked:
         return done
 
     @property
-    def key(self) -> Key:
+    def key(self) -> KeyBound:
         """The answer; empty where fewer rows are left."""
         return key_literals(self.table.shape.selected, self.rows.last) if len(self.rows) else ()
 
@@ -139,7 +139,7 @@ class TableRead:
         self.began = bool(task.progress.chunks)  # whether the event that says where the table begins was put
         self.asked: EndAsked | None = None
         self.progress = task.progress  # with what is put, and not in the store yet
-        self._after: Key | None = task.progress.key  # None: the last chunk is planned
+        self._after: KeyBound | None = task.progress.key  # None: the last chunk is planned
         self._average = 0  # bytes of a row
         self._limit = 0  # rows of the next chunk
 
@@ -158,7 +158,7 @@ class TableRead:
         """Whether nothing of the table is without a chunk, as far as is known."""
         return self._after is None
 
-    def plan(self, session: Session, wait: float, *, alone: bool) -> Chunk | None:
+    def plan(self, session: ServerSession, wait: float, *, alone: bool) -> Chunk | None:
         """Add the next chunk; None where there is none to add now: also while `session` asks where it ends. `alone`: only one connection reads."""
         if self._after is None or self.asked is not None:
             return None
@@ -174,14 +174,14 @@ class TableRead:
         assert asked is not None
         self._add(asked.limit, asked.key)
 
-    def _add(self, limit: int, until: Key) -> Chunk:
+    def _add(self, limit: int, until: KeyBound) -> Chunk:
         assert self._after is not None
         chunk = Chunk(self, self._after, until, limit)
         self._after = until or None
         self.chunks.append(chunk)
         return chunk
 
-    def lost(self, session: Session) -> None:
+    def lost(self, session: ServerSession) -> None:
         """A connection broke: what it was reading is to be read again."""
         if self.asked is not None and self.asked.session is session:
             self.asked = None

@@ -42,9 +42,9 @@ from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgre
 from shmstore.patterns.linear_regex import PatternRefused
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
-from shmstore.producer.connection.prepared import Rows
-from shmstore.producer.connection.server import Server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.prepared import SelectRows
+from shmstore.producer.connection.server import SourceServer
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import LinkLost, LoginRefused, PatternError, PrivilegeMissing, ServerUnreachable
 from shmstore.producer.filters.part import Part
 from shmstore.producer.filters.table_filter import read_patterns
@@ -80,16 +80,16 @@ class Snapshot:
         if self.progress.epoch == store.epoch and self.progress.ahead_of(store.newest):  # the host crashed
             self.progress.rewind(store.newest)
             self._file.save(self.progress)  # before anything is put: what comes now has those sequences
-        self._sessions: list[Session] = []  # for reading chunks
+        self._sessions: list[ServerSession] = []  # for reading chunks
         self._most = 0  # how many of them there may be; 0: the server was not asked yet
-        self._server: Server | None = None
+        self._server: SourceServer | None = None
         self._read_events = ReadEvents(decoder.state, decoder.buffer, store.limit_bytes)
         self._tables: list[TableRead] = []  # under way, in the order of their tasks
         self._busy: Task | None = None  # whose chunk is looked at
         self._written: list[tuple[Task, TableProgress]] = []  # what is in the transaction buffer
         self._backoff = Backoff(settings)  # of its own links
         self._disturbed: dict[tuple[str, str], int] = {}  # how often each table's chunks were begun in vain since one was put
-        self._using: Session | None = None  # the connection that is waited for: where a link is lost, it is this one's
+        self._using: ServerSession | None = None  # the connection that is waited for: where a link is lost, it is this one's
         self._retry = 0.0  # when another one may be opened
         self._pause, self._heard = 0.0, False
         self._ahead: list[Position] = []
@@ -101,7 +101,7 @@ class Snapshot:
 
     # ------------------------------------------------------------ requests
 
-    def want(self, session: Session, server: Server, reason: str) -> None:
+    def want(self, session: ServerSession, server: SourceServer, reason: str) -> None:
         """Write down, before anything is put, that all tables are wanted. Raises `SourceError` where they cannot be had."""
         request = Request(new_id(), (), reason, calendar_ms())
         if problem := refusal(server) or self._choose(session, request)[1]:
@@ -110,7 +110,7 @@ class Snapshot:
         self._file.save(self.progress)
         self._file.ask(request)
 
-    def begin(self, server: Server) -> None:
+    def begin(self, server: SourceServer) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
         self._server, self._heard, self._pause, self._retry, self._most = server, False, 0.0, 0.0, 0
@@ -159,7 +159,7 @@ class Snapshot:
             self._file.take_in(path)
         self.active = self.progress.open
 
-    def _take(self, server: Server, request: Request) -> None:
+    def _take(self, server: SourceServer, request: Request) -> None:
         problem, tables = request.problem or refusal(server), list[tuple[str, str]]()
         try:
             Part.read(request.where, request.columns)
@@ -179,7 +179,7 @@ class Snapshot:
             self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
         self.progress.take(request._replace(problem=problem), tables)
 
-    def _choose(self, session: Session, request: Request) -> tuple[list[tuple[str, str]], str]:
+    def _choose(self, session: ServerSession, request: Request) -> tuple[list[tuple[str, str]], str]:
         """The tables that a request means, and what of it means none."""
         patterns = read_patterns(request.tables)
         seen = list_tables(session, self._decoder.filter.passes)
@@ -297,7 +297,7 @@ class Snapshot:
             if self._behind_readers() or not self._open(chunk, session):
                 return
 
-    def _idle(self) -> Session | None:
+    def _idle(self) -> ServerSession | None:
         """A connection that reads nothing; None where all do."""
         busy = [chunk.session for table in self._tables for chunk in table.chunks]
         busy += [table.asked.session for table in self._tables if table.asked is not None]
@@ -313,7 +313,7 @@ class Snapshot:
                 self._log.info("snapshot: reading over %d connections: no other can be opened: %s", self._most, error)
         return idle
 
-    def _connected(self) -> Session:
+    def _connected(self) -> ServerSession:
         """Open one more connection for reading."""
         assert self._server is not None
         session = connect(self._settings, self._server.endpoint, self._stop)
@@ -331,7 +331,7 @@ class Snapshot:
         """A chunk that is in line, and read by nobody yet."""
         return next((chunk for table in self._tables if (chunk := table.may_open)), None)
 
-    def _plan(self, session: Session) -> Chunk | None:
+    def _plan(self, session: ServerSession) -> Chunk | None:
         """The next chunk of the tables under way, else the first of the next table; None where none can be begun now."""
         wait, alone = self._settings.read_timeout, self._most == 1
         if any(table.asked is not None for table in self._tables):
@@ -357,7 +357,7 @@ class Snapshot:
             return table.plan(session, wait, alone=alone)
         return None
 
-    def _open(self, chunk: Chunk, session: Session) -> bool:
+    def _open(self, chunk: Chunk, session: ServerSession) -> bool:
         """Begin to read a chunk; False where that is to be tried again."""
         table, task = chunk.table, chunk.table.task
         self._busy = task
@@ -392,7 +392,7 @@ class Snapshot:
         chunk.high = high
         return True
 
-    def _waits(self, chunk: Chunk, session: Session) -> bool:
+    def _waits(self, chunk: Chunk, session: ServerSession) -> bool:
         """Whether XA transactions that were prepared before low have not ended yet; said once where it takes long."""
         if not chunk.waits_for:
             return False
@@ -411,15 +411,15 @@ class Snapshot:
         self._pause = now + 0.05
         return True
 
-    def _select(self, session: Session, chunk: Chunk) -> Rows:
+    def _select(self, session: ServerSession, chunk: Chunk) -> SelectRows:
         selected = chunk.table.shape.selected
         sql = selected.sql(chunk.after, chunk.until, 0 if chunk.until else chunk.limit)
-        return Rows(session, sql, selected.columns, len(selected.shown), self._settings.read_timeout)
+        return SelectRows(session, sql, selected.columns, len(selected.shown), self._settings.read_timeout)
 
     def _request(self, task: Task) -> Request:
         return next(request for request in self.progress.requests if request.id == task.request)
 
-    def _shape_of(self, session: Session, task: Task) -> Shape | None:
+    def _shape_of(self, session: ServerSession, task: Task) -> Shape | None:
         """How the table is read now; None where there is nothing to read."""
         table = read_table(session, task.database, task.table, history=self._settings.schema_history)
         if table is None:
@@ -580,7 +580,7 @@ class Snapshot:
             self._read_events.put(self._store.latest_event, name, shape.schema, count, some, size, props, part)
         return count
 
-    def _as_selected(self, shape: Shape, rows: Rows, keys: list[set[bytes]]) -> list[set[bytes]]:
+    def _as_selected(self, shape: Shape, rows: SelectRows, keys: list[set[bytes]]) -> list[set[bytes]]:
         """Those of `keys`, which hold hashes as the stream does, that `rows` have, with the values that the server has."""
         found = set()
         for row in unpack_rows(Packed(rows.rows.array(0, len(rows)))):
@@ -590,7 +590,7 @@ class Snapshot:
                 found.add(b"".join([pack(value) for value, _ in own]))
         return [found]
 
-    def _body(self, shape: Shape, rows: Rows | None, first: int, count: int) -> list[Any]:
+    def _body(self, shape: Shape, rows: SelectRows | None, first: int, count: int) -> list[Any]:
         """The body of an event with some of the rows, after the column filters."""
         if rows is None or not count:
             return [None, None, None, []]
@@ -661,7 +661,7 @@ class Snapshot:
         if self.holds or not self._sessions:
             self._drop(wait)
 
-    def _hang_up(self, session: Session) -> None:
+    def _hang_up(self, session: ServerSession) -> None:
         session.close()
         self._sessions.remove(session)
 

@@ -34,12 +34,12 @@ from shmstore import EntryType, EventType, Position, SourceError, StoreView, Tab
 from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import Header, Packed, decode_schema, encode_schema, encode_stored
 from shmstore.producer.connection.backoff import Backoff
-from shmstore.producer.connection.prepared import Rows
-from shmstore.producer.connection.server import Server, read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.prepared import SelectRows
+from shmstore.producer.connection.server import SourceServer, read_server
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.positions.scan import scan_to_offset
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.snapshot.select import Selection, key_literals, literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, list_tables, quoted, read_table
 from shmstore.producer.snapshot.watermarks import begin, prepare, prepared, refusal
@@ -104,7 +104,7 @@ class ServerTables:
         blob = encode_schema(table.schema)
         return selection(table, self._settings.table_filter().condition(table.schema, blob))
 
-    def _connected(self) -> tuple[Session, Endpoint]:
+    def _connected(self) -> tuple[ServerSession, ServerAddress]:
         """A connection to the first server that answers."""
         errors: list[SourceError] = []
         for endpoint in self._settings.endpoints():
@@ -116,7 +116,7 @@ class ServerTables:
                 errors.append(error)
         raise errors[0]
 
-    def _reached(self, session: Session, server: Server) -> tuple[int, Position]:
+    def _reached(self, session: ServerSession, server: SourceServer) -> tuple[int, Position]:
         """The first event of the store that no read is sure to show, and the place in the binlog before it."""
         settings = self._settings
         with StoreView.attach(settings.store, path=settings.store_path or None, state=settings.state or None) as view:
@@ -147,7 +147,7 @@ class ServerTable:
     """
 
     _settings: Settings
-    _endpoint: Endpoint
+    _endpoint: ServerAddress
     _identity: str
     _table: SourceTable
     _ranges: tuple[tuple[Key, Key], ...]
@@ -186,7 +186,7 @@ class ServerTable:
             reading.close()
 
 
-def _await_prepared(session: Session, wait: float) -> None:
+def _await_prepared(session: ServerSession, wait: float) -> None:
     """Wait until the XA transactions that are prepared now have ended. Raises `SourceError`."""
     waiting = prepared(session)
     until = time.monotonic() + wait
@@ -209,7 +209,7 @@ class _Reading:
     def __init__(
         self,
         settings: Settings,
-        endpoint: Endpoint,
+        endpoint: ServerAddress,
         identity: str,
         table: SourceTable,
         position: Position,
@@ -223,8 +223,8 @@ class _Reading:
         self._selection = selection(table, self._filters.condition(table.schema, blob))
         self._blob = blob if self._plan.blob is None else self._plan.blob
         self._limit = max(1, CHUNK_BYTES // (table.row_bytes or 128)) if table.key is not None else 0
-        self._session: Session | None = None
-        self._server: Server | None = None
+        self._session: ServerSession | None = None
+        self._server: SourceServer | None = None
         self._after, _ = bounds
         self._given = False
 
@@ -258,7 +258,7 @@ class _Reading:
         session = self._begin()
         sql = self._selection.sql(self._after, self._bounds[1], self._limit)
         wait, done = self._settings.read_timeout, False
-        rows = Rows(session, sql, self._selection.columns, len(self._table.schema.columns), wait)
+        rows = SelectRows(session, sql, self._selection.columns, len(self._table.schema.columns), wait)
         while not done:
             done = rows.fill(PIECE_BYTES, wait)
             if count := len(rows):
@@ -269,7 +269,7 @@ class _Reading:
                 yield event, count
         session.query("COMMIT")
 
-    def _begin(self) -> Session:
+    def _begin(self) -> ServerSession:
         """Begin a consistent read that shows all up to the position, of a table that is as it was. Raises `SourceError`."""
         settings = self._settings
         if self._session is None:
@@ -328,7 +328,7 @@ class _Reading:
 # ---------------------------------------------------------------- where parts end
 
 
-def _bounds(session: Session, selected: Selection, parts: int, wait: float) -> list[Key]:
+def _bounds(session: ServerSession, selected: Selection, parts: int, wait: float) -> list[Key]:
     """Return where parts end: fewer than `parts` keys, in order. Those of an index that begins with an integer are its first column alone."""
     table = selected.table
     if table.key is None:
@@ -345,13 +345,13 @@ def _bounds(session: Session, selected: Selection, parts: int, wait: float) -> l
     step = max(LEAST_ROWS, rows // parts)
     while True:
         sql = selected.key_sql(found[-1] if found else (), step)
-        ends = Rows(session, sql, selected.key_columns, len(selected.key_columns), wait)
+        ends = SelectRows(session, sql, selected.key_columns, len(selected.key_columns), wait)
         if ends.fill(1 << 30, wait) and not len(ends):
             return found
         found.append(key_literals(selected, ends.last))
 
 
-def _halved(session: Session, source: str, column: str, parts: int) -> list[int]:
+def _halved(session: ServerSession, source: str, column: str, parts: int) -> list[int]:
     """Return the values that ranges of an integer column end with, but for the last."""
 
     def estimated(low: int, high: int) -> tuple[int, int, int]:
@@ -383,7 +383,7 @@ def _halved(session: Session, source: str, column: str, parts: int) -> list[int]
     return ends
 
 
-def _estimate(session: Session, sql: str) -> int:
+def _estimate(session: ServerSession, sql: str) -> int:
     """Return how many rows the server takes a SELECT to look at."""
     names, rows = session.select(f"EXPLAIN FORMAT=TRADITIONAL {sql}")
     return int(dict(zip([name.lower() for name in names], rows[0], strict=True)).get("rows") or 0)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shmstore import Column, TableSchema
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.session import ServerSession
 from shmstore.sql.columns import column_of_type, with_definition
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
 
-__all__ = ["Key", "SourceTable", "VisibleTables", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
+__all__ = ["SourceTable", "TableKey", "VisibleTables", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
 
 SYSTEM = ("information_schema", "performance_schema", "sys", "mysql")
 _SIZED = {"char", "varchar", "binary", "varbinary", "decimal", "bit"}
@@ -42,7 +42,7 @@ _KEYS = (
 )
 
 
-class Key(NamedTuple):
+class TableKey(NamedTuple):
     """What tells a table's rows apart: an index without NULLs, and the numbers of its columns."""
 
     name: str
@@ -54,7 +54,7 @@ class SourceTable(NamedTuple):
 
     schema: TableSchema
     collations: tuple[str, ...]
-    key: Key | None
+    key: TableKey | None
     raw: frozenset[int]  # columns that the stream has as bytes, though the server prints them
     versioned: bool  # MariaDB's system versioning: rows of the past are rows too
     rows: int
@@ -71,13 +71,13 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def may_select(session: Session) -> bool:
+def may_select(session: ServerSession) -> bool:
     """Whether the account may read any table at all: what it may not read, it does not see."""
     grants = " ".join(str(row[0]) for row in session.query("SHOW GRANTS")).upper()
     return "SELECT" in grants or "ALL PRIVILEGES" in grants
 
 
-def list_tables(session: Session, passes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+def list_tables(session: ServerSession, passes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
     """Return (database, table) of the tables that `passes` lets through; no views, none of the server's own."""
     places = ",".join(["%s"] * len(SYSTEM))
     rows = session.query(
@@ -91,7 +91,7 @@ def list_tables(session: Session, passes: Callable[[str, str], bool]) -> list[tu
 class VisibleTables:
     """What the account of `session` sees of all tables."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ServerSession) -> None:
         self._session = session
 
     def names(self) -> list[tuple[str, str]] | None:
@@ -106,7 +106,7 @@ class VisibleTables:
         return found
 
 
-def read_table(session: Session, database: str, table: str, *, history: str = "auto") -> SourceTable | None:
+def read_table(session: ServerSession, database: str, table: str, *, history: str = "auto") -> SourceTable | None:
     """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart."""
     name = (database, table)
     found = session.query(_TABLE, name)
@@ -141,7 +141,7 @@ def read_table(session: Session, database: str, table: str, *, history: str = "a
     names = [column.name for column in columns]
     schema = TableSchema(database, table, tuple(columns), tuple([names.index(part) for part in draft.table.key]))
     collations += [""] * (len(names) - len(collations))
-    key = next((Key(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
+    key = next((TableKey(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
     return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, int(rows or 0), int(row_bytes or 0))
 
 
@@ -154,7 +154,7 @@ def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:
     )
 
 
-def _keys(session: Session, name: tuple[str, str]) -> dict[str, list[str]]:
+def _keys(session: ServerSession, name: tuple[str, str]) -> dict[str, list[str]]:
     """The columns of the unique indexes that have no NULL, the primary key first; without those on expressions."""
     keys: dict[str, list[str]] = {}
     unfit = set()

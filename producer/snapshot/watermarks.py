@@ -39,8 +39,8 @@ order of the key so that one key says how far the table is.
 from __future__ import annotations
 
 from shmstore import Position, SourceError
-from shmstore.producer.connection.server import Server
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
@@ -53,7 +53,7 @@ _SETUP = (
 )
 
 
-def prepare(session: Session) -> None:
+def prepare(session: ServerSession) -> None:
     """Set a new connection up for reading chunks."""
     session.query(_SETUP.format("max_statement_time" if session.mariadb else "max_execution_time"))
     session.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -61,7 +61,7 @@ def prepare(session: Session) -> None:
         session.query(HIDDEN)
 
 
-def refusal(server: Server) -> str:
+def refusal(server: SourceServer) -> str:
     """Why this server's tables cannot be read so that they fit into the stream; empty where they can."""
     where = server.endpoint.where
     if not server.gtids:
@@ -75,14 +75,14 @@ def refusal(server: Server) -> str:
     return ""
 
 
-def free_connections(session: Session) -> int:
+def free_connections(session: ServerSession) -> int:
     """How many more connections the server would take from this account."""
     total, own = map(int, session.query("SELECT @@max_connections, @@session.max_user_connections")[0])  # 0: as many as there are
     taken = int(session.query("SHOW GLOBAL STATUS LIKE 'Threads_connected'")[0][1])
     return max(0, min(total - taken, own or total))
 
 
-def begin(session: Session, server: Server, reached: Position, executed: ExecutedSet | None) -> Position | None:
+def begin(session: ServerSession, server: SourceServer, reached: Position, executed: ExecutedSet | None) -> Position | None:
     """Begin a consistent read; return high. None where it would not show all that the stream has read: try again."""
     if server.mariadb:
         session.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -98,7 +98,7 @@ def begin(session: Session, server: Server, reached: Position, executed: Execute
     return current_position(session, server)
 
 
-def prepared(session: Session) -> set[tuple[object, ...]]:
+def prepared(session: ServerSession) -> set[tuple[object, ...]]:
     """Return the XA transactions that are prepared: their rows are in the binlog, and no read shows them yet.
 
     None for an account that may not see them (MySQL: without XA_RECOVER_ADMIN).
@@ -111,6 +111,6 @@ def prepared(session: Session) -> set[tuple[object, ...]]:
         return set()
 
 
-def _shows(session: Session, high: Position, executed: ExecutedSet) -> bool:
+def _shows(session: ServerSession, high: Position, executed: ExecutedSet) -> bool:
     """Whether nothing was committed between `high` and what was read: events that are no transactions come behind commits."""
     return MariadbGtids(gtid_at(session, high.file, high.offset)).covers(executed)

@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shmstore import Checkpoint, SchemaUnknown
-from shmstore.producer.connection.server import Server
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import choose_start
 from shmstore.producer.start.history_at_start import after_loss, go_to_start, needs_snapshot
 from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin
-from shmstore.producer.start.resume import Resume, Start
-from shmstore.producer.start.same_history import Wanted, require_same_history
+from shmstore.producer.start.resume import Resume, StreamStart
+from shmstore.producer.start.same_history import WantedTransaction, require_same_history
 from shmstore.producer.start.schema_history import ONCE_NOW, begin_history, may_wait, open_history
 
 
-class Found(NamedTuple):
+class ServerFound(NamedTuple):
     """A server that answers, and what the store knows of its stream."""
 
-    session: Session
-    server: Server
+    session: ServerSession
+    server: SourceServer
     resume: Resume | None
     checkpoints: Mapping[str, Checkpoint]
     last: LastTransaction | None = None  # that the store has of this source
@@ -38,15 +38,15 @@ class Found(NamedTuple):
         return self.resume is None and not self.checkpoints
 
 
-class Beginning(NamedTuple):
+class StreamBeginning(NamedTuple):
     """What was chosen. A schema history is a draft: keep it before anything is put."""
 
-    start: Start
+    start: StreamStart
     schemas: SchemaHistory | None
     snapshot: str  # why all tables are to be read: initial or purged; empty: they are not
 
 
-def choose_beginning(settings: Settings, found: Found, folder: Path, log: logging.Logger) -> Beginning:
+def choose_beginning(settings: Settings, found: ServerFound, folder: Path, log: logging.Logger) -> StreamBeginning:
     """Return where to begin on the server that was found. `folder`: where the source's files are in the store's home. Raises `ShmStoreError`."""
     session, server, fresh = found.session, found.server, found.fresh
     schemas = open_history(settings, session, server, folder, empty=fresh and settings.beginning == "latest")
@@ -73,6 +73,6 @@ def choose_beginning(settings: Settings, found: Found, folder: Path, log: loggin
         comparable = (
             origin is not None and last is not None and "" != origin.options == found.options and last.last > origin.since
         )
-        wanted = Wanted(last, settings, schemas, comparable) if last is not None else None
+        wanted = WantedTransaction(last, settings, schemas, comparable) if last is not None else None
         require_same_history(wanted, origin, session, server, by_gtid=start.by_gtid, log=log)
-    return Beginning(start, schemas, snapshot)
+    return StreamBeginning(start, schemas, snapshot)

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from shmstore import BinlogPurged, Checkpoint, Event, Position, PositionNotFound
-from shmstore.producer.connection.server import Server, binlog_files
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer, binlog_files
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from shmstore.producer.positions.scan import scan_to_offset, scan_to_time
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.resume import Resume, Start, lowest, require_one_source
+from shmstore.producer.start.resume import Resume, StreamStart, lowest, require_one_source
 
 
 def keep_resume(events: list[Event], last: Event) -> list[Event]:
@@ -29,14 +29,14 @@ def keep_resume(events: list[Event], last: Event) -> list[Event]:
 
 def choose_start(
     settings: Settings,
-    session: Session,
-    server: Server,
+    session: ServerSession,
+    server: SourceServer,
     resume: Resume | None,
     log: logging.Logger,
     *,
     saved: Mapping[str, Checkpoint],
     latest: Position | None = None,
-) -> Start:
+) -> StreamStart:
     """Return where to start on `server`: at `resume`, else at the lowest of the checkpoints `saved`, else as configured; `latest` is
     what start = latest means, by default now. Raises `BinlogPurged`, `PositionNotFound`, `SettingsError`.
     """
@@ -69,7 +69,7 @@ def choose_start(
         return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
 
 
-def configured(settings: Settings, session: Session, server: Server, latest: Position | None = None) -> Start:
+def configured(settings: Settings, session: ServerSession, server: SourceServer, latest: Position | None = None) -> StreamStart:
     """Return the start that the option `start` names."""
     start = settings.beginning
     if isinstance(start, str):
@@ -87,28 +87,28 @@ def configured(settings: Settings, session: Session, server: Server, latest: Pos
     return _at(settings, session, server, Position("", 0, str(executed)))
 
 
-def _scanned(settings: Settings, server: Server, position: Position, executed: ExecutedSet | None) -> Start:
-    return Start(position, executed, by_gtid=server.mariadb and bool(executed) and settings.gtid == "auto")
+def _scanned(settings: Settings, server: SourceServer, position: Position, executed: ExecutedSet | None) -> StreamStart:
+    return StreamStart(position, executed, by_gtid=server.mariadb and bool(executed) and settings.gtid == "auto")
 
 
-def _latest(session: Session, server: Server, settings: Settings, position: Position | None = None) -> Start:
+def _latest(session: ServerSession, server: SourceServer, settings: Settings, position: Position | None = None) -> StreamStart:
     position = position or current_position(session, server)
     executed = server.executed(position.gtids) if server.gtids else None
-    return Start(position, executed, by_gtid=bool(executed) and settings.gtid == "auto")
+    return StreamStart(position, executed, by_gtid=bool(executed) and settings.gtid == "auto")
 
 
-def _earliest(session: Session, server: Server) -> Start:
+def _earliest(session: ServerSession, server: SourceServer) -> StreamStart:
     files = binlog_files(session)
-    return Start(Position(files[0][0], 4), None)
+    return StreamStart(Position(files[0][0], 4), None)
 
 
-def _at(settings: Settings, session: Session, server: Server, position: Position) -> Start:
+def _at(settings: Settings, session: ServerSession, server: SourceServer, position: Position) -> StreamStart:
     """Return the start at `position`, after checking that the server still has everything after it."""
     if position.gtids and server.gtids and (settings.gtid == "auto" or not position.file):
         executed = _executed(server, position)
         _check_gtids(session, server, executed)
         if executed:
-            return Start(position, executed, by_gtid=True)
+            return StreamStart(position, executed, by_gtid=True)
     if not position.file:
         raise PositionNotFound(
             f"GTID set {position.gtids!r} means nothing to {server.endpoint.where}: its gtid_mode is OFF; start from FILE:OFFSET"
@@ -117,16 +117,16 @@ def _at(settings: Settings, session: Session, server: Server, position: Position
     if server.mariadb:
         gtids = position.gtids or gtid_at(session, position.file, position.offset)
         executed = MariadbGtids(gtids)
-        return Start(position._replace(gtids=gtids), executed, by_gtid=bool(executed) and settings.gtid == "auto")
+        return StreamStart(position._replace(gtids=gtids), executed, by_gtid=bool(executed) and settings.gtid == "auto")
     if server.gtids and not position.gtids:
         try:
-            return Start(*scan_to_offset(session, position))
+            return StreamStart(*scan_to_offset(session, position))
         except AnonymousTransactions:  # before the position; the next file says what GTIDs there were
-            return Start(position, None)
-    return Start(position, GtidSet(position.gtids) if server.gtids else None)
+            return StreamStart(position, None)
+    return StreamStart(position, GtidSet(position.gtids) if server.gtids else None)
 
 
-def check_position(settings: Settings, session: Session, server: Server, position: Position) -> None:
+def check_position(settings: Settings, session: ServerSession, server: SourceServer, position: Position) -> None:
     """Raise `SourceError` unless `server` has everything after `position`, by GTIDs where these can be followed."""
     if position.gtids and server.gtids and (settings.gtid == "auto" or not position.file):
         _check_gtids(session, server, _executed(server, position))
@@ -134,7 +134,7 @@ def check_position(settings: Settings, session: Session, server: Server, positio
         _check_file(session, server, position)
 
 
-def _executed(server: Server, position: Position) -> ExecutedSet:
+def _executed(server: SourceServer, position: Position) -> ExecutedSet:
     try:
         return server.executed(position.gtids)
     except ValueError as error:
@@ -143,7 +143,7 @@ def _executed(server: Server, position: Position) -> ExecutedSet:
         ) from error
 
 
-def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> None:
+def _check_gtids(session: ServerSession, server: SourceServer, executed: ExecutedSet) -> None:
     if not server.mariadb:
         now, purged = (GtidSet(str(value)) for value in session.query("SELECT @@global.gtid_executed, @@global.gtid_purged")[0])
         if ahead := executed - now:
@@ -175,7 +175,7 @@ def _check_gtids(session: Session, server: Server, executed: ExecutedSet) -> Non
         )
 
 
-def _check_file(session: Session, server: Server, position: Position) -> None:
+def _check_file(session: ServerSession, server: SourceServer, position: Position) -> None:
     try:
         files = binlog_files(session)
     except PrivilegeMissing:

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from shmstore import Position, SchemaUnknown
-from shmstore.producer.connection.server import Server
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.gtid import ExecutedSet, parse
 from shmstore.producer.positions.scan import scan_to_set
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.choose import configured
-from shmstore.producer.start.resume import Start
+from shmstore.producer.start.resume import StreamStart
 from shmstore.producer.start.schema_history import begin_history, histories, open_history, require_covered
 
 
@@ -28,7 +28,9 @@ def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
     return history.first is None and (fresh or history.path is None or not histories(history.path.parent))
 
 
-def go_to_start(history: SchemaHistory, start: Start, session: Session, server: Server, *, fresh: bool) -> Start:
+def go_to_start(
+    history: SchemaHistory, start: StreamStart, session: ServerSession, server: SourceServer, *, fresh: bool
+) -> StreamStart:
     """Bring `history` to the tables as they were at `start`; return `start`, as a position on this server. Raises `SchemaUnknown`."""
     if not start.by_gtid or start.executed is None:
         if history.first is None:
@@ -53,8 +55,8 @@ def go_to_start(history: SchemaHistory, start: Start, session: Session, server: 
 
 
 def after_loss(
-    start: Start, settings: Settings, session: Session, server: Server, folder: Path
-) -> tuple[SchemaHistory | None, Start]:
+    start: StreamStart, settings: Settings, session: ServerSession, server: SourceServer, folder: Path
+) -> tuple[SchemaHistory | None, StreamStart]:
     """Begin a new history at the present position, which replaces `start`: the old one has not seen the DDLs that were lost."""
     schemas = open_history(settings, session, server, folder, empty=True)
     assert schemas is not None
@@ -72,7 +74,9 @@ def _is_part(executed: ExecutedSet, gtids: str) -> bool:
         return False
 
 
-def _carry(history: SchemaHistory, start: Start, session: Session, server: Server, has: Callable[[str], bool]) -> Start:
+def _carry(
+    history: SchemaHistory, start: StreamStart, session: ServerSession, server: SourceServer, has: Callable[[str], bool]
+) -> StreamStart:
     """Begin the history of a server that took over with what was known of the one before, after the same transactions.
 
     That one's file is put aside, so that the one in use is the only one: what is executed from here on it would miss.

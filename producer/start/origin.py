@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from shmstore import StoreError
 from shmstore.home.home import Home, May
-from shmstore.producer.connection.server import Server, binlog_files, log_end
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.positions.scan import file_begins
 from shmstore.units import moment
@@ -64,7 +64,7 @@ class OriginFile:
         self._home.replace(self.path, content, "the name of the server", self._may)
 
 
-def origin_of(session: Session, server: Server) -> Origin:
+def origin_of(session: ServerSession, server: SourceServer) -> Origin:
     """Return what `server` is now."""
     try:
         file = log_end(session, server).file
@@ -74,7 +74,7 @@ def origin_of(session: Session, server: Server) -> Origin:
     return Origin(server.identity, f"{server.flavor} {server.version}", file, began)
 
 
-def differs(origin: Origin, session: Session) -> str | None:
+def differs(origin: Origin, session: ServerSession) -> str | None:
     """Return what shows that the server's binlog is not the one of `origin`; "" where it is the same, None where that cannot be seen."""
     if not origin.file:
         return None

@@ -14,16 +14,16 @@ from shmstore import Event, EventStore, Position, PositionNotFound
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.gtid import ExecutedSet
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 
 
-class Start(NamedTuple):
+class StreamStart(NamedTuple):
     """A position to start from. With `by_gtid` the server finds it by `executed`, else by file and offset."""
 
     position: Position
     executed: ExecutedSet | None
     by_gtid: bool = False
-    tail: Tail | None = None
+    tail: HalfTransaction | None = None
     lost: Position | None = None  # where it should have been; what came between is lost
 
 
@@ -31,7 +31,7 @@ class Resume(NamedTuple):
     """Where a store ends: the end of its last whole transaction, and its tail where that is inside of another."""
 
     position: Position
-    tail: Tail | None
+    tail: HalfTransaction | None
 
 
 def resume_point(store: EventStore) -> Resume | None:
@@ -60,7 +60,7 @@ def _inside(event: Event) -> Resume:
     file, _, offset = position.rpartition(":")
     order = int(props.get("resume_order", event.order))
     row = int(props.get("resume_row", event.position.row))
-    tail = Tail(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""), row)
+    tail = HalfTransaction(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""), row)
     return Resume(Position(file, int(offset), gtids), tail)
 
 

@@ -38,9 +38,9 @@ from shmstore.producer.binlog.compression import uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, EventCode, RawEvent
 from shmstore.producer.binlog.files import BinlogFiles
 from shmstore.producer.binlog.rows import ROWS_EVENTS, Schemas
-from shmstore.producer.connection.link import Link
-from shmstore.producer.connection.server import Server, binlog_files, log_end
-from shmstore.producer.connection.session import FAR, Session
+from shmstore.producer.connection.link import BinlogLink
+from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
+from shmstore.producer.connection.session import FAR, ServerSession
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, PrivilegeMissing
 from shmstore.producer.gtid import GtidSet, MariadbGtids
 from shmstore.producer.positions.gtid_position import gtid_at
@@ -59,7 +59,7 @@ _ROWS = ROWS_EVENTS | {EventCode.TABLE_MAP, EventCode.ROWS_QUERY, EventCode.ANNO
 _quiet = logging.Logger("same-history", logging.CRITICAL + 1)  # what cannot be decoded is not compared: the stream will say so
 
 
-class Wanted(NamedTuple):
+class WantedTransaction(NamedTuple):
     """What is looked for, in the store of `settings`. `rows`: whether its events were made with the options of now, and so can be compared."""
 
     last: LastTransaction
@@ -73,7 +73,13 @@ class Wanted(NamedTuple):
 
 
 def require_same_history(
-    wanted: Wanted | None, origin: Origin | None, session: Session, server: Server, *, by_gtid: bool, log: logging.Logger
+    wanted: WantedTransaction | None,
+    origin: Origin | None,
+    session: ServerSession,
+    server: SourceServer,
+    *,
+    by_gtid: bool,
+    log: logging.Logger,
 ) -> None:
     """Raise `PositionNotFound` where the server has another history than the store. Where that cannot be seen, log it.
 
@@ -103,7 +109,7 @@ def require_same_history(
     )
 
 
-def require_same_files(wanted: Wanted | None, files: Sequence[Path], log: logging.Logger) -> None:
+def require_same_files(wanted: WantedTransaction | None, files: Sequence[Path], log: logging.Logger) -> None:
     """The same of local binlog files."""
     paths = {file.name: file for file in files}
     sizes = {name: path.stat().st_size for name, path in paths.items()}
@@ -120,26 +126,28 @@ def require_same_files(wanted: Wanted | None, files: Sequence[Path], log: loggin
         )
 
 
-def _described(wanted: Wanted) -> str:
+def _described(wanted: WantedTransaction) -> str:
     end = wanted.last.end
     place = f"{end.position.file}:{end.position.offset}, of {moment(end.time_ms)}"
     return f"store {wanted.settings.store!r}, whose last transaction is {end.transaction} at {place}"
 
 
-def _sizes(session: Session) -> dict[str, int] | None:
+def _sizes(session: ServerSession) -> dict[str, int] | None:
     try:
         return dict(binlog_files(session))
     except PrivilegeMissing:
         return None  # REPLICATION SLAVE is enough to read
 
 
-def _another(wanted: Wanted, session: Session, server: Server, origin: Origin | None, found: str) -> PositionNotFound:
+def _another(
+    wanted: WantedTransaction, session: ServerSession, server: SourceServer, origin: Origin | None, found: str
+) -> PositionNotFound:
     return PositionNotFound(
         f"{session.endpoint.where} has another history than {_described(wanted)}: {found}; {_reason(origin, server)}; start again with a new store"
     )
 
 
-def _reason(origin: Origin | None, server: Server) -> str:
+def _reason(origin: Origin | None, server: SourceServer) -> str:
     if origin is None:
         return "the server was reset (RESET BINARY LOGS AND GTIDS, RESET MASTER) or restored, or is another one"
     if origin.identity == server.identity:
@@ -147,7 +155,9 @@ def _reason(origin: Origin | None, server: Server) -> str:
     return f"it is {server.identity}, the store was read from {origin.identity} ({origin.server})"
 
 
-def _require_same_origin(origin: Origin | None, session: Session, server: Server, *, by_gtid: bool, log: logging.Logger) -> None:
+def _require_same_origin(
+    origin: Origin | None, session: ServerSession, server: SourceServer, *, by_gtid: bool, log: logging.Logger
+) -> None:
     other = origin is not None and by_gtid and origin.identity != server.identity  # by its GTIDs it may go on here
     found = None if origin is None or other else differs(origin, session)
     if found:
@@ -166,7 +176,7 @@ def _require_same_origin(origin: Origin | None, session: Session, server: Server
 # ---------------------------------------------------------------- where to look
 
 
-def at_place(wanted: Wanted, open_link: Callable[[str, int], Link], sizes: dict[str, int] | None) -> str | None:
+def at_place(wanted: WantedTransaction, open_link: Callable[[str, int], BinlogLink], sizes: dict[str, int] | None) -> str | None:
     """Look where the store says that it is. Return "" where it is there, what is there instead, None where that file is gone.
 
     `sizes`: of the files that there are, by name, where that is known. Raises `LinkLost`.
@@ -191,7 +201,7 @@ def at_place(wanted: Wanted, open_link: Callable[[str, int], Link], sizes: dict[
         return f"its {file} has something else there ({error})"
 
 
-def _under_gtid(wanted: Wanted, session: Session, server: Server) -> str | None:
+def _under_gtid(wanted: WantedTransaction, session: ServerSession, server: SourceServer) -> str | None:
     """Look for its GTID. Returns and raises as `at_place`."""
     gtid = wanted.last.end.transaction
     try:
@@ -212,7 +222,7 @@ def _under_gtid(wanted: Wanted, session: Session, server: Server) -> str | None:
         return _compared(wanted, _from_gtid(_events(link, log), gtid), Position(file, 4), placed=False, whole=True)
 
 
-def _file_with(session: Session, gtid: MariadbGtids) -> str | None:
+def _file_with(session: ServerSession, gtid: MariadbGtids) -> str | None:
     """Return the newest file that does not begin behind this transaction; None where all do: it was purged."""
     for name, _ in reversed(binlog_files(session)):
         if not MariadbGtids(gtid_at(session, name, 4)).covers(gtid):
@@ -220,7 +230,7 @@ def _file_with(session: Session, gtid: MariadbGtids) -> str | None:
     return None
 
 
-def _events(link: Link, end: Position | None = None) -> Iterator[RawEvent]:
+def _events(link: BinlogLink, end: Position | None = None) -> Iterator[RawEvent]:
     """Yield what the link has now, up to `end`: a server that was asked for a GTID set has heartbeats for what it passes over, too."""
     while (runs := link.read()) is not None:
         for run in runs:
@@ -261,7 +271,7 @@ def _of_stream(raw: RawEvent) -> bool:
 # ---------------------------------------------------------------- what to compare
 
 
-def _compared(wanted: Wanted, raws: Iterator[RawEvent], start: Position, *, placed: bool, whole: bool) -> str:
+def _compared(wanted: WantedTransaction, raws: Iterator[RawEvent], start: Position, *, placed: bool, whole: bool) -> str:
     """Compare the transaction that comes first, from `start` on: return what is different, "" where nothing is.
 
     `placed`: it must be at its place. `whole`: it comes from its beginning; else what comes first is its last event.

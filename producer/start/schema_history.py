@@ -9,8 +9,8 @@ from typing import Any
 
 from shmstore import Position, PositionNotFound, SchemaUnknown
 from shmstore.home.home import Home, May
-from shmstore.producer.connection.server import Server
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.server import SourceServer
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing, SettingsError
 from shmstore.producer.gtid import MariadbGtids
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
@@ -25,7 +25,9 @@ ONCE_NOW = (
 )
 
 
-def open_history(settings: Settings, session: Session, server: Server, folder: Path, *, empty: bool) -> SchemaHistory | None:
+def open_history(
+    settings: Settings, session: ServerSession, server: SourceServer, folder: Path, *, empty: bool
+) -> SchemaHistory | None:
     """Return the schema history as a draft; `empty`: one without tables, which takes the old files' place. None: it is off.
 
     While the server names columns in its log, the history is kept for the rows in which it does not: before, or after a restart without
@@ -100,7 +102,7 @@ def may_wait(history: SchemaHistory, settings: Settings) -> bool:
     return history.current is not None or settings.schema_history == "now"
 
 
-def begin_history(history: SchemaHistory, session: Session, server: Server) -> Position | None:
+def begin_history(history: SchemaHistory, session: ServerSession, server: SourceServer) -> Position | None:
     """Put the tables as they are into `history`; return where. None: they cannot be read, and the log's names make up for it."""
     try:
         return take_snapshot(history, session, server)
@@ -111,7 +113,10 @@ def begin_history(history: SchemaHistory, session: Session, server: Server) -> P
 
 
 def take_snapshot(
-    history: SchemaHistory, session: Session, server: Server, where: Callable[[Session, Server], Position] = current_position
+    history: SchemaHistory,
+    session: ServerSession,
+    server: SourceServer,
+    where: Callable[[ServerSession, SourceServer], Position] = current_position,
 ) -> Position:
     """Put the tables as they are into `history`, at a position where they were so; return it. `where` says where the server writes.
 
@@ -140,13 +145,13 @@ class _Recorder(dict[str, Sequence[tuple[Any, ...]]]):
         return self[sql]
 
 
-def _read(session: Session) -> dict[str, Sequence[tuple[Any, ...]]]:
+def _read(session: ServerSession) -> dict[str, Sequence[tuple[Any, ...]]]:
     recorder = _Recorder(session.query)
     SchemaHistory().snapshot(recorder.__getitem__, Position("binlog.000001", 4))
     return dict(recorder)
 
 
-def _require_same_server(session: Session, server: Server, first: Position, path: Path) -> None:
+def _require_same_server(session: ServerSession, server: SourceServer, first: Position, path: Path) -> None:
     """MySQL's UUID is in the file's name; a MariaDB is known by what it logged at the history's beginning."""
     if not server.mariadb:
         return

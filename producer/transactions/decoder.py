@@ -27,7 +27,7 @@ from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
-from shmstore.producer.transactions.state import NO_PROPS, Tail, new_state
+from shmstore.producer.transactions.state import NO_PROPS, HalfTransaction, new_state
 from shmstore.producer.transactions.writer import EventWriter
 from shmstore.sql.classify import Kind, Statement, classify
 from shmstore.sql.tokens import USUAL
@@ -82,7 +82,9 @@ class EventDecoder:
         self.present: PresentTables | None = None  # asked where the rows of a table cannot be read with what was followed
         self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
         self.altered: Callable[[Statement, str], None] = lambda statement, database: None  # sees each DDL, whatever the filter
-        self.followed: Callable[[Position, events.Query], None] = lambda position, query: None  # after the schema history saw it
+        self.followed: Callable[[Position, events.QueryEvent], None] = lambda position, query: (
+            None
+        )  # after the schema history saw it
         take: dict[int, Callable[[RawEvent], None]] = {
             EventCode.QUERY: self._query,
             EventCode.QUERY_COMPRESSED: lambda raw: self._query(raw._replace(body=uncompress_query(raw.body))),
@@ -110,7 +112,7 @@ class EventDecoder:
 
     # ------------------------------------------------------------ the stream
 
-    def start(self, position: Position, executed: ExecutedSet | None, tail: Tail | None = None) -> None:
+    def start(self, position: Position, executed: ExecutedSet | None, tail: HalfTransaction | None = None) -> None:
         """Begin at `position`, with `executed` seen before it; `tail`: where the store ends inside the next transaction."""
         self.buffer.reset()
         self.rows_decoder.clear()
@@ -358,7 +360,7 @@ class EventDecoder:
         else:
             self._within(raw, query, statement)
 
-    def _alone(self, raw: RawEvent, query: events.Query, statement: Statement) -> None:
+    def _alone(self, raw: RawEvent, query: events.QueryEvent, statement: Statement) -> None:
         """A statement outside of BEGIN and COMMIT: a DDL, or what counts as one. It commits its GTID."""
         state = self.state
         if not state.in_transaction:
@@ -375,7 +377,7 @@ class EventDecoder:
             state.tail = None
             state.over()
 
-    def _within(self, raw: RawEvent, query: events.Query, statement: Statement) -> None:
+    def _within(self, raw: RawEvent, query: events.QueryEvent, statement: Statement) -> None:
         """A statement inside a transaction: CREATE TABLE ... SELECT, or a change in statement format."""
         self.state.order += 1
         self._follow(query, statement)
@@ -386,7 +388,7 @@ class EventDecoder:
             else:
                 self._write_statement(raw, EntryType.ROWS, query, statement, {})
 
-    def _follow(self, query: events.Query, statement: Statement) -> None:
+    def _follow(self, query: events.QueryEvent, statement: Statement) -> None:
         """Let the schema history see a DDL; refuse what changes rows without showing them.
 
         In this order: where what is refused is skipped, the table is another one all the same.
@@ -404,7 +406,7 @@ class EventDecoder:
                 "set their own), or pass such statements on with statements = pass"
             )
 
-    def _passes(self, statement: Statement, query: events.Query) -> bool:
+    def _passes(self, statement: Statement, query: events.QueryEvent) -> bool:
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             return True  # rows that were put before wait for it
         if statement.kind is Kind.ACCOUNT:
@@ -416,7 +418,7 @@ class EventDecoder:
         self.state.filtered_events += not passes
         return passes
 
-    def _chosen(self, statement: Statement, query: events.Query) -> bool:
+    def _chosen(self, statement: Statement, query: events.QueryEvent) -> bool:
         operations = ["ddl"] if statement.kind is Kind.DDL else ["query"]
         operations += ["query"] if statement.fills else []
         if self.filter.operations.isdisjoint(operations):
@@ -430,7 +432,13 @@ class EventDecoder:
         return any(self.filter.passes(database, table) for database, table in names)
 
     def _write_statement(
-        self, raw: RawEvent, entry: EntryType, query: events.Query, statement: Statement, more: dict[str, str], gtids: str = ""
+        self,
+        raw: RawEvent,
+        entry: EntryType,
+        query: events.QueryEvent,
+        statement: Statement,
+        more: dict[str, str],
+        gtids: str = "",
     ) -> None:
         props = {"thread_id": str(query.thread_id)}
         database = query.database

@@ -17,7 +17,7 @@ from shmstore.producer.native_code import compiled
 from shmstore.producer.transactions.writer import EventWriter
 
 
-class Decoder(Protocol):
+class FastPathOwner(Protocol):
     """The decoder that a fast path belongs to."""
 
     writer: EventWriter
@@ -31,7 +31,7 @@ class Decoder(Protocol):
 class FastPath:
     """One decoder's fast path."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: FastPathOwner) -> None:
         self._decoder = decoder
         native = compiled.FastPath(self, decoder.writer.state, decoder.writer.buffer)
         self.forget_tables, self.run = native.forget_tables, native.run

@@ -18,7 +18,7 @@ from shmstore.encoding.codec import encode_head, split_stored
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 from shmstore.producer.transactions.writer import UNSEALED, fold
 
 _OPTIONS = (
@@ -49,7 +49,7 @@ class Seal:
         self._options = options_of(settings)
         self._checksum: int | None = 0  # of the transaction that is open; None: of its beginning it is not known
 
-    def begin(self, tail: Tail | None) -> Tail | None:
+    def begin(self, tail: HalfTransaction | None) -> HalfTransaction | None:
         """The next event put follows `tail`. Return it without its checksum where that was made with other options."""
         self._checksum = 0
         if tail is None:

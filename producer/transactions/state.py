@@ -25,7 +25,7 @@ NO_PROPS: dict[str, str] = {}
 _WRAP = 1 << 32
 
 
-class Tail(NamedTuple):
+class HalfTransaction(NamedTuple):
     """The last event of a store, where it stands inside a transaction."""
 
     transaction: str
@@ -36,7 +36,7 @@ class Tail(NamedTuple):
     row: int = 0  # of the binlog's event, the first one in this: a row filter may have made several of one
 
     @classmethod
-    def of(cls, header: Header) -> Tail:
+    def of(cls, header: Header) -> HalfTransaction:
         """Return the tail that an event is, by its header in stored form."""
         props = header.props
         return cls(header.transaction, header.order, header.part, props.get("source", ""), props.get("checksum", ""), header.row)
@@ -56,7 +56,7 @@ class TransactionState:
         self.file, self.file_number, self.offset = "", 0, 0
         self.executed: ExecutedSet | None = None
         self.gtids = ""  # the executed set as text
-        self.tail: Tail | None = None  # where the store ends inside the transaction that is read again
+        self.tail: HalfTransaction | None = None  # where the store ends inside the transaction that is read again
         self.marks: dict[str, tuple[int, int, int]] = {}  # savepoint -> events, rows, replayed
         self.filtered_events = self.filtered_rows = (
             0  # as `StreamStat` has them; counted for good, whatever becomes of the transaction
@@ -65,7 +65,7 @@ class TransactionState:
 
     # ------------------------------------------------------------ the stream
 
-    def start(self, position: Position, executed: ExecutedSet | None, tail: Tail | None) -> None:
+    def start(self, position: Position, executed: ExecutedSet | None, tail: HalfTransaction | None) -> None:
         """Begin at `position`, with `executed` seen before it."""
         self.move(position.file, position.offset)
         self.set_executed(executed.copy() if executed is not None else None)

@@ -17,7 +17,7 @@ from shmstore.encoding.codec import Header, bare_schema, encode_head, pack, spli
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
-from shmstore.producer.transactions.state import NO_PROPS, Tail, TransactionState
+from shmstore.producer.transactions.state import NO_PROPS, HalfTransaction, TransactionState
 
 UNSEALED = "?" * 16  # in the place of a checksum
 
@@ -94,18 +94,18 @@ class EventWriter:
             parts = stored_parts(header._replace(part=buffer.part), schema, body)
         buffer.add(parts, (time_ms, state.offset, state.file_number, rows, int(entry) | int(type_) << 8))
 
-    def _replay(self, tail: Tail, entry: EntryType, checksum: int) -> None:
+    def _replay(self, tail: HalfTransaction, entry: EntryType, checksum: int) -> None:
         if entry is EntryType.END:
             raise self._differs(tail, f"it ends with event {self.state.order}")
         self.state.replayed = checksum
 
-    def _compare(self, tail: Tail) -> None:
+    def _compare(self, tail: HalfTransaction) -> None:
         """The first event that the store does not have: those before it must be what the store has."""
         if tail.checksum and int(tail.checksum[8:], 16) != self.state.replayed:
             raise self._differs(tail, "its events up to there are others")
         self.state.tail = tail._replace(checksum="")
 
-    def _differs(self, tail: Tail, how: str) -> TransactionBroken:
+    def _differs(self, tail: HalfTransaction, how: str) -> TransactionBroken:
         return TransactionBroken(
             f"the store ends inside transaction {tail.transaction}, behind its event {tail.order}, but on this server {how}: a replica "
             "may group rows otherwise (binlog_row_event_max_size, binlog_row_image); let the producer read from the server it had, or "

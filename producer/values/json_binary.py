@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from shmstore.producer.errors import ValueRefused
-from shmstore.producer.values.scalars import Table, decimal_size, decimals
+from shmstore.producer.values.scalars import ValueTable, decimal_size, decimals
 from shmstore.producer.values.varint import packed
 
 __all__ = ["double_text", "json_text", "opaque_text", "patched_text", "quoted"]
@@ -312,7 +312,7 @@ def _shortest(value: float) -> tuple[str, str, int]:
     return sign, stripped.rstrip("0") or "0", point
 
 
-_KEYS = Table(lambda raw: quoted(raw.decode()) + ": ", 1 << 12)  # a key's bytes -> what it prints as
+_KEYS = ValueTable(lambda raw: quoted(raw.decode()) + ": ", 1 << 12)  # a key's bytes -> what it prints as
 
 # ---------------------------------------------------------------- partial updates
 

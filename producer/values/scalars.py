@@ -44,7 +44,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000
 
 
-class Table(dict[Any, Any]):
+class ValueTable(dict[Any, Any]):
     """A dict that computes what it lacks, and keeps at most `limit` values."""
 
     __slots__ = ("compute", "limit")
@@ -81,7 +81,7 @@ def _date(raw: bytes) -> int | str:
     return f"{year:04}-{month:02}-{day:02}" if days is None else days
 
 
-DATES = Table(_date, 1 << 16)  # 3 bytes -> days or text
+DATES = ValueTable(_date, 1 << 16)  # 3 bytes -> days or text
 
 # ---------------------------------------------------------------- DATETIME, TIMESTAMP
 # A DATETIME's first 5 bytes are a big-endian number: sign 1, year * 13 + month 17, day 5, hour 5, minute 6, second 6. A TIMESTAMP's
@@ -105,8 +105,8 @@ def _clock(packed: int) -> int:
     return (hour * 3600 + minute * 60 + second) * _SECOND
 
 
-_MIDNIGHTS = Table(_midnight, 1 << 16)  # year, month and day -> microseconds, or None where there is no such day
-_CLOCKS = Table(_clock, 1 << 17)  # hour, minute and second -> microseconds
+_MIDNIGHTS = ValueTable(_midnight, 1 << 16)  # year, month and day -> microseconds, or None where there is no such day
+_CLOCKS = ValueTable(_clock, 1 << 17)  # hour, minute and second -> microseconds
 
 
 @lru_cache(maxsize=8)
@@ -176,7 +176,7 @@ _OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
 
 
 @lru_cache(maxsize=8)
-def old_datetimes(digits: int) -> tuple[int, Table]:
+def old_datetimes(digits: int) -> tuple[int, ValueTable]:
     """Return (bytes, table) of DATETIME(digits) before MySQL 5.6, and in MariaDB with mysql56_temporal_format=0.
 
     Without fraction it is the decimal number YYYYMMDDhhmmss, little-endian; with one, a mixed-radix number, big-endian.
@@ -195,7 +195,7 @@ def old_datetimes(digits: int) -> tuple[int, Table]:
         rest, day = divmod(rest, 32)
         return _moment(rest // 13, rest % 13, day, hour, minute, second, fraction * (_SECOND // scale), digits)
 
-    return _OLD_DATETIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
+    return _OLD_DATETIME_BYTES[digits], ValueTable(fractional if digits else plain, 1 << 12)
 
 
 @lru_cache(maxsize=8)
@@ -216,7 +216,7 @@ def old_timestamps(digits: int) -> tuple[int, Callable[[bytes], int | str]]:
 
 
 @lru_cache(maxsize=8)
-def times(digits: int) -> Table:
+def times(digits: int) -> ValueTable:
     """Return the table of TIME(digits): its 3 to 6 bytes -> signed microseconds.
 
     The bytes are one big-endian number around 0x80...: hours 10 bits, minutes 6, seconds 6, then the fraction.
@@ -234,11 +234,11 @@ def times(digits: int) -> Table:
         value = ((clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)) * _SECOND + fraction * scale
         return -value if packed < 0 else value
 
-    return Table(time, 1 << 14)
+    return ValueTable(time, 1 << 14)
 
 
 @lru_cache(maxsize=8)
-def old_times(digits: int) -> tuple[int, Table]:
+def old_times(digits: int) -> tuple[int, ValueTable]:
     """Return (bytes, table) of TIME(digits) in the old format: hhmmss, or units of the fraction from -838:59:60 on."""
     scale: int = 10**digits
     zero = 3020400 * scale
@@ -254,7 +254,7 @@ def old_times(digits: int) -> tuple[int, Table]:
     def fractional(raw: bytes) -> int:
         return (int.from_bytes(raw, "big") - zero) * (_SECOND // scale)
 
-    return _OLD_TIME_BYTES[digits], Table(fractional if digits else plain, 1 << 12)
+    return _OLD_TIME_BYTES[digits], ValueTable(fractional if digits else plain, 1 << 12)
 
 
 # ---------------------------------------------------------------- FLOAT
@@ -276,7 +276,7 @@ def _float(raw: bytes) -> float:
     return value
 
 
-FLOATS = Table(_float, 1 << 14)  # 4 bytes -> float
+FLOATS = ValueTable(_float, 1 << 14)  # 4 bytes -> float
 
 # ---------------------------------------------------------------- DECIMAL
 
@@ -373,7 +373,7 @@ def bits(count: int) -> Callable[[bytes], int]:
 
 
 @lru_cache(maxsize=1024)
-def members_of_set(members: tuple[str, ...]) -> Table:
+def members_of_set(members: tuple[str, ...]) -> ValueTable:
     """Return the table of a SET: its number -> members in definition order, comma separated."""
 
     def joined(bits: int) -> str:
@@ -381,7 +381,7 @@ def members_of_set(members: tuple[str, ...]) -> Table:
             raise ValueError(f"SET value {bits:#x} with {len(members)} members")
         return ",".join([member for i, member in enumerate(members) if bits >> i & 1])
 
-    return Table(joined, 1 << 12)
+    return ValueTable(joined, 1 << 12)
 
 
 def uuid_text(raw: bytes) -> str:

@@ -12,7 +12,7 @@ from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import read_table
 from shmstore.producer.snapshot.watermarks import prepare
-from shmstore.producer.verify.source_rows import Row, SourceRows
+from shmstore.producer.verify.source_rows import SourceRows, StoredRow
 from shmstore.sql.names import places_of
 
 
@@ -31,14 +31,14 @@ class ServerCopy:
             self._session.close()
             raise CopyUnreadable(f"the copy {database}.{table} cannot be read in parts: {self._source.key_problem}")
 
-    def rows(self, table: TableSchema) -> Iterator[Sequence[Row]]:
+    def rows(self, table: TableSchema) -> Iterator[Sequence[StoredRow]]:
         """Yield every row, some at a time, in stored form. Raises `CopyUnreadable`."""
         self._places(table)
         with self._reading():
             for rows, _ in self._source.pieces(()):
                 yield self._ordered(table, rows)
 
-    def rows_of(self, table: TableSchema, keys: Sequence[Row]) -> Sequence[Row]:
+    def rows_of(self, table: TableSchema, keys: Sequence[StoredRow]) -> Sequence[StoredRow]:
         """Return the rows that have these keys, and perhaps others; whatever the copy's own key is. Raises `CopyUnreadable`."""
         places, names = self._places(table), self._source.schema.names
         with self._reading():
@@ -60,7 +60,7 @@ class ServerCopy:
             raise CopyUnreadable(f"the copy has no column {lacking[0]}: it has {', '.join(names)}")
         return [i for i in places if i is not None]
 
-    def _ordered(self, table: TableSchema, rows: Sequence[Row]) -> Sequence[Row]:
+    def _ordered(self, table: TableSchema, rows: Sequence[StoredRow]) -> Sequence[StoredRow]:
         places = self._places(table)
         if places == list(range(len(self._source.schema.names))):
             return rows

@@ -8,8 +8,8 @@ from typing import Any
 
 from shmstore import Column, SourceError, TableSchema
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema, unpack_rows
-from shmstore.producer.connection.prepared import Rows
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.prepared import SelectRows
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.chunks import CHUNK_BYTES
@@ -21,14 +21,14 @@ MOST_ROWS = 200_000
 KEYS_AT_ONCE = 500
 LOAD_PAUSE = 0.5  # seconds between two looks at a server that has much to do
 
-Row = Sequence[Any]
+StoredRow = Sequence[Any]
 
 
 class SourceRows:
     """A table of a server. `schema` is that of the rows as they are given: with the columns that the producer's filters leave."""
 
     def __init__(
-        self, session: Session, table: SourceTable, filters: TableFilter, settings: Settings, stop: Callable[[], bool]
+        self, session: ServerSession, table: SourceTable, filters: TableFilter, settings: Settings, stop: Callable[[], bool]
     ) -> None:
         self._session, self.table, self._filters, self._settings, self._stop = session, table, filters, settings, stop
         blob = encode_schema(table.schema)
@@ -53,7 +53,7 @@ class SourceRows:
         """Where the columns of the key are in a row."""
         return tuple([self.schema.names.index(column.name) for column in self.key_columns])
 
-    def pieces(self, after: tuple[str, ...]) -> Iterator[tuple[list[Row], tuple[str, ...]]]:
+    def pieces(self, after: tuple[str, ...]) -> Iterator[tuple[list[StoredRow], tuple[str, ...]]]:
         """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some, and the key of the last."""
         while True:
             limit = self._limit
@@ -65,12 +65,12 @@ class SourceRows:
             if len(rows) < limit:
                 return
 
-    def rows_of(self, keys: Sequence[Row], columns: Sequence[str] = ()) -> list[Row]:
+    def rows_of(self, keys: Sequence[StoredRow], columns: Sequence[str] = ()) -> list[StoredRow]:
         """Read the rows that have these values in `columns` (none named: those of the key), in stored form, as the server compares; those of
         other bytes are among them."""
         names = columns or [column.name for column in self.key_columns]
         places = [self.table.schema.names.index(name) for name in names]
-        found: list[Row] = []
+        found: list[StoredRow] = []
         if any(hashed and i in places for i, hashed in self._plan.change):  # nobody can ask for what a hash was made of
             own, wanted = [self.schema.names.index(name) for name in names], {tuple(key) for key in keys}
             for rows, _ in self.pieces(()):
@@ -81,16 +81,16 @@ class SourceRows:
             found += self._read(self._selection.sql_where(wanted_))[0]
         return found
 
-    def _is(self, places: Sequence[int], values: Row) -> str:
+    def _is(self, places: Sequence[int], values: StoredRow) -> str:
         schema, parts = self.table.schema, []
         for i, value in zip(places, values, strict=True):
             parts.append(f"{quoted(schema.columns[i].name)} = {_as_text(schema.columns[i], self.table.collations[i], value)}")
         return " AND ".join(parts)
 
-    def _read(self, sql: str) -> tuple[list[Row], tuple[Any, ...], int]:
+    def _read(self, sql: str) -> tuple[list[StoredRow], tuple[Any, ...], int]:
         """The rows of a SELECT, the last one with what tells its key, and the bytes that came."""
         width = len(self.table.schema.columns)
-        rows = Rows(self._session, sql, self._selection.columns, width, self._settings.read_timeout)
+        rows = SelectRows(self._session, sql, self._selection.columns, width, self._settings.read_timeout)
         until = time.monotonic() + self._settings.read_timeout
         before = 0
         while not rows.step(0.2):

@@ -32,15 +32,15 @@ from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreErro
 from shmstore.atomic_file import replace
 from shmstore.encoding.codec import Packed, decode, encode_schema, unpack_rows
 from shmstore.errors import CopyUnreadable, PositionNotFound
-from shmstore.producer.connection.server import Server, read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.server import SourceServer, read_server
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.positions.gtid_position import current_position
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.tables import list_tables, read_table
 from shmstore.producer.snapshot.watermarks import prepare
 from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
-from shmstore.producer.verify.source_rows import Row, SourceRows
+from shmstore.producer.verify.source_rows import SourceRows, StoredRow
 from shmstore.sql.classify import classify
 from shmstore.sql.tokens import SqlMode
 
@@ -53,13 +53,13 @@ LOOK = 0.05  # seconds between two looks at the store
 _TEMPORAL = frozenset({"date", "datetime", "timestamp"})
 
 
-class Copy(Protocol):
+class ReadableCopy(Protocol):
     """A table's copy, to be read. Rows are in stored form, their values in the order of the columns asked for."""
 
-    def rows(self, table: TableSchema) -> Iterator[Sequence[Row]]:
+    def rows(self, table: TableSchema) -> Iterator[Sequence[StoredRow]]:
         """Yield every row, some at a time. Raises `CopyUnreadable`."""
 
-    def rows_of(self, table: TableSchema, keys: Sequence[Row]) -> Sequence[Row]:
+    def rows_of(self, table: TableSchema, keys: Sequence[StoredRow]) -> Sequence[StoredRow]:
         """Return the rows that have these values in the columns of ``table.primary_key``; there may be others among them."""
 
     def close(self) -> None:
@@ -69,12 +69,12 @@ class Copy(Protocol):
 class Difference(NamedTuple):
     """A key whose rows differ: in stored form, None where there is no row."""
 
-    key: Row
-    source: Row | None
-    copy: Row | None
+    key: StoredRow
+    source: StoredRow | None
+    copy: StoredRow | None
 
 
-class Found(NamedTuple):
+class TableResult(NamedTuple):
     """What came of one table. It is equal where `differences` is 0 and `problem` is empty.
 
     `rows` were read of the source, `copied` of the copy; `changed` keys changed between the positions `since` and `until`, and `again` rows
@@ -99,7 +99,7 @@ class Found(NamedTuple):
         return not self.differences and not self.problem
 
 
-class Progress(NamedTuple):
+class VerifyProgress(NamedTuple):
     """How far the comparison of a table is. `estimate` is the server's guess at its rows."""
 
     table: TableSchema
@@ -118,13 +118,13 @@ class Verification:
     def __init__(
         self,
         settings: Settings,
-        copies: Callable[[str, str], Copy],
+        copies: Callable[[str, str], ReadableCopy],
         *,
         subscription: str | None,
         patience: float = 60.0,
         zero_dates: str = "error",
         max_load: int = 25,
-        progress: Callable[[Progress], None] = lambda progress: None,
+        progress: Callable[[VerifyProgress], None] = lambda progress: None,
         stop: Callable[[], bool] = lambda: False,
         place: str = "",
     ) -> None:
@@ -140,14 +140,14 @@ class Verification:
         self._view = StoreView.attach(settings.store, path=settings.store_path or None, state=settings.state or None)
         try:
             self._check_store()
-            self._session: Session = self._connected()
+            self._session: ServerSession = self._connected()
         except BaseException:
             self._view.close()
             raise
-        self._server: Server = read_server(self._session)
+        self._server: SourceServer = read_server(self._session)
         self._filters = settings.table_filter()
 
-    def _connected(self) -> Session:
+    def _connected(self) -> ServerSession:
         session = connect(self._settings, self._settings.endpoints()[0], self._stop)
         prepare(session)
         return session
@@ -179,39 +179,39 @@ class Verification:
 
     # ---------------------------------------------------------------- one table
 
-    def verify(self, database: str, table: str) -> Found:
+    def verify(self, database: str, table: str) -> TableResult:
         """Compare one table with its copy. Raises `SourceError`, `StoreError`; `KeyboardInterrupt` when asked to stop."""
         began = time.monotonic()
         nothing = TableSchema(database, table, ())
         for _ in range(ATTEMPTS):
             source = self._source(database, table)
             if source is None:
-                return Found(nothing, problem="the server has no such table, or does not show it to this account")
+                return TableResult(nothing, problem="the server has no such table, or does not show it to this account")
             if source.key_problem:
-                return Found(source.schema, problem=source.key_problem)
+                return TableResult(source.schema, problem=source.key_problem)
             try:
                 with closing(self._copies(database, table)) as copy:
                     return self._compare(source, copy)._replace(seconds=time.monotonic() - began)
             except _Disturbed:
                 continue
             except CopyUnreadable as error:
-                return Found(source.schema, problem=str(error))
+                return TableResult(source.schema, problem=str(error))
             except SourceError:
                 self._session.close()  # a statement that failed takes it along
                 self._session = self._connected()
                 now = self._source(database, table)
                 if now is None:
                     shutil.rmtree(self._folder(source.schema), ignore_errors=True)
-                    return Found(source.schema, problem="it was dropped, or renamed, while it was compared")
+                    return TableResult(source.schema, problem="it was dropped, or renamed, while it was compared")
                 if now.table.schema == source.table.schema:
                     raise
-        return Found(nothing, problem=f"a DDL or an XA transaction changed it {ATTEMPTS} times while it was compared")
+        return TableResult(nothing, problem=f"a DDL or an XA transaction changed it {ATTEMPTS} times while it was compared")
 
     def _source(self, database: str, table: str) -> SourceRows | None:
         found = read_table(self._session, database, table, history=self._settings.schema_history)
         return None if found is None else SourceRows(self._session, found, self._filters, self._settings, self._stop)
 
-    def _compare(self, source: SourceRows, copy: Copy) -> Found:
+    def _compare(self, source: SourceRows, copy: ReadableCopy) -> TableResult:
         schema = source.schema._replace(primary_key=source.key)
         folder = self._folder(schema)
         changes = _Changes(self._view, source)
@@ -227,8 +227,8 @@ class Verification:
         return found
 
     def _read_copy(
-        self, source: SourceRows, copy: Copy, schema: TableSchema, changes: _Changes, state: _State, since: int
-    ) -> Found:
+        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, changes: _Changes, state: _State, since: int
+    ) -> TableResult:
         until = self._passed(changes)
         theirs = Digests(state.folder / "copy", len(state.digests))
         with closing(theirs):
@@ -237,7 +237,7 @@ class Verification:
                 self._say(schema, "reading the copy", theirs.rows, state.digests.rows)
             changes.follow()
             odd = differing(state.digests, theirs)
-            read = Found(
+            read = TableResult(
                 schema, state.digests.rows, theirs.rows, changed=len(changes.keys), since=self._place_of(since), until=until
             )
             return self._look_again(source, copy, schema, odd, changes, read)
@@ -259,9 +259,9 @@ class Verification:
     def _say(self, schema: TableSchema, doing: str, rows: int, estimate: int) -> None:
         if self._stop():
             raise KeyboardInterrupt
-        self._progress(Progress(schema, doing, rows, estimate))
+        self._progress(VerifyProgress(schema, doing, rows, estimate))
 
-    def _as_copied(self, schema: TableSchema, rows: Sequence[Row]) -> Sequence[Row]:
+    def _as_copied(self, schema: TableSchema, rows: Sequence[StoredRow]) -> Sequence[StoredRow]:
         """The rows as the copy can hold them: without zero dates, where the copy has NULL in their place."""
         if self._zero_dates != "null":
             return rows
@@ -273,8 +273,8 @@ class Verification:
     # ---------------------------------------------------------------- rows that differ
 
     def _look_again(
-        self, source: SourceRows, copy: Copy, schema: TableSchema, odd: Numbers, changes: _Changes, found: Found
-    ) -> Found:
+        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, changes: _Changes, found: TableResult
+    ) -> TableResult:
         """Compare the rows of the keys with these numbers again, each by its values."""
         if not len(odd):
             return found
@@ -289,12 +289,12 @@ class Verification:
         end = self._end()
         return found._replace(again=len(keys), differences=len(differences) + more, told=told[:TOLD], problem=problem, until=end)
 
-    def _keys_of(self, source: SourceRows, copy: Copy, schema: TableSchema, numbers: Numbers) -> set[bytes]:
+    def _keys_of(self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, numbers: Numbers) -> set[bytes]:
         """The keys that have these numbers, `TOLD` at most: both sides are read once more for it."""
         found: dict[int, bytes] = {}
         wanted = min(TOLD, len(numbers))
 
-        def look(rows: Sequence[Row]) -> bool:
+        def look(rows: Sequence[StoredRow]) -> bool:
             keys = [key_bytes(row, source.key) for row in rows]
             own = numbers_of(keys)
             for at in np.flatnonzero(np.isin(own, numbers)).tolist():
@@ -315,7 +315,7 @@ class Verification:
         return set(list(found.values())[:wanted])
 
     def _settle(
-        self, source: SourceRows, copy: Copy, schema: TableSchema, keys: set[bytes]
+        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, keys: set[bytes]
     ) -> tuple[list[Difference], set[bytes]]:
         """Compare the rows of `keys` until each was met at rest. Returns what differs, and the keys that never rested."""
         differences: list[Difference] = []
@@ -341,8 +341,8 @@ class Verification:
         return differences, rest
 
     @staticmethod
-    def _by_key(rows: Sequence[Row], key: Sequence[int]) -> dict[bytes, list[Row]]:
-        found: dict[bytes, list[Row]] = {}
+    def _by_key(rows: Sequence[StoredRow], key: Sequence[int]) -> dict[bytes, list[StoredRow]]:
+        found: dict[bytes, list[StoredRow]] = {}
         for row in rows:
             found.setdefault(key_bytes(row, key), []).append(list(row))
         return found
@@ -418,9 +418,11 @@ class Verification:
         return home.path / "verify" / hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
-def _values(key: bytes, count: int) -> Row:
+def _values(key: bytes, count: int) -> StoredRow:
     """The values of a key that `key_bytes` wrote."""
-    found: Row = unpack_rows(Packed(bytes([0x90 | count]) + key if count < 16 else b"\xdc" + count.to_bytes(2, "big") + key))
+    found: StoredRow = unpack_rows(
+        Packed(bytes([0x90 | count]) + key if count < 16 else b"\xdc" + count.to_bytes(2, "big") + key)
+    )
     return found
 
 

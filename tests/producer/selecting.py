@@ -7,9 +7,9 @@ from typing import Any
 
 from shmstore import Position, TableSchema, producer
 from shmstore.encoding import codec
-from shmstore.producer.connection.prepared import Rows
+from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.connection.server import read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.native_code import COMPILED
 from shmstore.producer.snapshot.select import literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, read_table
@@ -17,18 +17,18 @@ from shmstore.producer.snapshot.watermarks import begin, prepare
 from tests.servers.server import Server
 
 
-def session_of(server: Server) -> Session:
+def session_of(server: Server) -> ServerSession:
     settings = producer.Settings(store="selecting", host=server.host, port=server.port, user=server.user)
     session = connect(settings, settings.endpoints()[0])
     prepare(session)
     return session
 
 
-def selected(session: Session, table: SourceTable, limit: int = 1000, *, compiled_code: bool = COMPILED) -> list[list[Any]]:
+def selected(session: ServerSession, table: SourceTable, limit: int = 1000, *, compiled_code: bool = COMPILED) -> list[list[Any]]:
     """All rows of a table, in stored form, read chunk by chunk."""
     choice, after, found = selection(table), tuple[str, ...](), list[list[Any]]()
     while True:
-        rows = Rows(
+        rows = SelectRows(
             session, choice.sql(after, (), limit), choice.columns, len(table.schema.columns), 30, compiled_code=compiled_code
         )
         while not rows.step(30):

@@ -9,12 +9,12 @@ import pytest
 
 from shmstore import BinlogDisabled, EntryType, Event, EventStore, EventType, Position, StoreView, producer
 from shmstore.producer.connection.dump import replica_id
-from shmstore.producer.connection.server import Server as ServerAsked
+from shmstore.producer.connection.server import SourceServer as ServerAsked
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import connect
 from shmstore.producer.doctor import _binlog
 from shmstore.producer.positions.gtid_position import current_position
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
 
@@ -129,7 +129,7 @@ def test_the_server_id_is_the_stores() -> None:
 def test_a_server_without_row_metadata() -> None:
     """MySQL before 8.0.1 has no binlog_row_metadata and 5.6 cannot switch GTIDs on while it runs: no fix is named that it refuses."""
     have = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_checksum": "CRC32", "gtid_mode": "OFF"}
-    server = ServerAsked(Endpoint("127.0.0.1", 3306), "5.6.24-log", False, have)
+    server = ServerAsked(ServerAddress("127.0.0.1", 3306), "5.6.24-log", False, have)
     fixes = {finding.check: finding.fix for finding in _binlog(server, Settings(store="s")) if finding.state != "ok"}
     assert fixes.keys() == {"binlog_row_metadata", "gtid_mode"}
     assert "SET GLOBAL" not in "".join(fixes.values())

@@ -11,9 +11,9 @@ import pytest
 from shmstore import SourceError, producer
 from shmstore.producer.binlog.packets import ServerRefused
 from shmstore.producer.connection.server_errors import translate
-from shmstore.producer.settings import Endpoint
+from shmstore.producer.settings import ServerAddress
 
-ENDPOINT = Endpoint("db", 3306)
+ENDPOINT = ServerAddress("db", 3306)
 NAMES = "`certificates`.`TLS` SSL EOF occurred, reset by peer, same server_id, same server_uuid/server_id, pynacl, cryptography"
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shmstore import Position
     from shmstore.consumer.copies.address import Address
     from shmstore.producer import Settings
-    from shmstore.producer.verify.verification import Copy, Found, Progress
+    from shmstore.producer.verify.verification import ReadableCopy, TableResult, VerifyProgress
 
 SHOWN = 20  # rows that differ, of each table
 EVERY = 10.0  # seconds between two lines of progress; on a terminal one line is kept
@@ -114,7 +114,7 @@ def verify(options: argparse.Namespace) -> int:
     patterns = Patterns.parse(options.tables or ())
     feeds = None if options.at_rest else options.subscription or _only_subscription(settings)
     secret = _secret(options)
-    found: list[Found] = []
+    found: list[TableResult] = []
     stop, shown = threading.Event(), _Shown()
     with on_signal(stop.set) as came:
         try:
@@ -180,7 +180,7 @@ def _only_subscription(settings: Settings) -> str:
     raise ValueError(f"say which subscription feeds the copies (--subscription; {there}), or that none does any more (--at-rest)")
 
 
-def _open(address: Address, settings: Settings, secret: _Secret) -> Copy:
+def _open(address: Address, settings: Settings, secret: _Secret) -> ReadableCopy:
     if address.kind in ("delta", "parquet", "iceberg"):
         from shmstore.consumer.copies import arrow_copies
 
@@ -213,14 +213,14 @@ def _of_postgresql(url: str, secret: _Secret) -> str:
     if not secret.command:
         return secret.password
     from shmstore.producer.connection.password import printed
-    from shmstore.producer.settings import Endpoint
+    from shmstore.producer.settings import ServerAddress
 
     server = urlsplit(url)
     try:
         port = server.port or 5432
     except ValueError as error:
         raise ValueError(f"--copy-password-command is for one server, and {url!r} does not name one: {error}") from error
-    return printed(secret.command, Endpoint(server.hostname or "localhost", port), unquote(server.username or ""))
+    return printed(secret.command, ServerAddress(server.hostname or "localhost", port), unquote(server.username or ""))
 
 
 # ---------------------------------------------------------------- what is printed
@@ -234,7 +234,7 @@ class _Shown:
         self._began = self._last = time.monotonic()
         self._doing: tuple[Any, str] = (None, "")
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: VerifyProgress) -> None:
         now, doing = time.monotonic(), (progress.table.table, progress.doing)
         if doing != self._doing:
             self._doing, self._began = doing, now
@@ -258,7 +258,7 @@ class _Shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _lines(found: Found) -> list[str]:
+def _lines(found: TableResult) -> list[str]:
     name = f"{found.table.database}.{found.table.table}"
     if found.problem:
         return [f"{name}: NOT COMPARED: {found.problem}"]
@@ -276,7 +276,7 @@ def _lines(found: Found) -> list[str]:
     return lines
 
 
-def _difference(found: Found, number: int) -> str:
+def _difference(found: TableResult, number: int) -> str:
     one, columns = found.told[number], found.table.columns
     names = [columns[i].name for i in found.table.primary_key]
     key = ", ".join(f"{name}={_text(value)}" for name, value in zip(names, one.key, strict=True))
@@ -301,7 +301,7 @@ def _place(position: Position | None) -> str:
     return f"GTID {position.gtids}" if position.gtids else f"{position.file}:{position.offset}"
 
 
-def _end(found: Sequence[Found]) -> str:
+def _end(found: Sequence[TableResult]) -> str:
     odd = [each for each in found if not each.equal]
     tables = f"{len(found)} tables" if len(found) != 1 else "1 table"
     if not odd:
@@ -309,7 +309,7 @@ def _end(found: Sequence[Found]) -> str:
     return f"DIFFERENT: {len(odd)} of {tables}"
 
 
-def _document(found: Found) -> str:
+def _document(found: TableResult) -> str:
     def place(position: Position | None) -> Any:
         return None if position is None else {"file": position.file, "offset": position.offset, "gtids": position.gtids}
 

@@ -8,17 +8,17 @@ import pytest
 
 from shmstore.producer.connection import server as module
 from shmstore.producer.connection.managed import AURORA, AZURE, CLOUD_SQL, RDS, Service, service_of
-from shmstore.producer.connection.server import Server as Source
+from shmstore.producer.connection.server import SourceServer as Source
 from shmstore.producer.connection.server import read_server
 from shmstore.producer.connection.session import connect
 from shmstore.producer.doctor import check_server
 from shmstore.producer.pipeline.retention import kept_seconds
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from tests.producer.running import execute
 from tests.servers.server import Server, start_server
 
 OWN = {"basedir": "/usr/", "version_comment": "MySQL Community Server - GPL"}
-AT = Endpoint("db1", 3306)
+AT = ServerAddress("db1", 3306)
 
 
 @pytest.mark.parametrize(

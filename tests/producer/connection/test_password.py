@@ -19,12 +19,12 @@ from shmstore import producer
 from shmstore.producer.connection import password as module
 from shmstore.producer.connection.password import password
 from shmstore.producer.connection.session import connect
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from tests.producer.connection.test_session import answering, hello, packet, switch
 from tests.producer.running import wait_for
 from tests.servers.server import start_server
 
-HERE = Endpoint("db1", 3307)
+HERE = ServerAddress("db1", 3307)
 
 
 def asked(command: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from shmstore import producer
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.session import connect
-from shmstore.producer.settings import Endpoint
+from shmstore.producer.settings import ServerAddress
 
 NATIVE = "mysql_native_password"
 OTHER = r"ALTER USER \.\.\. IDENTIFIED VIA mysql_native_password"
@@ -88,7 +88,7 @@ def test_a_plugin_that_is_missing_is_named(answer: bytes, says: str, monkeypatch
     with answering(answer) as port:
         settings = producer.Settings(store="unused", host="127.0.0.1", port=port, user="reader", password="right", tls="disabled")
         with pytest.raises(producer.LoginRefused, match=rf"127\.0\.0\.1:{port} wants 'reader' to log in with {says}") as raised:
-            connect(settings, Endpoint("127.0.0.1", port))
+            connect(settings, ServerAddress("127.0.0.1", port))
     assert "check user" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -98,13 +98,13 @@ def test_a_wrong_password_is_still_blamed() -> None:
     with answering(b"\xff" + struct.pack("<H", 1045) + b"#28000Access denied for user 'reader'@'localhost'") as port:
         settings = producer.Settings(store="unused", host="127.0.0.1", port=port, user="reader", password="no", tls="disabled")
         with pytest.raises(producer.LoginRefused, match=r"refused 'reader': Access denied .*; check user, password"):
-            connect(settings, Endpoint("127.0.0.1", port))
+            connect(settings, ServerAddress("127.0.0.1", port))
 
 
 def test_a_missing_package_is_named() -> None:
     """MySQL's own plugins need a package where the link has no TLS: it is named."""
     error = RuntimeError("'cryptography' package is required for sha256_password or caching_sha2_password auth methods")
-    meant = translate(error, Endpoint("db", 3306), user="'reader'")
+    meant = translate(error, ServerAddress("db", 3306), user="'reader'")
     assert isinstance(meant, producer.LoginRefused)
     assert str(meant).startswith("db:3306 wants 'reader' to log in with plugin caching_sha2_password or sha256_password")
     assert "pip install cryptography, or set tls" in str(meant)

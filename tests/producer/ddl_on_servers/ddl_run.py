@@ -52,7 +52,7 @@ class Tail:
         self._at = int(position)
         self._mariadb = server.flavor == "mariadb"
 
-    def read(self) -> list[events.Query]:
+    def read(self) -> list[events.QueryEvent]:
         found = []
         self._file.seek(self._at)
         data = self._file.read()

@@ -51,7 +51,7 @@ def is_text(unit: bytes, charset: str) -> bool:
         return False
 
 
-def last_query(log: Log) -> events.Query:
+def last_query(log: Log) -> events.QueryEvent:
     found = [events.query(body) for code, body in log.events() if code == QUERY]
     return [query for query in found if query.sql not in ("BEGIN", "COMMIT")][-1]
 
@@ -62,7 +62,7 @@ def shown(connection: Any, table: str) -> list[tuple[str, ...]]:
     return run(connection, f"{sql} ORDER BY ORDINAL_POSITION")
 
 
-def followed(catalog: Catalog, database: str, query: events.Query, table: str) -> list[tuple[str, ...]] | None:
+def followed(catalog: Catalog, database: str, query: events.QueryEvent, table: str) -> list[tuple[str, ...]] | None:
     """The same of the table that is followed; None where it is unknown."""
     catalog.take(catalog.read(query.sql, query.database, query.session))
     found = catalog.find(database, table)

@@ -18,7 +18,7 @@ from shmstore.producer.native_code import COMPILED
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 from tests.producer.native.test_compiled import _events, _stream
 from tests.producer.running import Running, _reads, events_of, execute, remove, running, store_name, wait_for
 from tests.servers.server import Server
@@ -93,7 +93,7 @@ def test_a_restart_inside_a_split_event(any_server: Server, database: str, compi
         data = (Path(any_server.directory) / "data" / file).read_bytes()
     stream = _stream(_events(data, offset))
 
-    def decoded(tail: Tail | None) -> list[list[Any]]:
+    def decoded(tail: HalfTransaction | None) -> list[list[Any]]:
         """The events of each put, from the transaction's beginning on."""
         splitter: Any = new_splitter() if compiled else PacketSplitter()
         buffer = new_buffer(compiled_code=compiled, events=7, size=4 << 20)
@@ -114,7 +114,7 @@ def test_a_restart_inside_a_split_event(any_server: Server, database: str, compi
     types = [decode(payload).type for put in whole for payload in put]
     assert types.count(EventType.INSERT) == types.count(EventType.DELETE) == types.count(EventType.UPDATE) == 20
     for i in range(len(whole) - 1):
-        tail = Tail.of(decode_stored(whole[i][-1])[0])._replace(checksum="")
+        tail = HalfTransaction.of(decode_stored(whole[i][-1])[0])._replace(checksum="")
         assert decoded(tail) == whole[i + 1 :]
 
 

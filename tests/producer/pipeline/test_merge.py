@@ -26,12 +26,12 @@ from shmstore import (
 )
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.group import Group
-from shmstore.producer.pipeline.merge import Lane, Merge
+from shmstore.producer.pipeline.merge import Lane, SourceMerge
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.positions import join_positions, lowest_positions, split_positions
 from shmstore.producer.start.resume import Resume
 from shmstore.producer.transactions.buffer import Flush
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 
 TODAY = 2_000_000_000
 
@@ -49,7 +49,7 @@ def flush(*transactions: tuple[int, int, bool]) -> Flush:
     return Flush(memoryview(bytes(count)), slots, 0, 0, True)
 
 
-def take(merge: Merge, now: float) -> tuple[str, int] | None:
+def take(merge: SourceMerge, now: float) -> tuple[str, int] | None:
     lane = merge.next(now)
     if lane is None:
         return None
@@ -74,7 +74,7 @@ def test_all_that_is_there_comes_by_time(times: list[list[int]], rng: random.Ran
         if own:
             lane.add(flush(*[(second, rng.choice((1, 3)), True) for second in own]), 1.0, TODAY)
         lane.ended = True
-    merge = Merge(made, 10.0)
+    merge = SourceMerge(made, 10.0)
     came = []
     while (one := take(merge, 2.0)) is not None:
         came.append(one)
@@ -87,7 +87,7 @@ def test_waits_for_what_may_be_older() -> None:
     """A transaction waits for a source that may have an older one, until that has come as far, says that it has nothing, or
     `wait` seconds have passed; a source without a link holds up nothing more after `wait` seconds."""
     a, b = made = lanes("a", "b")
-    merge = Merge(made, 10.0)
+    merge = SourceMerge(made, 10.0)
     a.add(flush((100, 1, True)), 1.0, TODAY)
     assert take(merge, 1.0) is None
     assert merge.until(1.0) == pytest.approx(9.0)
@@ -113,7 +113,7 @@ def test_waits_for_what_may_be_older() -> None:
 def test_late_ones_come_as_they_arrive() -> None:
     """What is older than what was put waits for nobody, and takes its turn by its arrival."""
     a, b = made = lanes("a", "b")
-    merge = Merge(made, 10.0)
+    merge = SourceMerge(made, 10.0)
     a.add(flush((100, 1, True)), 0.0, TODAY)
     assert take(merge, 10.0) == ("a", 100)
     b.add(flush((50, 1, True), (60, 1, True)), 11.0, TODAY)
@@ -129,7 +129,7 @@ def test_nobody_starves() -> None:
     """A source with a long backlog, always ready and always older, holds one that is up to date up for `wait` seconds, then
     they share the store by arrival."""
     a, b = made = lanes("a", "b")
-    merge = Merge(made, 1.0)
+    merge = SourceMerge(made, 1.0)
     now, waited = 0.0, []
     for step in range(400):
         now += 0.05
@@ -149,7 +149,7 @@ def test_nobody_starves() -> None:
 def test_half_a_transaction_owns_the_store() -> None:
     """From its first part to its last nothing else comes between, however long that takes; so too after a restart."""
     a, b = made = lanes("a", "b")
-    merge = Merge(made, 1.0)
+    merge = SourceMerge(made, 1.0)
     a.add(flush((100, 4, False)), 0.0, TODAY)
     b.add(flush((101, 1, True)), 0.0, TODAY)
     assert take(merge, 0.5) == ("a", 100)
@@ -160,7 +160,7 @@ def test_half_a_transaction_owns_the_store() -> None:
     assert [take(merge, 500.0), take(merge, 500.0)] == [("a", 103), ("a", 104)]
     assert take(merge, 500.0) == ("b", 101)
     b.add(flush((200, 1, True)), 500.0, TODAY)
-    again = Merge(made, 1.0, owner=a)
+    again = SourceMerge(made, 1.0, owner=a)
     assert take(again, 900.0) is None
 
 
@@ -168,7 +168,7 @@ def test_times_that_cannot_be() -> None:
     """A time after today is taken for today; one before what its source gave already, for that: its own order stays."""
     (a,) = made = lanes("a")
     a.add(flush((9, 1, True), (5, 2, True), (TODAY + 10**6, 1, True)), 0.0, TODAY)
-    merge = Merge(made, 1.0)
+    merge = SourceMerge(made, 1.0)
     assert [take(merge, 0.0) for _ in range(3)] == [("a", 9), ("a", 9), ("a", TODAY)]
     assert (a.bytes, a.events) == (0, 0)
 
@@ -286,7 +286,7 @@ def test_half_a_transaction_of_a_source_that_is_gone() -> None:
             group = Group([Settings(store=name, name=one) for one in "ab"], store, lambda: True)
             assert [member.resume for member in group.members] == [
                 Resume(Position("x.000001", 9, "0-1-5"), None),
-                Resume(Position("y.000001", 4, f"{UUID}2:1-7"), Tail(f"{UUID}2:8", 1, 0, "b")),
+                Resume(Position("y.000001", 4, f"{UUID}2:1-7"), HalfTransaction(f"{UUID}2:8", 1, 0, "b")),
             ]
     finally:
         EventStore.unlink(name)

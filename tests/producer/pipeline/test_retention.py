@@ -12,10 +12,10 @@ import pytest
 
 from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreClosed
 from shmstore.consumer.monitoring.metrics import problems
-from shmstore.producer.connection.server import Server as Source
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.server import SourceServer as Source
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.pipeline import retention
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import execute, running, wait_for
 from tests.servers.server import Server, start_server
@@ -118,7 +118,7 @@ def test_a_producer_that_ends_leaves_no_look_under_way(mariadb: Server, monkeypa
     looking, closing, ended = threading.Event(), threading.Event(), threading.Event()
     close = retention.Retention.close
 
-    def slowly(settings: Settings, endpoint: Endpoint, stop: Callable[[], bool]) -> Session:
+    def slowly(settings: Settings, endpoint: ServerAddress, stop: Callable[[], bool]) -> ServerSession:
         looking.set()
         assert closing.wait(60)
         session = connect(settings, endpoint, stop)
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_answer_holds_no_producer_up(monkeypatch: pytest.
     """Who ends waits for a look at a server that takes the connection and says nothing only for as long as a look may take."""
     monkeypatch.setattr(retention, "PATIENCE", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        endpoint = Endpoint(*mute.getsockname())
+        endpoint = ServerAddress(*mute.getsockname())
         looks = retention.Retention(Settings(store="none", host=endpoint.host, port=endpoint.port), logging.getLogger("producer"))
         looks.look(Position("binlog.000001", 4))  # of no server yet
         assert _looking() == 0

@@ -16,7 +16,7 @@ from shmstore.producer.pipeline import sink
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.sink import BlockingPut, Sink, StoreSink, with_store
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.resume import Resume, Start
+from shmstore.producer.start.resume import Resume, StreamStart
 from shmstore.producer.transactions.buffer import Flush
 from tests.producer.running import remove, store_name
 
@@ -67,7 +67,7 @@ def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None
     assert not one.checkpoints
     one.claim(gtids=True, domain="")
     for offset in (100, 200):
-        one.begin(Start(Position("binlog.000001", offset), None))
+        one.begin(StreamStart(Position("binlog.000001", offset), None))
         assert one.resume == Resume(Position("binlog.000001", 100), None)
     there = Position("binlog.000001", 300, "0-1-5")
     blob, slots = encode_batch([Event(EntryType.DDL, EventType.QUERY, there, 1000, sql="x", transaction="0-1-5")])

@@ -13,7 +13,7 @@ import pytest
 
 from shmstore import Position, PositionNotFound, producer
 from shmstore.producer.connection.server import read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from tests.producer.running import Running, events_of, execute, running, store_name
 from tests.servers.server import Server, start_server
@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield started
 
 
-def session_of(server: Server) -> Session:
+def session_of(server: Server) -> ServerSession:
     settings = producer.Settings(store="unused", port=server.port, user=server.user)
     return connect(settings, settings.endpoints()[0])
 

@@ -14,7 +14,7 @@ from shmstore import producer
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles
 from shmstore.producer.connection.server import binlog_files, read_server
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.positions import scan
 from shmstore.producer.positions.gtid_position import current_position
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for
@@ -37,7 +37,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield started
 
 
-def session_of(server: Server) -> Session:
+def session_of(server: Server) -> ServerSession:
     settings = producer.Settings(store="unused", port=server.port)
     return connect(settings, settings.endpoints()[0])
 

@@ -12,7 +12,7 @@ from shmstore.column_type import column_type
 from shmstore.producer.errors import LinkLost, LoginRefused
 from shmstore.producer.schema import current
 from shmstore.producer.schema.current import CurrentTables
-from shmstore.producer.settings import Endpoint, Settings
+from shmstore.producer.settings import ServerAddress, Settings
 from tests.producer.running import events_of, execute, running
 from tests.servers.server import Server
 
@@ -96,7 +96,7 @@ def test_a_unique_key_is_told_from_a_primary_one(any_server: Server, database: s
 
 def test_a_ddl_that_the_server_had_run_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the DDL adds is there once, as the DDL spells it."""
-    tables = CurrentTables(Settings(store="s"), Endpoint("h", 1), mariadb=False)
+    tables = CurrentTables(Settings(store="s"), ServerAddress("h", 1), mariadb=False)
     assert tables.follow(Position("b.000001", 4), "d", "CREATE TABLE t (w int, a int)")  # as if asked
     assert tables.follow(Position("b.000001", 5), "d", "ALTER TABLE t ADD w int(3) FIRST")
     found = tables.find("d", "t")
@@ -106,7 +106,7 @@ def test_a_ddl_that_the_server_had_run_when_it_was_asked(monkeypatch: pytest.Mon
 
 def test_ddls_are_followed_and_others_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A DDL that says all is taken in; of one that does not, or of a database that was dropped, the server is asked again."""
-    tables = CurrentTables(Settings(store="s"), Endpoint("h", 1), mariadb=True)
+    tables = CurrentTables(Settings(store="s"), ServerAddress("h", 1), mariadb=True)
     asked: list[str] = []
     monkeypatch.setattr(tables, "_ask", lambda database, table: asked.append(f"{database}.{table}"))
 

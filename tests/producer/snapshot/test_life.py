@@ -17,7 +17,7 @@ from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, P
 from shmstore.cli.commands.snapshot import page
 from shmstore.home.home import Home
 from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress
-from shmstore.producer.connection.prepared import Rows
+from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.runner import Snapshot
@@ -322,9 +322,9 @@ def test_fewer_connections_do_where_the_server_gives_no_more(
 ) -> None:
     """An account may have three connections, of which the stream takes one; six are wanted: it is read over what there is."""
     fill(any_server, database, 5000)
-    take = Rows.take
+    take = SelectRows.take
     busy = lambda self: self._shown == 3 and "no other can be opened" not in caplog.text  # noqa: E731
-    monkeypatch.setattr(Rows, "take", lambda self: not busy(self) and take(self))  # so that more connections are wanted
+    monkeypatch.setattr(SelectRows, "take", lambda self: not busy(self) and take(self))  # so that more connections are wanted
     account = f"'few{random.randrange(1 << 30)}'@'%'"
     word = "BINLOG MONITOR" if any_server.flavor == "mariadb" else "REPLICATION CLIENT"
     execute(any_server, "", f"CREATE USER {account} IDENTIFIED BY 'x'")

@@ -15,8 +15,8 @@ from shmstore import EntryType, Event, EventStore, EventType, producer
 from shmstore.encoding.codec import Header
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader
-from shmstore.producer.connection.prepared import Rows
-from shmstore.producer.connection.session import Session, connect
+from shmstore.producer.connection.prepared import SelectRows
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import LinkLost
 from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.changed_keys import Window
@@ -283,7 +283,7 @@ def test_lost_links_and_disturbed_chunks_are_counted_apart(
     fill(any_server, database, 20)
     connected, losses = Snapshot._connected, iter(range(ATTEMPTS + 1))
 
-    def lost_at_first(self: Snapshot) -> Session:
+    def lost_at_first(self: Snapshot) -> ServerSession:
         if next(losses, None) is not None:
             raise LinkLost("the link broke")
         return connected(self)
@@ -300,13 +300,13 @@ def test_a_lost_link_takes_only_its_own_chunk_along(
 ) -> None:
     """Of three connections one breaks while each reads: its chunk is read again over another one, and the two others are read once."""
     fill(any_server, database, 40)
-    take, select_, lost, begun = Rows.take, Snapshot._select, list[Session](), list[tuple[Any, Any]]()
+    take, select_, lost, begun = SelectRows.take, Snapshot._select, list[ServerSession](), list[tuple[Any, Any]]()
 
-    def selected(self: Snapshot, session: Session, chunk: Chunk) -> Rows:
+    def selected(self: Snapshot, session: ServerSession, chunk: Chunk) -> SelectRows:
         begun.append((chunk.after, chunk.until))
         return select_(self, session, chunk)
 
-    def broken(self: Rows) -> bool:
+    def broken(self: SelectRows) -> bool:
         if len(begun) < 3 and self._shown == 3:
             return False  # until three are under way
         if not lost and self._shown == 3:
@@ -317,7 +317,7 @@ def test_a_lost_link_takes_only_its_own_chunk_along(
         return take(self)
 
     monkeypatch.setattr(Snapshot, "_select", selected)
-    monkeypatch.setattr(Rows, "take", broken)
+    monkeypatch.setattr(SelectRows, "take", broken)
     with running(any_server, **{**options, "snapshot_chunk": 10, "snapshot_connections": 3}, retry_first=0.0) as run:
         copy = copied(run, any_server)
     assert lost
@@ -332,7 +332,7 @@ def test_a_new_link_of_the_stream_ends_the_wait_for_one_of_the_snapshot(
     fill(any_server, database, 20)
     connected, taken, lost = Snapshot._connected, BinlogReader.read, list[str]()
 
-    def lost_at_first(self: Snapshot) -> Session:
+    def lost_at_first(self: Snapshot) -> ServerSession:
         if not lost:
             lost.append("snapshot")
             raise LinkLost("the link broke")
@@ -369,10 +369,10 @@ def test_where_a_chunk_ends_is_not_waited_for(
         assert not any(event.type is EventType.READ for event in store.peek(store.oldest))
         silent.clear()
         assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
-    rows_take, late = Rows.take, [True]
+    rows_take, late = SelectRows.take, [True]
     monkeypatch.setattr(EndAsked, "take", take)
     monkeypatch.setattr(EndAsked, "overdue", property(lambda self: bool(late)))
-    monkeypatch.setattr(Rows, "take", lambda self: not (late and self._shown == 1) and rows_take(self))
+    monkeypatch.setattr(SelectRows, "take", lambda self: not (late and self._shown == 1) and rows_take(self))
     with running(any_server, **chosen, retry_first=0.0) as run:
         wait_for(lambda: "did not say in" in caplog.text, "the loss")
         late.clear()
@@ -385,9 +385,9 @@ def test_no_read_stays_open_when_the_stream_ends(
 ) -> None:
     """A consistent read makes the server keep old rows: it ends with the stream, told to stop or lost, not at the next link."""
     fill(any_server, database, 20)
-    sessions, begun = list[Session](), list[Any]()
+    sessions, begun = list[ServerSession](), list[Any]()
 
-    def recorded(*arguments: Any, **more: Any) -> Session:
+    def recorded(*arguments: Any, **more: Any) -> ServerSession:
         sessions.append(connect(*arguments, **more))
         return sessions[-1]
 

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from shmstore import BinlogDisabled, EventStore, SchemaUnknown, SourceError, producer
-from shmstore.producer.connection.session import Session
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.schema import current
-from shmstore.producer.settings import Endpoint
+from shmstore.producer.settings import ServerAddress
 from tests.producer.running import Running, events_of, execute, remove, running
 from tests.servers.server import Server, start_server
 
@@ -117,7 +117,7 @@ def test_types_that_cannot_be_asked_now(
     """No row goes out with bytes for a UUID because the one connection that asks failed: the link begins again, until it is known."""
     asked: list[str] = []
 
-    def connect(settings: producer.Settings, endpoint: Endpoint) -> Session:
+    def connect(settings: producer.Settings, endpoint: ServerAddress) -> ServerSession:
         asked.append(settings.store)
         if len(asked) <= 2:
             raise kind("not now")
@@ -139,7 +139,7 @@ def test_types_that_nobody_needs(mariadb: Server, database: str, monkeypatch: py
     """A table that is left out may stay unknown, and is not asked for again and again; what can never be asked ends the producer."""
     asked: list[str] = []
 
-    def connect(settings: producer.Settings, endpoint: Endpoint) -> Session:
+    def connect(settings: producer.Settings, endpoint: ServerAddress) -> ServerSession:
         asked.append(settings.store)
         raise SourceError("never")
 

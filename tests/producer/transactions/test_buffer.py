@@ -17,7 +17,7 @@ from shmstore.producer.native_code import COMPILED
 from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer, new_buffer
 from shmstore.producer.transactions.seal import Seal
-from shmstore.producer.transactions.state import Tail, TransactionState
+from shmstore.producer.transactions.state import HalfTransaction, TransactionState
 from shmstore.producer.transactions.writer import EventWriter
 
 RAW = RawEvent(16, 1_700_000_000, 7, 40, 0, 0, b"")
@@ -118,7 +118,7 @@ def test_a_tail_is_passed_over(order: int, part: int) -> None:
     """Of a transaction that stands half in the store the events up to its tail are left out; the parts count on from there."""
     buffer = TransactionBuffer(events=100, size=100_000)
     writer = EventWriter(buffer, TransactionState())
-    writer.state.tail = Tail("uuid:1", order, part)
+    writer.state.tail = HalfTransaction("uuid:1", order, part)
     write(writer, [1, 2, 3, 4, 5, 6], number=1)
     write(writer, [1], number=2)
     events = [event for flush in drain(buffer) for event in flush]
@@ -133,7 +133,7 @@ def test_what_is_passed_over_is_compared(cut: int, then: str) -> None:
     sizes = [3, 5, 8, 13, 21, 34, 55, 89]
     settings = Settings(store="s")
 
-    def parts(sizes: list[int], tail: Tail | None) -> list[Flush]:
+    def parts(sizes: list[int], tail: HalfTransaction | None) -> list[Flush]:
         buffer, seal = TransactionBuffer(events=2, size=100_000), Seal(settings)
         writer = EventWriter(buffer, TransactionState())
         writer.state.tail = seal.begin(tail)
@@ -149,9 +149,9 @@ def test_what_is_passed_over_is_compared(cut: int, then: str) -> None:
     whole = [flush for flush in parts(sizes, None) if events_of(flush)[-1].transaction == "uuid:1"]
     assert len(whole) == 5
 
-    def tail_of(flush: Flush) -> Tail:
+    def tail_of(flush: Flush) -> HalfTransaction:
         last = events_of(flush)[-1]
-        return Tail(last.transaction, last.order, last.part, "", last.props["checksum"])
+        return HalfTransaction(last.transaction, last.order, last.part, "", last.props["checksum"])
 
     tail = tail_of(whole[min(cut, len(whole) - 1) - 1])
     if then == "same":

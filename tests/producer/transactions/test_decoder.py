@@ -18,7 +18,7 @@ from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import GtidSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.producer.transactions.state import Tail
+from shmstore.producer.transactions.state import HalfTransaction
 from tests.producer.running import execute
 from tests.servers.server import Server, start_server
 
@@ -58,7 +58,7 @@ def taken(buffer: TransactionBuffer) -> list[Event]:
     return found
 
 
-def start(decoder: EventDecoder, tail: Tail | None = None) -> None:
+def start(decoder: EventDecoder, tail: HalfTransaction | None = None) -> None:
     decoder.start(Position("binlog.000001", 100), GtidSet(f"{UUID}:1-4"), tail)
 
 
@@ -132,7 +132,7 @@ def test_an_unfinished_transaction_is_forgotten() -> None:
 def test_another_transaction_than_the_tails_is_refused() -> None:
     """The store ends inside one transaction and the server goes on with another: nothing can be right then."""
     decoder, _ = decoder_of(skip_errors=True)
-    start(decoder, Tail(f"{UUID}:5", 3, 0))
+    start(decoder, HalfTransaction(f"{UUID}:5", 3, 0))
     with pytest.raises(TransactionBroken, match=rf"binlog\.000001:150: .*inside transaction {UUID}:5.*{UUID}:6"):
         decoder.feed(gtid(6, 150))
 

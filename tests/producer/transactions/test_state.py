@@ -9,7 +9,7 @@ import pytest
 from shmstore import Position
 from shmstore.producer.gtid import parse
 from shmstore.producer.native_code import COMPILED
-from shmstore.producer.transactions.state import Tail, TransactionState, new_state
+from shmstore.producer.transactions.state import HalfTransaction, TransactionState, new_state
 
 UUID = "00000000-0000-4000-8000-000000000001"
 FIELDS = (
@@ -81,7 +81,7 @@ def test_a_start_forgets_all_else(state: TransactionState) -> None:
     """The set that it is given is its own from then on, as a copy."""
     state.begin(f"{UUID}:5", 50)
     state.opened()
-    given, tail = parse("0-1-7"), Tail("0-1-8", 2, 0)
+    given, tail = parse("0-1-7"), HalfTransaction("0-1-8", 2, 0)
     state.start(Position("binlog.000001", 4), given, tail)
     assert (state.in_transaction, state.open, state.gtids, state.tail) == (False, False, "0-1-7", tail)
     state.begin("0-1-8", 4)

@@ -125,7 +125,7 @@ def test_moments_that_cannot_be_are_refused(moment: Callable[[bytes], Any], raw:
 
 def test_tables_are_bounded() -> None:
     """A table that fills itself is emptied at its limit, and still right."""
-    table = scalars.Table(lambda key: key * 2, 10)
+    table = scalars.ValueTable(lambda key: key * 2, 10)
     assert [table[i] for i in range(100)] == [i * 2 for i in range(100)]
     assert len(table) <= 10
 

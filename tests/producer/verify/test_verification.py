@@ -30,13 +30,13 @@ from shmstore.producer.verify import source_rows
 from shmstore.producer.verify.digests import Digests, differing, key_bytes, numbers_of
 from shmstore.producer.verify.server_copy import ServerCopy
 from shmstore.producer.verify.source_rows import SourceRows
-from shmstore.producer.verify.verification import Copy, Found, Progress, Verification
+from shmstore.producer.verify.verification import ReadableCopy, TableResult, Verification, VerifyProgress
 from tests.producer.running import Running, running, wait_for
 from tests.producer.snapping import Load, fill
 from tests.servers.postgres import start_postgres
 from tests.servers.server import Server
 
-Copies = Callable[[str, str], Copy]
+Copies = Callable[[str, str], ReadableCopy]
 
 
 class Kept:
@@ -75,7 +75,7 @@ class Kept:
         self._consumer.close()
 
 
-def verified(run: Running, copies: Copies, database: str, table: str = "t", **options: Any) -> Found:
+def verified(run: Running, copies: Copies, database: str, table: str = "t", **options: Any) -> TableResult:
     given = {"subscription": None, "patience": 60.0, **options}
     with Verification(run.settings, copies, **given) as verification:
         return verification.verify(database, table)
@@ -150,20 +150,20 @@ def typed(server: Server, database: str, state: Path) -> Iterator[tuple[Running,
             yield run, {"schema": event.table, "rows": [row.after for each in events for row in each.rows]}
 
 
-def _parquet(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+def _parquet(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     place.mkdir()
     pq.write_table(columns_of(schema, _as_stored(schema, rows), "error"), place / "one.parquet")
     return parquet(str(place))
 
 
-def _delta(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+def _delta(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     import deltalake
 
     deltalake.write_deltalake(str(place), columns_of(schema, _as_stored(schema, rows), "error"))
     return delta(str(place))
 
 
-def _iceberg(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+def _iceberg(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     from pyiceberg.catalog.sql import SqlCatalog
 
     place.mkdir()
@@ -181,7 +181,7 @@ def _as_stored(schema: TableSchema, rows: list[Any]) -> list[Any]:
     return [[make(value) for make, value in zip(makes, row, strict=True)] for row in rows]
 
 
-def _sqlite(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+def _sqlite(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     with closing(sqlite3.connect(place)) as connection, connection:
         connection.execute(f"CREATE TABLE t ({', '.join(column.name for column in schema.columns)})")
         wide = (bytes, int, float, str, type(None))
@@ -206,13 +206,13 @@ def _time_text(value: Any) -> str | None:
     return f"{sign}{int(micros // 3600)}:{int(micros // 60 % 60):02}:{micros % 60:05.2f}"
 
 
-def _called(place: Path, schema: TableSchema, rows: list[Any]) -> Copy:
+def _called(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     return CalledCopy(lambda table: [dict(zip(schema.names, row, strict=True)) for row in rows])
 
 
 @pytest.mark.parametrize("make", [_parquet, _delta, _iceberg, _sqlite, _called], ids=lambda make: make.__name__[1:])
 def test_every_broken_cell_of_a_copy_is_found(
-    mariadb: Server, database: str, tmp_path: Path, make: Callable[[Path, TableSchema, list[Any]], Copy]
+    mariadb: Server, database: str, tmp_path: Path, make: Callable[[Path, TableSchema, list[Any]], ReadableCopy]
 ) -> None:
     """Every column of every row in turn: another value near it, NULL for a value, a value for NULL; a row missing, one too many, one doubled."""
     with typed(mariadb, database, tmp_path / "state") as (run, copied):
@@ -220,7 +220,7 @@ def test_every_broken_cell_of_a_copy_is_found(
         key = {schema.names.index("k"), schema.names.index("id")}
         number = iter(range(10_000))
 
-        def found(damaged: list[Any]) -> Found:
+        def found(damaged: list[Any]) -> TableResult:
             return verified(run, lambda *_: make(tmp_path / f"copy-{next(number)}", schema, damaged), database)
 
         assert found(rows).equal, found(rows)
@@ -368,7 +368,7 @@ def test_a_ddl_while_a_table_is_read_stops_no_other(
         fill(any_server, database, 300, name)
     left = [ddl]
 
-    def meanwhile(progress: Progress) -> None:
+    def meanwhile(progress: VerifyProgress) -> None:
         if left and progress.doing == "reading the source" and progress.rows == 100:
             with any_server.connect(database=database) as connection, connection.cursor() as cursor:
                 cursor.execute(left.pop())
@@ -403,7 +403,7 @@ def test_a_copy_that_goes_while_it_is_read(
         cursor.execute("CREATE TABLE copied LIKE t")
         cursor.execute("INSERT INTO copied SELECT * FROM t")
 
-        def meanwhile(progress: Progress) -> None:
+        def meanwhile(progress: VerifyProgress) -> None:
             if progress.doing == "reading the copy" and progress.rows == 100:
                 cursor.execute("DROP TABLE copied")
 
