@@ -148,7 +148,7 @@ def test_rows_larger_than_every_budget_are_read_one_by_one(
 ) -> None:
     """Rows of all sizes around the pieces that are given at a time, those that fill a chunk and one of several megabytes."""
     if pure:
-        monkeypatch.setattr(server_tables, "Rows", partial(SelectRows, compiled_code=False))
+        monkeypatch.setattr(server_tables, "SelectRows", partial(SelectRows, compiled_code=False))
     chosen = random.Random(seed)
     sizes = [3 << 20, 0, *(chosen.choice([0, 10, 2 << 10, 8 << 10, 600 << 10]) + chosen.randrange(5) for _ in range(12))]
     execute(any_server, database, f"CREATE TABLE large (id INT {key}, data LONGTEXT)")
