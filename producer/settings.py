@@ -17,7 +17,7 @@ import stat
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -294,8 +294,8 @@ class Settings:
             found.append(ServerAddress(host, int(port)))
         return tuple(found)
 
-    def table_filter(self) -> TableFilter:
-        """Return a new filter for these options."""
+    def table_filter(self, left_out: Callable[[str, str], None] | None = None) -> TableFilter:
+        """Return a new filter for these options; `left_out`: as `TableFilter` has it."""
         columns = {name: getattr(self, name) for name in ("column_include", "column_exclude", "column_mask", "column_hash")}
         return TableFilter(
             include=self.include,
@@ -304,6 +304,7 @@ class Settings:
             hash_key=self.hash_key,
             row_filter=self.row_filter,
             ghost_tables=self.ghost_tables,
+            left_out=left_out,
             **columns,
         )
 

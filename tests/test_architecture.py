@@ -38,7 +38,7 @@ LAYERS = {
         "store",
     ),
     "shmstore.producer": (
-        *("native", "native_code", "gtid", "errors", "filters", "settings", "values", "binlog", "connection", "schema"),
+        *("native", "native_code", "gtid", "errors stop", "filters", "settings", "values", "binlog", "connection", "schema"),
         *("transactions", "positions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +18,6 @@ MAGIC = b"\xfebin"
 ENCRYPTED = b"\xfdbin"
 CHUNK = 1 << 20
 _SIZE = struct.Struct("<I")
-Stop = Callable[[], bool]
 
 
 def list_files(path: str) -> list[Path]:

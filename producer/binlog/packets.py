@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shmstore.errors import UnsupportedEvent
@@ -230,6 +230,16 @@ class EventSplitter:
 
 def _sums_up(data: memoryview, at: int, stop: int) -> bool:
     return stop - at >= HEADER_SIZE + 4 and zlib.crc32(data[at : stop - 4]) == int.from_bytes(data[stop - 4 : stop], "little")
+
+
+def is_run(piece: Any) -> bool:
+    """Whether `piece`, of what a splitter returns, is a compiled run of events; else it is one event."""
+    return not isinstance(piece, RawEvent)
+
+
+def singly(piece: Any) -> Iterable[RawEvent]:
+    """The events of `piece`, of what a splitter returns."""
+    return piece.raw(RawEvent) if is_run(piece) else (piece,)
 
 
 def new_splitter(sequence: int = 1, leaves_out: LeavesOut | None = None) -> Any:

@@ -109,11 +109,18 @@ class RowsDecoder:
 
     mariadb: bool | None = None
 
-    def __init__(self, *, schemas: Schemas | None = None, compiled: bool = COMPILED) -> None:
+    def __init__(
+        self,
+        *,
+        schemas: Schemas | None = None,
+        compiled: bool = COMPILED,
+        position: Callable[[], Position] = lambda: Position("", 0),
+    ) -> None:
+        """`position`: where the stream is."""
         self._schemas = schemas
         self._compiled = compiled and COMPILED
         self._tables: dict[int, TableMap] = {}
-        self.position: Callable[[], Position] = lambda: Position("", 0)  # where the stream is
+        self._position = position
         self._maps: dict[bytes, _Known] = {}  # by the whole body
         self._layouts: dict[bytes, tuple[Layout, TableSchema | None]] = {}  # by the body behind id and flags
         self._alike: dict[Any, Layout] = {}  # by the body behind the names, and what was known
@@ -156,7 +163,7 @@ class RowsDecoder:
             found: TableSchema | None = define(database, table)
             return found
         if (reach := getattr(schemas, "reach", None)) is not None:
-            reach(self.position())
+            reach(self._position())
         return schemas.find(database, table)
 
     def _hidden(self, database: str, table: str) -> int | None:
@@ -189,7 +196,7 @@ class RowsDecoder:
                 self._layouts.clear()
             cached = self._layouts[body[8:]] = (layout, found)
             if named and layout.error is None and (learn := getattr(self._schemas, "learn", None)) is not None:
-                learn(self.position(), layout.schema, len(layout.fields) - len(layout.schema.columns))
+                learn(self._position(), layout.schema, len(layout.fields) - len(layout.schema.columns))
         if len(self._maps) >= _CACHED:
             self._maps.clear()
         entry = self._maps[body] = _Known(TableMap(int.from_bytes(body[:6], "little"), cached[0]), cached[1], named)

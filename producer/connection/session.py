@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.tls import TlsContext
 from shmstore.producer.errors import LoginRefused
 from shmstore.producer.settings import ServerAddress, Settings
+from shmstore.producer.stop import Stop
 
 FAR = 1 << 32
 
@@ -24,7 +25,7 @@ FAR = 1 << 32
 class ServerSession:
     """A connection for questions. Errors come out as `SourceError`."""
 
-    def __init__(self, connection: Any, endpoint: ServerAddress, settings: Settings, stop: Callable[[], bool]) -> None:
+    def __init__(self, connection: Any, endpoint: ServerAddress, settings: Settings, stop: Stop) -> None:
         """`stop`: whether what reads the binlog on behalf of this session, which may take long, is to give up."""
         self._connection = connection
         self.endpoint, self.settings, self.stop = endpoint, settings, stop
@@ -69,7 +70,7 @@ class ServerSession:
             self._connection.close()
 
 
-def connect(settings: Settings, endpoint: ServerAddress, stop: Callable[[], bool] = lambda: False) -> ServerSession:
+def connect(settings: Settings, endpoint: ServerAddress, stop: Stop = lambda: False) -> ServerSession:
     """Open a connection for questions. Raises `ServerUnreachable`, `LoginRefused`, `SourceError`."""
     return ServerSession(login(settings, endpoint), endpoint, settings, stop)
 

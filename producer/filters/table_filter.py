@@ -66,9 +66,11 @@ class TableFilter:
         operations: Iterable[str] = OPERATIONS,
         row_filter: Iterable[str] = (),
         ghost_tables: str = "keep",
+        left_out: Callable[[str, str], None] | None = None,
     ) -> None:
+        """`left_out` is called once for each ghost table: whose it is, and its name."""
         self._ghosts = ghost_tables == "keep"
-        self.left_out: Callable[[str, str], None] = _told_nobody  # once of each ghost table: whose it is, and its name
+        self._left_out = left_out
         self._include, self._exclude = read_patterns(include), read_patterns(exclude)
         self._column_include, self._column_exclude = read_patterns(column_include), read_patterns(column_exclude)
         self._column_mask, self._column_hash = read_patterns(column_mask), read_patterns(column_hash)
@@ -92,7 +94,8 @@ class TableFilter:
             known = (not self._include or self._include.match(name)) and not self._exclude.match(name)
             if known and not self._ghosts and (ghost := _GHOST.fullmatch(table)) and self.passes(database, ghost[1]):
                 known = False
-                self.left_out(f"{database}.{ghost[1]}", table)
+                if self._left_out is not None:
+                    self._left_out(f"{database}.{ghost[1]}", table)
             if len(self._tables) > 100_000:
                 self._tables.clear()
             self._tables[(database, table)] = known
@@ -168,10 +171,6 @@ class TableFilter:
         """Return the hex SHA-256 of `value` (HMAC where there is a key): equal values stay equal."""
         raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         return hmac.new(self._key, raw, hashlib.sha256).hexdigest() if self._key else hashlib.sha256(raw).hexdigest()
-
-
-def _told_nobody(table: str, ghost: str) -> None:
-    """Nothing is done with it."""
 
 
 _NOTHING = TablePlan()

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from shmstore import ShmStoreError, SourceError
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.pipeline.sink import Stop
 from shmstore.producer.settings import Settings
+from shmstore.producer.stop import Stop
 
 SETTLED = 10.0  # seconds a source must have been read for its next failure to count as the first
 

@@ -28,12 +28,13 @@ from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.pipeline.merge import Lane, Piece, SourceMerge
 from shmstore.producer.pipeline.replicator import Replicator
-from shmstore.producer.pipeline.sink import BlockingPut, Stop
+from shmstore.producer.pipeline.sink import BlockingPut
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction_of
 from shmstore.producer.start.positions import Positions, join_positions, lowest_positions, position_text, split_positions
 from shmstore.producer.start.resume import Resume, StreamStart, resume_point
+from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.buffer import Flush, resized
 from shmstore.producer.transactions.state import HalfTransaction
 

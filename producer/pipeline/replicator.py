@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from shmstore import Event, EventStore, Position, StreamStat, UnsupportedEvent
 from shmstore.encoding.codec import decode, encode_batch
 from shmstore.home.definitions import DefinitionsFile
-from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.binlog.files import BinlogFiles, list_files
+from shmstore.producer.binlog.packets import singly
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader, replica_id
 from shmstore.producer.connection.link import BinlogLink
@@ -28,7 +28,7 @@ from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.filters.fit import unfit_row_filters
 from shmstore.producer.pipeline.retention import Retention
-from shmstore.producer.pipeline.sink import Sink, Stop, StoreSink, with_store
+from shmstore.producer.pipeline.sink import Sink, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.positions.local_files import find_position, find_time
 from shmstore.producer.schema.present import PresentTables
@@ -42,10 +42,12 @@ from shmstore.producer.start.origin import Origin, OriginFile, origin_of
 from shmstore.producer.start.resume import StreamStart
 from shmstore.producer.start.same_history import WantedTransaction, require_same_files
 from shmstore.producer.start.schema_history import keep_history
+from shmstore.producer.stop import Stop, Stopped
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.seal import Seal, options_of
 from shmstore.producer.transactions.state import HalfTransaction
+from shmstore.sql.classify import Statement
 
 Handler = Callable[[list[Event]], list[Event] | None]
 
@@ -86,22 +88,17 @@ class Replicator:
         )
         self._decoder = EventDecoder(
             self._buffer,
-            settings.table_filter(),
+            settings.table_filter(self._left_out),
             rows_query=settings.rows_query,
             pass_statements=settings.statements == "pass",
             skip_errors=settings.on_error == "skip",
             log=self._log,
-        )
-        self._decoder.filter.left_out = lambda table, ghost: self._log.warning(
-            "table %s is left out: it has the name of one that gh-ost or pt-online-schema-change makes to change %s (ghost_tables = keep reads it)",
-            ghost,
-            table,
+            altered=self._altered,
+            followed=lambda position, query: self._published.follow(position, query.database, query.sql, query.session),
+            drain=self._put_ready,
         )
         self._published = PublishedTables(
             DefinitionsFile(store.home, self._sink.source or "", store.may_produce), self._decoder.filter
-        )
-        self._decoder.followed = lambda position, query: self._published.follow(
-            position, query.database, query.sql, query.session
         )
         self._seal = Seal(settings)
         self._options = options_of(settings) if before is None else ""
@@ -112,10 +109,22 @@ class Replicator:
             raise SettingsError(f"store {settings.store!r} has several sources: snapshots work with one source in a store")
         self._endpoints = settings.endpoints()
         self._source = settings.name
+        self._link: BinlogLink | None = None  # that is read
         self._linked = False  # whether any link was opened yet
         self._beat = 0.0
         self._statistics = Statistics()
         self._retention = Retention(settings, self._log)
+
+    def _left_out(self, table: str, ghost: str) -> None:
+        self._log.warning(
+            "table %s is left out: it has the name of one that gh-ost or pt-online-schema-change makes to change %s (ghost_tables = keep reads it)",
+            ghost,
+            table,
+        )
+
+    def _altered(self, statement: Statement, database: str) -> None:
+        if self._snapshot is not None:
+            self._snapshot.altered(statement, database)
 
     def summary(self) -> Summary:
         """Return the counts so far."""
@@ -146,12 +155,13 @@ class Replicator:
     def run(self) -> Summary:
         """Replicate until asked to stop. Raises `ShmStoreError` for what trying again would not fix."""
         try:
-            with closing(self._retention):
-                return self._run()
+            with closing(self._retention), suppress(Stopped):
+                self._run()
+            return self.summary()
         finally:
             self._statistics.connected = False
 
-    def _run(self) -> Summary:
+    def _run(self) -> None:
         backoff = Backoff(self._settings)
         damaged: list[str] = []
         while not self._stop():
@@ -179,7 +189,7 @@ class Replicator:
                 if self._snapshot is not None:
                     self._snapshot.close()
             if self._stop():
-                break  # the link was left for that, inside a compressed transaction, or broke meanwhile: no other follows
+                break  # no other link follows
             if isinstance(lost, ChecksumMismatch):
                 damaged.append(str(lost))
                 if damaged.count(str(lost)) >= 3:  # not on the way: in the server's own file
@@ -190,7 +200,6 @@ class Replicator:
             if time.monotonic() - linked > SETTLED:
                 backoff.reset()
             self._pause(backoff, lost)
-        return self.summary()
 
     def _pause(self, backoff: Backoff, error: Exception) -> None:
         wait = backoff.failed()
@@ -229,7 +238,6 @@ class Replicator:
         try:
             server = read_server(session)
             require_binlog(server, self._settings)
-            self._decoder.table_case = server.variables.get("lower_case_table_names", "")
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
             found = ServerFound(session, server, sink.resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
             chosen = choose_beginning(self._settings, found, self._store.home.of_source(sink.source or ""), self._log)
@@ -284,8 +292,8 @@ class Replicator:
         )
         self._linked = True
         self._source = settings.name or server.source
-        self._decoder.use(chosen.schemas)
-        self._decoder.present = PresentTables(settings, found.session.endpoint, self._log)
+        present = PresentTables(settings, found.session.endpoint, self._log)
+        self._decoder.use(chosen.schemas, present, server.variables.get("lower_case_table_names", ""))
         self._decoder.start(start.position, start.executed, self._sealed(start.tail))
         if self._snapshot is not None:
             self._snapshot.begin(server)
@@ -331,23 +339,23 @@ class Replicator:
         """Read until asked to stop, or until the source ends."""
         feed, buffer, snapshot = self._decoder.feed, self._buffer, self._snapshot
         heartbeats = self._decoder.heartbeats
-        self._decoder.drain = lambda: self._put_ready(link)
+        self._link = link
         while not self._stop():
             events = link.read()
             if events is None:
-                self._put_ready(link)
+                self._put_ready()
                 return
             if events:
                 self._statistics.hear()
             for raw in events:
-                if snapshot is None or not snapshot.waits or isinstance(raw, RawEvent):
+                if snapshot is None or not snapshot.waits:
                     feed(raw)
                 elif not self._feed_singly(raw, link, snapshot):
                     return
-                if buffer.full and not self._put_ready(link):
+                if buffer.full and not self._put_ready():
                     return
             buffer.tick()
-            if not self._put_ready(link):
+            if not self._put_ready():
                 return
             if snapshot is not None and not self._step_snapshot(link, snapshot, heard=bool(events)):
                 return
@@ -365,7 +373,7 @@ class Replicator:
         link.hurry(snapshot.active)
         while snapshot.active:
             snapshot.step(heard, read=read)
-            if not self._put_ready(link) or (snapshot.holds and self._stop()):
+            if not self._put_ready() or (snapshot.holds and self._stop()):
                 return False
             snapshot.settle()
             if not snapshot.holds:
@@ -375,26 +383,26 @@ class Replicator:
         return True
 
     def _feed_singly(self, run: Any, link: BinlogLink, snapshot: Snapshot) -> bool:
-        """Feed a run event by event, and let the snapshot see the ends of transactions, as long as it waits for one."""
-        for raw in run.raw(RawEvent):
-            self._decoder.feed(raw)
+        """Feed a run of events one by one, and let the snapshot see the ends of transactions, as long as it waits for one."""
+        for raw in singly(run):
+            self._decoder.feed_one(raw)
             if self._decoder.in_transaction or not snapshot.waits:
                 continue
-            if not (self._put_ready(link) and self._step_snapshot(link, snapshot, heard=True, read=False)):
+            if not (self._put_ready() and self._step_snapshot(link, snapshot, heard=True, read=False)):
                 return False
         self._decoder.forget_tables()  # the compiled side has not seen them
         return True
 
     # ------------------------------------------------------------ the store
 
-    def _put_ready(self, link: BinlogLink) -> bool:
+    def _put_ready(self) -> bool:
         """Put what is whole; False when asked to stop while the ring was full."""
         while (flush := self._buffer.take()) is not None:
-            if not self._put(flush, link):
+            if not self._put(flush):
                 return False
         return True
 
-    def _put(self, flush: Flush, link: BinlogLink) -> bool:
+    def _put(self, flush: Flush) -> bool:
         self._seal.close(flush)
         if self._snapshot is not None:
             self._snapshot.note(flush.blob, flush.slots)
@@ -411,8 +419,8 @@ class Replicator:
         statistics, newest = self._statistics, int(flush.slots["time"][-1])
         statistics.begin(newest)
         done = self._sink.put(flush, self._stop, self._while_full)
-        if statistics.waited():
-            link.rest()
+        if statistics.waited() and self._link is not None:
+            self._link.rest()
         if not done:
             return False
         statistics.put(transactions=flush.ends, events=len(flush.slots), rows=flush.rows, size=len(flush.blob), newest_ms=newest)

@@ -17,6 +17,7 @@ from shmstore.producer.errors import LinkLost
 from shmstore.producer.positions.scan import file_begins
 from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.start.resume import lowest
+from shmstore.producer.stop import Stopped
 
 EVERY = 30.0  # seconds between two looks: what is found has to be noticed within a minute
 SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to fix anything
@@ -119,6 +120,8 @@ class Retention:
                 self._update(server, needed, session)
             finally:
                 session.close()
+        except Stopped:
+            return
         except ShmStoreError as error:
             self._log.debug("how long the binlog is kept is unknown: %s", error)
 

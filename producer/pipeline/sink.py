@@ -32,6 +32,7 @@ from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
 from shmstore.producer.start.resume import Resume, StreamStart, resume_point
+from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.buffer import Flush
 from shmstore.units import quantity
 
@@ -42,7 +43,6 @@ AGAIN = 60.0  # ... and between two such lines
 
 _log = logging.getLogger("producer")
 
-Stop = Callable[[], bool]
 Worked = TypeVar("Worked")
 
 
@@ -148,7 +148,7 @@ class BlockingPut:
         self,
         blob: bytes | memoryview,
         slots: np.ndarray[Any, np.dtype[np.void]],
-        stop: Callable[[], bool],
+        stop: Stop,
         meanwhile: Callable[[], object],
     ) -> bool:
         """Put, as soon as there is free space, and call `meanwhile` twice a second until then; False when asked to stop before."""

@@ -11,10 +11,11 @@ from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.replicator import Replicator, StopEvent
-from shmstore.producer.pipeline.sink import Stop, with_store
+from shmstore.producer.pipeline.sink import with_store
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import resume_point
+from shmstore.producer.stop import Stop
 
 __all__ = ["run_all"]
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from shmstore import Position, PositionNotFound
 from shmstore.producer.binlog.events import RawEvent
-from shmstore.producer.binlog.files import BinlogFiles, Stop
-from shmstore.producer.errors import LinkLost
+from shmstore.producer.binlog.files import BinlogFiles
 from shmstore.producer.gtid import ExecutedSet
-from shmstore.producer.positions.scan import STOPPED, boundaries
+from shmstore.producer.positions.scan import boundaries
+from shmstore.producer.stop import Stop, Stopped
 
 
 def find_position(
     files: list[Path], wanted: Position, stop: Stop = lambda: False
 ) -> tuple[list[Path], Position, ExecutedSet | None]:
-    """Return (files from `wanted` on, position, GTID set executed there). Raises `PositionNotFound`; `LinkLost` when asked to stop."""
+    """Return (files from `wanted` on, position, GTID set executed there). Raises `PositionNotFound`; `Stopped`."""
     names = [file.name for file in files]
     if wanted.file not in names:
         raise PositionNotFound(
@@ -48,6 +48,6 @@ def _events(file: Path, stop: Stop) -> Iterator[RawEvent]:
         while (events := source.read()) is not None:
             yield from events
             if stop():
-                raise LinkLost(STOPPED)
+                raise Stopped
     finally:
         source.close()

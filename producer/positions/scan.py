@@ -7,24 +7,24 @@ goes on with the next file, and at the end of the last one it waits: it is read 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from shmstore import BinlogPurged, Position, PositionNotFound
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, EventCode, RawEvent
+from shmstore.producer.binlog.packets import singly
 from shmstore.producer.binlog.rows import ROWS_EVENTS
 from shmstore.producer.connection.dump import BinlogReader
 from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
 from shmstore.producer.connection.session import ServerSession
-from shmstore.producer.errors import LinkLost
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
+from shmstore.producer.stop import Stop, Stopped
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 
 ScannedPosition = tuple[Position, ExecutedSet | None]
 Boundary = tuple[Position, ExecutedSet | None, float]
-STOPPED = "asked to stop while the binlog was read for the position to start from"
 
 
 def scan_to_offset(session: ServerSession, wanted: Position) -> ScannedPosition:
@@ -144,12 +144,12 @@ def dump(session: ServerSession, file: str, offset: int, gtids: ExecutedSet | No
     return BinlogReader(session.settings, session, file=file, offset=offset, gtids=gtids, server_id=own)
 
 
-def _events(reader: BinlogReader, stop: Callable[[], bool]) -> Iterator[RawEvent]:
-    """Yield what the server has; its first heartbeat says that this was all."""
+def _events(reader: BinlogReader, stop: Stop) -> Iterator[RawEvent]:
+    """Yield what the server has; its first heartbeat says that this was all. Raises `Stopped`."""
     while not stop():
         for run in reader.read():
-            for raw in (run,) if isinstance(run, RawEvent) else run.raw(RawEvent):
+            for raw in singly(run):
                 if raw.code in (EventCode.HEARTBEAT, EventCode.HEARTBEAT_V2):
                     return
                 yield raw
-    raise LinkLost(STOPPED)
+    raise Stopped

@@ -54,6 +54,7 @@ from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.select import selection
 from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
 from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, prepared, refusal
+from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.sql.classify import Statement
 
@@ -71,9 +72,7 @@ MISSES = 3  # looks in a row that met the stream inside a transaction; then each
 class Snapshot:
     """The snapshots of one store."""
 
-    def __init__(
-        self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Stop) -> None:
         self._settings, self._store, self._decoder, self._log, self._stop = settings, store, decoder, log, stop
         self._file = ProgressFile(store.home, store.may_produce)
         self.progress = self._file.load() or Progress(store.epoch)
@@ -122,7 +121,6 @@ class Snapshot:
         last = self._store.latest_event
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
             self._read_events.close(last)  # a former producer died there; its rows are read again
-        self._decoder.altered = self._altered
         for task in self.progress.tasks:
             if task.open and not task.progress.chunks:
                 task.progress = TableProgress()  # without a key, and left in the middle
@@ -203,7 +201,8 @@ class Snapshot:
             for window in windows:
                 window.note(copy, slots)
 
-    def _altered(self, statement: Statement, database: str) -> None:
+    def altered(self, statement: Statement, database: str) -> None:
+        """A DDL goes by, whatever the filter, with this default database."""
         for table in self._tables:
             table.stale = True
             table.window.altered(statement, database)

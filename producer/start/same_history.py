@@ -37,6 +37,7 @@ from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, EventCode, RawEvent
 from shmstore.producer.binlog.files import BinlogFiles
+from shmstore.producer.binlog.packets import singly
 from shmstore.producer.binlog.rows import ROWS_EVENTS, Schemas
 from shmstore.producer.connection.link import BinlogLink
 from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
@@ -234,7 +235,7 @@ def _events(link: BinlogLink, end: Position | None = None) -> Iterator[RawEvent]
     """Yield what the link has now, up to `end`: a server that was asked for a GTID set has heartbeats for what it passes over, too."""
     while (runs := link.read()) is not None:
         for run in runs:
-            for raw in (run,) if isinstance(run, RawEvent) else run.raw(RawEvent):
+            for raw in singly(run):
                 if raw.code in _HEARTBEATS:
                     here = Position(raw.body.rstrip(b"\0").decode("utf-8", "replace"), raw.end)
                     if end is None or here.order >= (end.file_number, end.offset & 0xFFFFFFFF):

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from shmstore import EntryType, EventType, Position, SchemaUnknown, SlotFlag, TableSchema, UnsupportedEvent
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
+from shmstore.producer.binlog.packets import is_run, singly
 from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder, Schemas
 from shmstore.producer.binlog.statement_text import without_mariadb
 from shmstore.producer.binlog.table_map import TableMap
-from shmstore.producer.errors import LinkLost, TransactionBroken
+from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.filters.row_runs import RowsRun, runs
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.present import PresentTables
+from shmstore.producer.stop import Stopped
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
 from shmstore.producer.transactions.state import NO_PROPS, HalfTransaction, new_state
@@ -67,7 +70,13 @@ class EventDecoder:
         pass_statements: bool = False,
         skip_errors: bool = False,
         log: logging.Logger | None = None,
+        altered: Callable[[Statement, str], None] = lambda statement, database: None,
+        followed: Callable[[Position, events.QueryEvent], None] = lambda position, query: None,
+        drain: Callable[[], bool] | None = None,
     ) -> None:
+        """`altered` sees each DDL, whatever the filter, `followed` each after the schema history has seen it; `drain` is called where more is
+        ready than one put should take, inside one event, and returns False when the producer is to stop.
+        """
         compiled = not isinstance(buffer, TransactionBuffer)  # all of it, or nothing
         self.state = new_state(compiled_code=compiled)
         self.buffer, self.filter = buffer, table_filter
@@ -76,15 +85,11 @@ class EventDecoder:
         self.rows_decoder = RowsDecoder(compiled=compiled)
         self._keep_rows_query, self._pass_statements, self._skip_errors = rows_query, pass_statements, skip_errors
         self._log = log or logging.getLogger("producer")
-        self.table_case = ""  # the server's lower_case_table_names, where it is known: what a DDL's names mean
+        self._table_case = ""  # the server's lower_case_table_names, where it is known: what a DDL's names mean
         self.account_statements = 0  # left out, for they carry secrets
         self.skipped = self.heartbeats = 0  # events left out with skip_errors; heartbeats: each says that the server has sent all
-        self.present: PresentTables | None = None  # asked where the rows of a table cannot be read with what was followed
-        self.drain: Callable[[], bool] | None = None  # called where more is ready than one put should take, inside one event
-        self.altered: Callable[[Statement, str], None] = lambda statement, database: None  # sees each DDL, whatever the filter
-        self.followed: Callable[[Position, events.QueryEvent], None] = lambda position, query: (
-            None
-        )  # after the schema history saw it
+        self._present: PresentTables | None = None  # asked where the rows of a table cannot be read with what was followed
+        self._altered, self._followed, self._drain = altered, followed, drain
         take: dict[int, Callable[[RawEvent], None]] = {
             EventCode.QUERY: self._query,
             EventCode.QUERY_COMPRESSED: lambda raw: self._query(raw._replace(body=uncompress_query(raw.body))),
@@ -124,11 +129,14 @@ class EventDecoder:
         if self._fast_path is not None:
             self._fast_path.forget_tables()
 
-    def use(self, schemas: Schemas | None) -> None:
-        """From the next `start` on, ask `schemas` for what the log does not say."""
+    def use(self, schemas: Schemas | None, present: PresentTables | None = None, table_case: str = "") -> None:
+        """From the next `start` on, ask `schemas` for what the log does not say, and `present` where rows cannot be read with that.
+
+        `table_case`: the server's lower_case_table_names, where it is known: what a DDL's names mean.
+        """
+        self._present, self._table_case = present, table_case
         if schemas is not self._schemas:
-            self._schemas, self.rows_decoder = schemas, RowsDecoder(schemas=schemas)
-            self.rows_decoder.position = lambda: self.position
+            self._schemas, self.rows_decoder = schemas, RowsDecoder(schemas=schemas, position=lambda: self.position)
 
     def known(self, database: str, table: str) -> TableSchema | None:
         """What is known of a table besides the log. Raises `SourceError`."""
@@ -151,18 +159,19 @@ class EventDecoder:
         """Whether a transaction is open, or its GTID was read."""
         return self.state.in_transaction
 
-    def feed(self, raw: RawEvent) -> None:
+    def feed(self, piece: Any) -> None:
         """Take one event, or a compiled splitter's run of events.
 
         Raises `UnsupportedEvent` or `SchemaUnknown`, naming the position, unless the settings say to skip it.
         """
-        if not isinstance(raw, RawEvent):
-            if self._fast_path is not None:
-                self._fast_path.run(raw)
-            else:
-                for one in raw.raw(RawEvent):
-                    self.feed(one)
+        if self._fast_path is not None and is_run(piece):
+            self._fast_path.run(piece)
             return
+        for raw in singly(piece):
+            self.feed_one(raw)
+
+    def feed_one(self, raw: RawEvent) -> None:
+        """Take one event, in Python. Raises what `feed` raises."""
         if raw.end and not raw.flags & ARTIFICIAL_FLAG and raw.code != EventCode.HEARTBEAT:
             self.state.advance(raw.end)
         self._dispatch(raw)
@@ -231,14 +240,14 @@ class EventDecoder:
     def _payload(self, raw: RawEvent) -> None:
         """Feed the events in a MySQL TRANSACTION_PAYLOAD event. However many they are, only so many are held as one put takes.
 
-        Raises what `feed` raises; `LinkLost` when the producer is to stop meanwhile.
+        Raises what `feed` raises; `Stopped` when the producer is to stop meanwhile.
         """
         inner = _inner if self._fast_path is None else self._fast_path.inner
         for piece in payload_pieces(raw.body):
             for event in inner(piece, raw):
                 self.feed(event)
-            if self.drain is not None and self.buffer.full and not self.drain():
-                raise LinkLost("stopped inside a compressed transaction")
+            if self._drain is not None and self.buffer.full and not self._drain():
+                raise Stopped("inside a compressed transaction")
 
     # ------------------------------------------------------------ GTIDs
 
@@ -394,11 +403,11 @@ class EventDecoder:
         In this order: where what is refused is skipped, the table is another one all the same.
         """
         if statement.kind is Kind.DDL:
-            self.altered(statement, query.database)
+            self._altered(statement, query.database)
             if self._schemas is not None:
                 self._schemas.follow(self.position, query.database, query.sql, query.session)
                 self.forget_tables()  # a table map that was seen may be of another table now
-            self.followed(self.position, query)
+            self._followed(self.position, query)
         if statement.changes_rows and not self._pass_statements:
             shown = query.sql if len(query.sql) <= 60 else query.sql[:57] + "..."
             raise UnsupportedEvent(
@@ -448,8 +457,8 @@ class EventDecoder:
             props["sql_mode"] = str(query.mode)
         if not query.strict:
             props["sql_strict"] = "off"
-        if self.table_case:
-            props["lower_case_table_names"] = self.table_case
+        if self._table_case:
+            props["lower_case_table_names"] = self._table_case
         if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
             props |= {"xa": "commit" if statement.kind is Kind.XA_COMMIT else "rollback", "xa_xid": statement.name}
         elif statement.tables:
@@ -501,9 +510,9 @@ class EventDecoder:
         try:
             decoded = self.rows_decoder.rows(raw.code, raw.body)
         except SchemaUnknown as error:
-            if self.present is None or not isinstance(self._schemas, SchemaHistory):
+            if self._present is None or not isinstance(self._schemas, SchemaHistory):
                 raise
-            self.present.take(error, table, self.rows_decoder, self._schemas, self.position)
+            self._present.take(error, table, self.rows_decoder, self._schemas, self.position)
             table, decoded = self.rows_decoder.table_of(raw.body), self.rows_decoder.rows(raw.code, raw.body)
         if not decoded.count:
             return

@@ -24,7 +24,7 @@ class FastPathOwner(Protocol):
     filter: TableFilter
     rows_decoder: RowsDecoder
 
-    def feed(self, raw: RawEvent) -> None:
+    def feed_one(self, raw: RawEvent) -> None:
         """Handle an event in Python."""
 
 
@@ -45,7 +45,7 @@ class FastPath:
     def surface(self, code: int, timestamp: int, server: int, length: int, end: int, flags: int, body: bytes) -> Any:
         """Handle an event in Python; return what the compiled side may know of it next time, or None."""
         decoder = self._decoder
-        decoder.feed(RawEvent(code, timestamp, server, length, end, flags, body))
+        decoder.feed_one(RawEvent(code, timestamp, server, length, end, flags, body))
         if code == EventCode.TABLE_MAP:
             return self._table(body)
         state = decoder.writer.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shmstore import SourceError, TableSchema
@@ -12,6 +12,7 @@ from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import read_table
 from shmstore.producer.snapshot.watermarks import prepare
+from shmstore.producer.stop import Stop
 from shmstore.producer.verify.source_rows import SourceRows, StoredRow
 from shmstore.sql.names import places_of
 
@@ -19,7 +20,7 @@ from shmstore.sql.names import places_of
 class ServerCopy:
     """The copy `database`.`table` on the server that `settings` name."""
 
-    def __init__(self, settings: Settings, database: str, table: str, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, settings: Settings, database: str, table: str, stop: Stop = lambda: False) -> None:
         self._session = connect(settings, settings.endpoints()[0], stop)
         prepare(self._session)
         found = read_table(self._session, database, table)

@@ -15,6 +15,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.chunks import CHUNK_BYTES
 from shmstore.producer.snapshot.select import literal, literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, quoted
+from shmstore.producer.stop import Stop, Stopped
 
 FIRST_ROWS = 20_000
 MOST_ROWS = 200_000
@@ -27,9 +28,7 @@ StoredRow = Sequence[Any]
 class SourceRows:
     """A table of a server. `schema` is that of the rows as they are given: with the columns that the producer's filters leave."""
 
-    def __init__(
-        self, session: ServerSession, table: SourceTable, filters: TableFilter, settings: Settings, stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, session: ServerSession, table: SourceTable, filters: TableFilter, settings: Settings, stop: Stop) -> None:
         self._session, self.table, self._filters, self._settings, self._stop = session, table, filters, settings, stop
         blob = encode_schema(table.schema)
         self._plan = filters.plan(table.schema, blob)
@@ -95,7 +94,7 @@ class SourceRows:
         before = 0
         while not rows.step(0.2):
             if self._stop():
-                raise KeyboardInterrupt
+                raise Stopped
             if rows.size != before:
                 before, until = rows.size, time.monotonic() + self._settings.read_timeout
             elif time.monotonic() > until:

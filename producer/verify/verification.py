@@ -39,6 +39,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.tables import list_tables, read_table
 from shmstore.producer.snapshot.watermarks import prepare
+from shmstore.producer.stop import Stop, Stopped
 from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
 from shmstore.producer.verify.source_rows import SourceRows, StoredRow
 from shmstore.sql.classify import classify
@@ -125,7 +126,7 @@ class Verification:
         zero_dates: str = "error",
         max_load: int = 25,
         progress: Callable[[VerifyProgress], None] = lambda progress: None,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Stop = lambda: False,
         place: str = "",
     ) -> None:
         """`settings`: those of the store's producer. `copies` opens the copy of a table. `subscription` is the one that feeds the copies;
@@ -180,7 +181,7 @@ class Verification:
     # ---------------------------------------------------------------- one table
 
     def verify(self, database: str, table: str) -> TableResult:
-        """Compare one table with its copy. Raises `SourceError`, `StoreError`; `KeyboardInterrupt` when asked to stop."""
+        """Compare one table with its copy. Raises `SourceError`, `StoreError`; `Stopped` when asked to stop."""
         began = time.monotonic()
         nothing = TableSchema(database, table, ())
         for _ in range(ATTEMPTS):
@@ -258,7 +259,7 @@ class Verification:
 
     def _say(self, schema: TableSchema, doing: str, rows: int, estimate: int) -> None:
         if self._stop():
-            raise KeyboardInterrupt
+            raise Stopped
         self._progress(VerifyProgress(schema, doing, rows, estimate))
 
     def _as_copied(self, schema: TableSchema, rows: Sequence[StoredRow]) -> Sequence[StoredRow]:
@@ -372,7 +373,7 @@ class Verification:
         said, until = "", time.monotonic() + self._patience
         while now := behind():
             if self._stop():
-                raise KeyboardInterrupt
+                raise Stopped
             if now != said:
                 said, until = now, time.monotonic() + self._patience
             elif time.monotonic() > until:

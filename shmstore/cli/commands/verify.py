@@ -107,6 +107,7 @@ def verify(options: argparse.Namespace) -> int:
     """`shmstore verify`."""
     from shmstore import producer
     from shmstore.consumer.copies.address import parse
+    from shmstore.producer.stop import Stopped
     from shmstore.producer.verify.verification import Verification
 
     address = parse(options.copy)
@@ -139,7 +140,7 @@ def verify(options: argparse.Namespace) -> int:
                     shown.clear()
                     found.append(one)
                     print(_document(one) if options.json else "\n".join(map(printable, _lines(one))), flush=True)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped):
             shown.clear()
             say("stopped; the same command goes on where it was")
             return ended(came) or 130

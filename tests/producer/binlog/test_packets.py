@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shmstore import UnsupportedEvent
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.events import EventCode, RawEvent
-from shmstore.producer.binlog.packets import FULL_PACKET, KEPT, PacketSplitter, ServerRefused, new_splitter
+from shmstore.producer.binlog.packets import FULL_PACKET, KEPT, PacketSplitter, ServerRefused, new_splitter, singly
 from shmstore.producer.errors import ChecksumMismatch, LinkLost
 
 
@@ -79,7 +79,7 @@ SPLITTERS = pytest.mark.parametrize("make", [PacketSplitter, new_splitter], ids=
 
 
 def raw_events(fed: list[Any]) -> list[RawEvent]:
-    return [raw for one in fed for raw in ([one] if isinstance(one, RawEvent) else one.raw(RawEvent))]
+    return [raw for one in fed for raw in singly(one)]
 
 
 @SPLITTERS

@@ -146,8 +146,11 @@ def test_partial_images(before: tuple[object, ...], after: tuple[object, ...], g
 def test_ghost_tables_are_those_of_a_table_that_is_read() -> None:
     """The names of gh-ost and pt-online-schema-change, where the table that they change passes; each is told once."""
     told: list[tuple[str, str]] = []
-    drop = TableFilter(include=["shop.*", "crm._t_new"], exclude=["shop.b"], ghost_tables="drop")
-    drop.left_out = lambda table, ghost: told.append((table, ghost))
+    patterns, note = (
+        {"include": ["shop.*", "crm._t_new"], "exclude": ["shop.b"]},
+        lambda table, ghost: told.append((table, ghost)),
+    )
+    drop = TableFilter(**patterns, ghost_tables="drop", left_out=note)
     ghosts = ["_a_gho", "_a_ghc", "_a_del", "_a_new", "_a_old", "__a_new", "_a_old_old"]
     assert not any(drop.passes("shop", name) for name in ghosts * 2)
     assert told == [("shop.a_old" if name == "_a_old_old" else "shop.a", name) for name in ghosts]
