@@ -18,9 +18,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from shmstore import AckError, Batch, Cursor, Position, ShmStoreError, StoreClosed
+import numpy as np
+
+from shmstore import SLOT, AckError, Batch, Cursor, Position, ShmStoreError, StoreClosed
 from shmstore.consumer.remote import events
-from shmstore.consumer.remote.batch import RemoteBatch
 from shmstore.consumer.remote.link import Answer, Link, LinkLost, Woken
 from shmstore.consumer.remote.protocol import Request, SessionUnknown, pack_start
 from shmstore.start_position import Start
@@ -50,7 +51,7 @@ class RemoteSubscription:
         self._here = True  # whether the server has the session, as far as is known
         self._generation = 0
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
-        self._kept: list[tuple[int, int]] = []
+        self._valid: list[tuple[int, int]] = []
         self._acked = self._got = Cursor(-1, 0, 0, 0)
         try:
             state = link.action("subscribe", {**self._request, "session": self._session, "start": pack_start(start)})
@@ -88,7 +89,7 @@ class RemoteSubscription:
                 answer = self._asked(lambda wait=wait: self._next(wanted, wait), wakes=True)  # type: ignore[misc]
             except Woken:
                 self._interrupted = False
-                return RemoteBatch(self._got.sequence + 1, self._got.sequence, self._generation, None)
+                return self._batch(self._got.sequence + 1, None)
             batch = self._settled(answer)
             if answer.metadata["whole"]:  # as many as were wanted, or the producer waits for space
                 return batch
@@ -111,7 +112,11 @@ class RemoteSubscription:
         if (0 if found is None else len(found.ends)) != last - first + 1 or (found is not None and found.first != first):
             raise StoreClosed(f"the server of store {self._store!r} gave other events than {first} to {last}")
         self._got = Cursor(*state["got"])
-        return RemoteBatch(first, last, self._generation, found)
+        return self._batch(first, found)
+
+    def _batch(self, first: int, found: events.Events | None) -> Batch:
+        raw, ends, slots = (b"", np.zeros(0, np.int64), np.zeros(0, SLOT)) if found is None else found[1:]
+        return Batch.of(first, memoryview(raw), np.ascontiguousarray(ends), slots, self._generation)
 
     def interrupt(self) -> None:
         """End the wait of the running get, or of the next one that would wait, as if its deadline had come.
@@ -165,16 +170,16 @@ class RemoteSubscription:
     def _go_to(self, got: Cursor) -> None:
         """The get cursor stands at `got`; batches that end behind it are stale."""
         to, self._got = got.sequence, got
-        while self._kept and self._kept[-1][1] >= to:
-            self._kept.pop()
-        self._kept.append((self._generation, to))
+        while self._valid and self._valid[-1][1] >= to:
+            self._valid.pop()
+        self._valid.append((self._generation, to))
         self._generation += 1
-        while len(self._kept) > 1 and self._kept[1][1] <= self._acked.sequence:
-            del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
+        while len(self._valid) > 1 and self._valid[1][1] <= self._acked.sequence:
+            del self._valid[0]  # what it says of older batches, the next one says as well: they are acked
 
     def _check_generation(self, batch: Batch) -> None:
-        after = bisect_left(self._kept, (batch.generation, -2))
-        stale = not 0 <= batch.generation <= self._generation or (after < len(self._kept) and batch.last > self._kept[after][1])
+        after = bisect_left(self._valid, (batch.generation, -2))
+        stale = not 0 <= batch.generation <= self._generation or (after < len(self._valid) and batch.last > self._valid[after][1])
         if stale:
             raise AckError(
                 f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
@@ -185,7 +190,7 @@ class RemoteSubscription:
         request = {"start": pack_start(start)}
         state = self._asked(lambda: self._link.action("seek", {**self._state(), **request}))
         self._generation += 1
-        self._kept = [(self._generation - 1, -2)]  # batches of before were of another place
+        self._valid = [(self._generation - 1, -2)]  # batches of before were of another place
         self._acked, self._got = Cursor(*state["acked"]), Cursor(*state["got"])
 
     # ------------------------------------------------------------ cursors, checkpoint, end

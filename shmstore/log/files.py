@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from shmstore.log import format as log_format
 from shmstore.log.format import BLOCKS, EVENTS, RECORD, SLOTS
 from shmstore.log.log_set import LogSet, advice
 from shmstore.memory.layout import SLOT, SlotFlag
+from shmstore.memory.segment import Segment
 
 MAPPED_SETS: Final = 4  # at a time
 RELEASE_SECONDS: Final = 2.0  # that a removed set may stay mapped
@@ -29,7 +30,10 @@ _DDL: Final = int(SlotFlag.DDL)
 
 
 class Content(NamedTuple):
-    """Events `first` to `last` of one set, as in a `Batch`: where each payload ends in `raw`, its slot, and how many rows there are."""
+    """Events `first` to `last`, as in a `Batch`: where each payload ends in `raw`, its slot, and how many rows there are.
+
+    `raw` and `slots` are valid for as long as they are held, or, where they are not its `own`, as long as the ring has the events.
+    """
 
     first: int
     last: int
@@ -37,6 +41,7 @@ class Content(NamedTuple):
     ends: NDArray[np.int64]
     slots: NDArray[np.void]
     rows: int
+    own: bool = True
 
 
 class SetStat(NamedTuple):
@@ -262,6 +267,11 @@ class LogFiles:
         found.verify(sequence, sequence)
         record: np.void = found.records(sequence, sequence)[0].copy()
         return record
+
+
+def log_of(segment: Segment) -> LogFiles:
+    """Return the log behind the ring of a store that has one."""
+    return cast(LogFiles, segment.log)
 
 
 class _Released:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.log.files import SetStat, remove_sets
+from shmstore.log.files import SetStat, log_of, remove_sets
 from shmstore.log.keeper import Subscriptions
 from shmstore.memory.layout import header_word
 from shmstore.memory.segment import Segment
@@ -36,7 +36,7 @@ def trim(segment: Segment, subscriptions: Subscriptions, before: int, least: Ack
     May run while a producer appends and readers read. Raises `StoreError` where the disk refuses.
     """
     words = segment.words
-    sets: list[SetStat] = segment.log.sets()
+    sets: list[SetStat] = log_of(segment).sets()
     whole = sets[:-1] if sets and words[SYNCED] >= sets[-1].first else sets[:-2]  # the newest that stays is on disk
     asked = [each for each in whole if each.last < before]
     gone = [each for each in asked if least is None or each.last <= least[1]]
@@ -44,7 +44,7 @@ def trim(segment: Segment, subscriptions: Subscriptions, before: int, least: Ack
     oldest = sets[0].first if sets else words[SYNCED] + 1
     if not gone or subscriptions.let_go(gone[-1].last, evict=False) is None:  # somebody moved back meanwhile
         return Trimmed(oldest, oldest - 1, 0, 0, needed_by)
-    remove_sets(segment.log.folder, [each.first for each in gone])
+    remove_sets(log_of(segment).folder, [each.first for each in gone])
     left = sets[len(gone) :]
     words[header_word("log_bytes")] = sum(each.bytes for each in left)
     words[header_word("log_oldest_ms")] = left[0].first_ms

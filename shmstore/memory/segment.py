@@ -19,7 +19,7 @@ import stat as stat_module
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
@@ -73,6 +73,19 @@ class Closed:
         raise StoreClosed(self._says)
 
 
+class Log(Protocol):
+    """What the parts below the log ask of it, which a `shmstore.log.files.LogFiles` answers; `log_of` there says what those above may."""
+
+    def extent(self, first: int, limit_events: int, limit_bytes: int | None, *, ddl_alone: bool) -> int:
+        """Return the last event of a batch from `first` on under the limits: at least one event."""
+
+    def window(self, first: int, last: int) -> Any:
+        """Return what the compiled get takes events `first` to `last` from, and perhaps more."""
+
+    def release(self, *, everything: bool = False) -> None:
+        """Let go of the files that are removed, or of all."""
+
+
 class Segment:
     """One mapped segment: its descriptor, its header's options, its views."""
 
@@ -117,8 +130,8 @@ class Segment:
             raise LayoutMismatch(
                 f"{where} names a home that is none, {self.home!r}: remove it with `shmstore rm {name}` and start its producer again"
             )
-        #: Reads the store's log, where it has one: a `shmstore.log.files.LogFiles`, of whoever opened the store.
-        self.log: Any = None
+        #: The log behind the ring, where the store has one; set by the one who opens the store.
+        self.log: Log | None = None
         #: Sequence and file of the oversized event that its producer, which is here, put last, until the log has it.
         self.unlogged: tuple[int, BinaryIO] | None = None
         self._finalizer = weakref.finalize(self, os.close, fd)

@@ -16,7 +16,7 @@ cdef class Takes:
     cdef object segment, batch
     cdef LogWindow window  # of the log, in a store that has one: what may be taken where the ring has moved on
 
-    def __cinit__(self, views, int entry, *, ddl_isolation):
+    def __cinit__(self, views, int entry, *, ddl_isolation, log=None):
         self.mapped = views.native
         if not 0 <= entry < SUBSCRIPTIONS:
             raise ValueError(f"entry {entry}")

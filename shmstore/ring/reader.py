@@ -1,54 +1,32 @@
-"""A subscription's end of a ring: get, ack and rollback. No lock, no clock, no waiting."""
+"""A subscription's end of a store: get, ack and rollback. No lock, no clock, no waiting.
+
+Get takes events out of the ring while that has them; where the ring has moved on, it continues in the log."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
 from shmstore.errors import StoreCorrupt
-from shmstore.memory.layout import (
-    SlotFlag,
-)
+from shmstore.memory.layout import MAX_SEQUENCE, SlotFlag, StoreFlag
 from shmstore.memory.mapping import Views
-from shmstore.memory.ordering import fence, hot
-from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, LOG, PUT, with_core
-
-
-def copied(views: Views, first: int, last: int) -> tuple[memoryview, NDArray[np.int64]] | None:
-    """Return a copy of the payloads of events `first` to `last`, and where each ends in it. For stores with a log.
-
-    None where the ring does not have all of them any more, or wrote over one meanwhile: the log has them then. An event in a segment
-    of its own is not for here.
-    """
-    words, mask, n = views.words, views.slot_count - 1, last - first + 1
-    if not 0 < n <= views.capacity or words[FLOOR] >= first:
-        return None
-    i = first & mask
-    start = views.ends[(first - 1) & mask]
-    ends = views.ends_array[i : i + n] - start
-    size = int(ends[-1])
-    if start < 0 or not 0 < size <= views.arena_size:
-        return None  # written over, or damaged
-    at = start % views.arena_size
-    raw = bytes(views.arena[at : at + size])
-    fence()  # the copy, before the look at the floor, which the producer moves before it writes over anything
-    if words[FLOOR] >= first:
-        return None
-    return memoryview(raw), ends
-
-
-# ---------------------------------------------------------------- a subscription's end
+from shmstore.memory.ordering import hot
+from shmstore.memory.segment import Log, Segment
+from shmstore.ring.cursors import ACK_OF, FLOOR, GET_OF, LOG, PUT, first_slot, with_core
 
 
 class Reader:
-    """The get and ack side of a ring, for the subscription at `entry`. Make one only while owning it."""
+    """The get and ack side of a ring, and of the `log` behind it, for the subscription at `entry`. Make one only while owning it."""
 
     __slots__ = (
         "_ack",
         "_ddl_isolation",
         "_ends",
         "_get",
+        "_log",
         "_mask",
+        "_most",
         "_seen",
         "_views",
         "_words",
@@ -59,8 +37,10 @@ class Reader:
         "interrupted",
     )
 
-    def __init__(self, views: Views, entry: int, *, ddl_isolation: bool) -> None:
+    def __init__(self, views: Views, entry: int, *, ddl_isolation: bool, log: Log | None = None) -> None:
         self._views = views
+        self._log = log
+        self._most = MAX_SEQUENCE if views.flags & LOG else views.capacity  # that may wait: the log has more than the ring
         self._words = views.words
         self._ends = views.ends
         self._mask = views.slot_count - 1
@@ -76,17 +56,9 @@ class Reader:
         views.words[self._get] = self.ack  # what the last owner got and did not ack comes again
 
     def available(self) -> int:
-        """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds.
-
-        In a store with a log they may be more than the ring has.
-        """
+        """Return how many events wait behind the get cursor. Raises `StoreCorrupt` where put is out of bounds."""
         seen = self._words[PUT]
-        if self._views.flags & LOG:
-            if not 0 <= self.ack - self._views.first + 1 <= self.get - self._views.first + 1 <= seen - self._views.first + 1:
-                raise StoreCorrupt(f"put stands at {seen}, get at {self.get}, ack at {self.ack}: `shmstore check` tells more")
-            self._seen = seen
-            return seen - self.get
-        if not 0 <= seen - self.get <= seen - self.ack <= self._views.capacity:
+        if not 0 <= seen - self.get <= seen - self.ack <= self._most:
             raise StoreCorrupt(
                 f"put stands at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` tells more"
             )
@@ -94,22 +66,37 @@ class Reader:
         return seen - self.get
 
     def take(self, limit_events: int, limit_bytes: int | None) -> tuple[int, int]:
-        """Move get over what fits the limits, and at least one event; return (first, last). Empty is (get + 1, get)."""
+        """Move get over what fits the limits, and at least one event; return (first, last). Empty is (get + 1, get).
+
+        Out of the log it is also at most what one file of it holds.
+        """
         get = self.get
-        first = get + 1
-        last = self._seen
-        if last < first:
-            last = first + self.available() - 1
-            if last < first:
-                return first, get
-        if last - get > limit_events:
-            last = get + max(0, limit_events)
+        if limit_events < 1 or (self._seen <= get and self.available() == 0):
+            return get + 1, get
+        logged = self._views.flags & LOG
+        last = get if logged and self._words[FLOOR] > get else self._last_in_ring(get, limit_events, limit_bytes)
+        if last == get or (
+            logged and get + 1 <= first_slot(self._views)
+        ):  # what was gone by was perhaps not that of these events
+            last = self._last_in_log(get, limit_events, limit_bytes)
+        self._words[self._get] = self.get = last
+        return get + 1, last
+
+    def _last_in_ring(self, get: int, limit_events: int, limit_bytes: int | None) -> int:
+        last = min(self._seen, get + limit_events)
         if limit_bytes is not None:
             last = self._within(get, last, self._ends[get & self._mask] + limit_bytes)
         if self._ddl_isolation:
             last = self._before(get, last, int(SlotFlag.DDL))
-        self._words[self._get] = self.get = last
-        return first, last
+        return last
+
+    def _last_in_log(self, get: int, limit_events: int, limit_bytes: int | None) -> int:
+        assert self._log is not None
+        last = self._log.extent(get + 1, limit_events, limit_bytes, ddl_alone=self._ddl_isolation)
+        core: Any = self
+        if self._views.native is not None and core.gets_now:  # the compiled get continues from here without a look at the files
+            core.look_through(self._log.window(get + 1, last))
+        return last
 
     def _within(self, get: int, last: int, end: int) -> int:
         """Last event up to `last` that ends at or before `end`; at least get + 1."""
@@ -136,6 +123,7 @@ class Reader:
 _HotReader = with_core(hot.Takes, Reader) if hot is not None else Reader
 
 
-def reader_of(views: Views, entry: int, *, ddl_isolation: bool) -> Reader:
-    """Return the get and ack side of a ring; as `Reader`."""
-    return (Reader if views.native is None else _HotReader)(views, entry, ddl_isolation=ddl_isolation)
+def reader_of(segment: Segment, entry: int) -> Reader:
+    """Return the get and ack side of a store; as `Reader`."""
+    views, alone = segment.views, bool(segment.flags & StoreFlag.DDL_ISOLATION)
+    return (Reader if views.native is None else _HotReader)(views, entry, ddl_isolation=alone, log=segment.log)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Sequence
 from itertools import compress, count
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.encoding import checksum, codec
-from shmstore.errors import StoreCorrupt, refused
+from shmstore.errors import StoreCorrupt
 from shmstore.event import Event, Position, TableSchema
-from shmstore.memory.layout import SLOT, SlotFlag, header_word
+from shmstore.log.files import Content
+from shmstore.memory.layout import SlotFlag
 from shmstore.memory.ordering import COMPILED, hot
 from shmstore.memory.segment import Segment
-from shmstore.ring import overflow
-
-LACKING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # what says nothing about the event
-LAST_OVERSIZED: Final = header_word("oversized")
-OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
+from shmstore.store.content import OVERSIZED, copied, own, read
 
 
 class _Run:
@@ -67,14 +64,20 @@ if COMPILED and not TYPE_CHECKING:
     _Run = hot.Run  # native/hot.pyx: the same for batches about which nothing is unusual
 
 
+_NOWHERE: Any = SimpleNamespace(views=SimpleNamespace(native=None))  # nothing is looked up in it
+
+
 class Batch(_Run):
     """Events `first` to `last` (sequences, both included), in order. Its id is its last sequence.
 
-    The payloads lie in shared memory and are valid until the batch is acked (in a store that evicts they are a copy).
-    An empty batch has ``last == first - 1``; it is false.
+    They are read when they are first looked at, out of the ring while that has them, else out of the log. In a store with a log a batch is
+    valid for as long as it is held; without one the payloads lie in the ring, and are valid until the batch is acked (in a store that
+    evicts they are a copy). An empty batch has ``last == first - 1``; it is false.
     """
 
-    __slots__ = ()
+    __slots__ = ("_found",)
+
+    _found: Content
 
     def __iter__(self) -> Iterator[Event]:
         return map(codec.decode, self.payloads(), count(self.first))
@@ -87,38 +90,45 @@ class Batch(_Run):
         """All events, decoded. Raises `StoreCorrupt` where a payload is not an event."""
         return list(self)
 
+    @classmethod
+    def of(cls, first: int, raw: memoryview, ends: NDArray[np.int64], slots: NDArray[np.void], generation: int) -> Batch:
+        """Return the batch of the events from `first` on, with these bytes, ends and slots, that are in no store of this host."""
+        content = Content(first, first + len(slots) - 1, raw, ends, slots, int(slots["rows"].sum(dtype=np.int64)))
+        return cls._holding(_NOWHERE, content, generation)
+
+    @classmethod
+    def _holding(cls, segment: Segment, content: Content, generation: int) -> Batch:
+        """Return the batch of events that were read already, in memory of their own."""
+        batch = cls(segment, content.first, content.last, generation)
+        batch._found, batch._raw, batch._ends = content, content.raw, content.ends
+        return batch
+
+    def _content(self) -> Content:
+        try:
+            return self._found
+        except AttributeError:
+            self._found = read(self._segment, self.first, self.last)
+            return self._found
+
     def _whole(self) -> memoryview:
-        views = self._segment.views
-        if views.words[LAST_OVERSIZED] >= self.first and self.oversized:
-            return self._overflow()
-        ends, mask = views.ends, views.slot_count - 1
-        start = ends[(self.first - 1) & mask]
-        span = ends[self.last & mask] - start
-        if not 0 <= span <= views.arena_size:
-            raise StoreCorrupt(
-                f"events {self.first} to {self.last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
-            )
-        at = start % views.arena_size
-        return views.arena[at : at + span]
+        content = self._content()
+        self._ends = content.ends  # what the compiled look at the payloads goes by
+        return content.raw
 
     @property
     def slots(self) -> NDArray[np.void]:
         """A copy of the slot records, dtype `layout.SLOT`, shape (len(batch),)."""
-        i = self.first & (self._segment.views.slot_count - 1)
-        records = self._segment.views.slots[i : i + len(self)]
-        return records.view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
+        content = self._content()
+        return content.slots if content.own else copied(content.slots)
 
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each payload ends in `raw`, shape (len(batch),)."""
-        if self._ends is not None:
-            return np.frombuffer(self._ends, np.int64)
-        if self.oversized:
+        if self.first == self.last:
             return np.array([len(self.raw)], np.int64)
-        views, mask = self._segment.views, self._segment.views.slot_count - 1
-        i = self.first & mask
-        ends: NDArray[np.int64] = views.ends_array[i : i + len(self)] - views.ends[(self.first - 1) & mask]
-        return ends
+        if self._ends is not None:
+            return np.frombuffer(self._ends, np.int64)  # copied with the payloads, in compiled code
+        return self._content().ends
 
     @property
     def sequences(self) -> NDArray[np.int64]:
@@ -128,8 +138,7 @@ class Batch(_Run):
     @property
     def rows(self) -> int:
         """Rows in the batch."""
-        views, mask = self._segment.views, self._segment.views.slot_count - 1
-        return views.rows[self.last & mask] - views.rows[(self.first - 1) & mask]
+        return self._content().rows
 
     def _each(self) -> Iterator[memoryview]:
         raw = self.raw
@@ -148,28 +157,13 @@ class Batch(_Run):
     @property
     def oversized(self) -> bool:
         """True where the batch is one event larger than the arena, in a segment of its own."""
-        views, first = self._segment.views, self.first
-        if views.words[LAST_OVERSIZED] < first or first != self.last:  # the usual case costs one look
-            return False
-        return bool(views.slots["flags"][first & (views.slot_count - 1)] & OVERSIZED)
+        return self.first == self.last and bool(self._content().slots["flags"][0] & OVERSIZED)
 
     @property
     def ack_point(self) -> int | None:
         """Sequence of the last transaction end or DDL in the batch; None within a large transaction."""
-        flags, last, look = self._flags, len(self), 64
-        while last > 0:  # from the end, where one mostly is
-            first = max(0, last - look)
-            found = np.flatnonzero(flags[first:last] & int(SlotFlag.ACK_POINT))
-            if len(found):
-                return self.first + first + int(found[-1])
-            last, look = first, look * 2
-        return None
-
-    @property
-    def _flags(self) -> NDArray[np.uint8]:
-        i = self.first & (self._segment.views.slot_count - 1)
-        flags: NDArray[np.uint8] = self._segment.views.slots["flags"][i : i + len(self)]
-        return flags
+        points = np.flatnonzero(self._content().slots["flags"] & int(SlotFlag.ACK_POINT))
+        return self.first + int(points[-1]) if len(points) else None
 
     @property
     def ends_transaction(self) -> bool:
@@ -221,52 +215,13 @@ class Batch(_Run):
         return _Selected(self.copy(), chosen)
 
     def copy(self) -> Batch:
-        """The same batch with its bytes and slots copied out of the ring."""
-        return _Copied(self)
+        """The same batch, its bytes read now, and copied where they lie in the ring."""
+        content = self._content()
+        return self if content.own else Batch._holding(self._segment, own(content), self.generation)
 
     def verify(self) -> None:
         """Raise `StoreCorrupt` where a payload's bytes are not those that were put. For stores with checksums."""
         checksum.verify(self.first, self.payloads(), self.slots)
-
-    def _overflow(self) -> memoryview:
-        path = f"{self._segment.overflow_prefix}.{self.first}"
-        size = int(self._segment.views.slots["size"][self.first & (self._segment.views.slot_count - 1)])
-        try:
-            mapped = overflow.read(self._segment, self.first)
-        except OSError as error:
-            if error.errno in LACKING:
-                raise refused(
-                    f"event {self.first} lies in {path}, which cannot be read now", error, "see who may read it"
-                ) from error
-            raise StoreCorrupt(
-                f"event {self.first} lies in {path}, which cannot be read: {error}; `shmstore check` tells more"
-            ) from error
-        if len(mapped) != size:
-            raise StoreCorrupt(f"event {self.first} has {size} bytes, {path} has {len(mapped)}: `shmstore check` tells more")
-        return mapped
-
-
-class _Copied(Batch):
-    """A batch on memory of its own."""
-
-    __slots__ = ("_oversized", "_rows", "_slots")
-
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(batch._segment, batch.first, batch.last, batch.generation)
-        self._oversized = batch.oversized
-        self._slots = batch.slots
-        self._ends = batch.ends
-        self._rows = batch.rows
-        raw = batch.raw
-        self._raw = raw if self._oversized else memoryview(bytes(raw))  # a segment of its own is never written over
-
-    slots = property(lambda self: self._slots)
-    rows = property(lambda self: self._rows)
-    oversized = property(lambda self: self._oversized)
-    _flags = property(lambda self: self._slots["flags"])
-
-    def copy(self) -> Batch:
-        return self
 
 
 class _Selected(Batch):

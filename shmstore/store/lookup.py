@@ -15,13 +15,14 @@ from shmstore.encoding import codec
 from shmstore.errors import PositionNotFound, StoreCorrupt
 from shmstore.event import Event, EventType, Position
 from shmstore.log import search
+from shmstore.log.files import log_of
 from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag, header_word
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, PUT, first_slot, oldest_kept, slowest_ack
 from shmstore.start_position import Start, parse_start
 from shmstore.store.batch import Batch
-from shmstore.store.kept_batch import batch_of, slot_of
+from shmstore.store.content import copied, slot_of
 
 CLOCKS_MS: Final = 60_000  # that the server's clock may be ahead of this host's
 Found = TypeVar("Found")
@@ -43,7 +44,7 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
             limit_bytes = views.limit  # the log may be larger than the memory of any process
         if limit_bytes is not None and last >= first:
             last = _fitting(segment, first, last, limit_bytes)
-        return batch_of(segment, first, last).copy()
+        return Batch(segment, first, last, -1).copy()
     if limit_bytes is not None and last >= first:
         last = _fitting_in_ring(segment, first, last, limit_bytes)
     batch = Batch(segment, first, last, -1)
@@ -79,7 +80,7 @@ def _fitting(segment: Segment, first: int, last: int, limit_bytes: int) -> int:
         found = _fitting_in_ring(segment, first, last, limit_bytes)
         if first > first_slot(segment.views):
             return found
-    found = segment.log.extent(first, last - first + 1, limit_bytes, ddl_alone=False)
+    found = log_of(segment).extent(first, last - first + 1, limit_bytes, ddl_alone=False)
     return int(found)
 
 
@@ -92,14 +93,14 @@ def slots_between(segment: Segment, first: int, last: int) -> NDArray[np.void]:
     while first <= last:
         if segment.words[FLOOR] < first:
             i = first & (views.slot_count - 1)
-            copy = views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
+            copy = copied(views.slots[i : i + last - first + 1])
             fence()  # the copy, before the look whether the producer may have written over it
             if (first >= first_slot(views)) if has_log(segment) else segment.words[FLOOR] < first:
                 parts.append(copy)
                 break
         if not has_log(segment):
             raise absent(segment, first, oldest_kept(views), segment.words[PUT])
-        found = segment.log.read(first, min(last, segment.words[FLOOR]))
+        found = log_of(segment).read(first, min(last, segment.words[FLOOR]))
         parts.append(found.slots)
         first = found.last + 1
     return parts[-1] if len(parts) < 3 else np.concatenate(parts)
@@ -187,7 +188,7 @@ def _searched(segment: Segment, look: Callable[[search.Slots], Found], *, back: 
 
 
 def _slots(segment: Segment, oldest: int, newest: int) -> search.Slots:
-    return search.Slots(segment.name, segment.views, segment.log, oldest, newest)
+    return search.Slots(segment.name, segment.views, log_of(segment) if has_log(segment) else None, oldest, newest)
 
 
 def _oldest_slot(segment: Segment, kept: int) -> int:
@@ -266,12 +267,12 @@ def readable(segment: Segment, sequence: int) -> bool:
 
 def position_at(segment: Segment, sequence: int) -> Position:
     """Binlog position of one event, which must be `readable`."""
-    return batch_of(segment, sequence, sequence).position_of(sequence)
+    return Batch(segment, sequence, sequence, -1).position_of(sequence)
 
 
 def event_at(segment: Segment, sequence: int) -> Event:
     """One event, which must be `readable`."""
-    return next(iter(batch_of(segment, sequence, sequence)))
+    return next(iter(Batch(segment, sequence, sequence, -1)))
 
 
 def note_start(segment: Segment, start: Position) -> None:

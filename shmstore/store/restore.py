@@ -45,7 +45,7 @@ from shmstore.memory.locks import Ownership
 from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED, PUT
-from shmstore.store.kept_batch import totals
+from shmstore.store.content import totals
 
 PATIENCE = 5.0  # seconds for another process to finish with the log
 

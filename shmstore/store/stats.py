@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from shmstore.clock import as_boot_ms, as_calendar_ms, boot_ms, calendar_ms
 from shmstore.errors import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.event import Position
-from shmstore.log.files import set_firsts
+from shmstore.log.files import log_of, set_firsts
 from shmstore.log.format import RECORD
 from shmstore.log.keeper import fix_of
 from shmstore.memory.layout import (
@@ -41,7 +41,7 @@ from shmstore.ring.cursors import (
     oldest_kept,
     spared,
 )
-from shmstore.store.kept_batch import cursor_of
+from shmstore.store.content import cursor_of
 from shmstore.store.lookup import has_log, last_ack_point_until
 
 LOOK_BACK: Final = 1 << 16  # events
@@ -249,9 +249,9 @@ def _log(segment: Segment) -> LogStat | None:
     used, oldest_ms, files = words[word("log_bytes")], words[word("log_oldest_ms")], 0
     with suppress(StoreError):  # who may look at the memory need not have the right to read the files
         if used:
-            files = len(set_firsts(segment.log.folder))
+            files = len(set_firsts(log_of(segment).folder))
         else:  # nobody has appended since it is in memory
-            sets = segment.log.sets()
+            sets = log_of(segment).sets()
             used, oldest_ms, files = sum(each.bytes for each in sets), sets[0].first_ms if sets else 0, len(sets)
     return LogStat(
         home=segment.home,

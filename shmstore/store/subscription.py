@@ -33,8 +33,7 @@ from shmstore.ring.reader import reader_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
-from shmstore.store.kept_batch import KeptBatch, cursor_of, slot_of
-from shmstore.store.kept_reader import kept_reader_of
+from shmstore.store.content import cursor_of, slot_of
 from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.stats import after_eviction
 
@@ -104,18 +103,12 @@ class Subscription:
         self._words = self._views.words
         self._condition = condition
         flags = store.segment.flags
-        self._kept_in_log = bool(flags & StoreFlag.LOG)
-        self._batch: type[Batch] = KeptBatch if self._kept_in_log else Batch
-        isolated = bool(flags & StoreFlag.DDL_ISOLATION)
-        self._reader = (
-            kept_reader_of(store.segment, entry, ddl_isolation=isolated)
-            if self._kept_in_log
-            else reader_of(self._views, entry, ddl_isolation=isolated)
-        )
+        self._has_log = bool(flags & StoreFlag.LOG)
+        self._reader = reader_of(store.segment, entry)
         # Batches are numbered by generation: a rollback starts a new one, and leaves of the older ones only what lies
         # before the sequence it went back to.
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
-        self._kept: list[tuple[int, int]] = []
+        self._valid: list[tuple[int, int]] = []
         self._passed = passed  # until it is over
         self._careful = bool(flags & (StoreFlag.EVICT | StoreFlag.CHECKSUM)) or passed is not None
         self._checkpoint = checkpoint
@@ -134,9 +127,9 @@ class Subscription:
         if self._views.native is not None:
             reader: Any = self._reader
             plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
-            acks = (self._checkpoint is None or self._kept_in_log) and not self._careful
-            reader.tune(self._segment, self._batch, plain and not self._careful, acks, BUSY, SPINS * LOOK)
-            if self._kept_in_log:
+            acks = (self._checkpoint is None or self._has_log) and not self._careful
+            reader.tune(self._segment, Batch, plain and not self._careful, acks, BUSY, SPINS * LOOK)
+            if self._has_log:
                 reader.due = 1  # the first ack goes the long way, and says when the next does
             self._take_now, self._wait_now, self._ack_now = reader.take_now, reader.wait_now, reader.ack_now
 
@@ -178,7 +171,7 @@ class Subscription:
             if min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
                 if last >= first and not self._careful:
-                    return self._batch(self._segment, first, last, self._reader.generation)
+                    return Batch(self._segment, first, last, self._reader.generation)
             else:
                 first, last = 1, 0
             while True:
@@ -191,7 +184,7 @@ class Subscription:
                         first, last = self._reader.take(events, limit_bytes)
                     else:
                         first, last = self._reader.get + 1, self._reader.get
-                batch = self._batch(self._segment, first, last, self._reader.generation)
+                batch = Batch(self._segment, first, last, self._reader.generation)
                 if not self._careful or not batch:
                     return batch
                 batch = self._checked(batch)
@@ -235,7 +228,7 @@ class Subscription:
                     self._reader.interrupted = False
                     return there > 0
                 words[subscription_word(self.entry, "heartbeat_ms")] = boot_ms()
-                if self._kept_in_log and self._saved < self._reader.ack and time.monotonic() - self._saved_at >= self._interval:
+                if self._has_log and self._saved < self._reader.ack and time.monotonic() - self._saved_at >= self._interval:
                     with suppress(StoreError):  # the next ack says it
                         self.save_checkpoint()  # nothing comes, so no ack will
                 began = time.perf_counter()
@@ -274,7 +267,7 @@ class Subscription:
         if state == SubscriptionState.LOST:
             raise SubscriptionLost(
                 f"subscription {self.name!r} of store {self.store.name!r} held the producer up for too long and was evicted after sequence "
-                f"{self._reader.ack}: {after_eviction(self.store.name, self.name, has_log=self._kept_in_log)}"
+                f"{self._reader.ack}: {after_eviction(self.store.name, self.name, has_log=self._has_log)}"
             )
         if state != ACTIVE:
             raise StoreClosed(f"subscription {self.name!r} of store {self.store.name!r} was removed: subscribe again")
@@ -311,7 +304,7 @@ class Subscription:
             self._end_earlier_life()
         if first == batch.first and fresh == len(batch):
             return batch
-        rest = self._batch(self._segment, first, first + fresh - 1, self._reader.generation)
+        rest = Batch(self._segment, first, first + fresh - 1, self._reader.generation)
         return self._checked(rest) if self._careful and rest else rest
 
     # ------------------------------------------------------------ ack, rollback
@@ -328,7 +321,7 @@ class Subscription:
             return
         reader = self._reader
         if done:
-            if not self._kept_in_log and ack_is_wanted(self._views, reader.ack):  # with a log the producer waits for that alone
+            if not self._has_log and ack_is_wanted(self._views, reader.ack):  # with a log the producer waits for that alone
                 self.store._wake_producer()
             return
         if isinstance(what, Batch):
@@ -353,8 +346,8 @@ class Subscription:
             if self._passed is not None:
                 sequence = self._passed.behind(sequence, reader.get)
         before = reader.ack
-        if self._kept_in_log:
-            self._ack_kept(sequence)
+        if self._has_log:
+            self._ack_logged(sequence)
             return
         reached = self._checkpoint_at(before, sequence) if self._checkpoint is not None else None
         oversized = self._words[OVERSIZED] > before  # said before the event could be got: nothing that is acked here comes later
@@ -371,7 +364,7 @@ class Subscription:
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
 
-    def _ack_kept(self, sequence: int) -> None:
+    def _ack_logged(self, sequence: int) -> None:
         """Ack in a store with a log, which nobody waits for: the producer follows the log, and retention looks by itself."""
         self._reader.ack_to(sequence)
         if time.monotonic() - self._saved_at >= self._interval:
@@ -400,12 +393,12 @@ class Subscription:
                     f"{what!r} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
                 )
         reader.rollback_to(to)
-        while self._kept and self._kept[-1][1] >= to:
-            self._kept.pop()
-        self._kept.append((self._reader.generation, to))
+        while self._valid and self._valid[-1][1] >= to:
+            self._valid.pop()
+        self._valid.append((self._reader.generation, to))
         reader.generation += 1
-        while len(self._kept) > 1 and self._kept[1][1] <= reader.ack:
-            del self._kept[0]  # what it says of older batches, the next one says as well: they are acked
+        while len(self._valid) > 1 and self._valid[1][1] <= reader.ack:
+            del self._valid[0]  # what it says of older batches, the next one says as well: they are acked
 
     def seek(self, start: Start) -> None:
         """Go on at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked.
@@ -419,7 +412,7 @@ class Subscription:
         last = lookup.first_behind(self._segment, start, self._reader.ack, self.name) - 1
         self.rollback()
         self._end_earlier_life()
-        if self._kept_in_log:
+        if self._has_log:
             self._go_to(last)
             return
         if last > self._reader.ack:
@@ -433,7 +426,7 @@ class Subscription:
         reader.get = reader.ack = last
         reader._seen = last
         reader.generation += 1
-        self._kept = [(reader.generation - 1, -2)]  # batches of before were of another place
+        self._valid = [(reader.generation - 1, -2)]  # batches of before were of another place
         self._write_durable(last, forward=False)
 
     def _end_earlier_life(self) -> None:
@@ -444,8 +437,8 @@ class Subscription:
             self._tune()
 
     def _check_generation(self, batch: Batch) -> None:
-        after = bisect_left(self._kept, (batch.generation, -2))
-        if not 0 <= batch.generation < self._reader.generation or batch.last > self._kept[after][1]:
+        after = bisect_left(self._valid, (batch.generation, -2))
+        if not 0 <= batch.generation < self._reader.generation or batch.last > self._valid[after][1]:
             raise AckError(
                 f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
             )
@@ -494,8 +487,8 @@ class Subscription:
 
         In a store with a log it stands at what is on disk at most: the rest is asked for, and is written the next time.
         """
-        if self._kept_in_log:
-            self._save_kept(0.0)
+        if self._has_log:
+            self._save_durable(0.0)
         elif self._unsaved is not None and self._checkpoint is not None:
             if self._segment.removed and not self._checkpoint.path.exists():
                 return  # forgotten, with the store
@@ -504,7 +497,7 @@ class Subscription:
             self._checkpoint.save(self._unsaved, may=self.may_write)
             self._unsaved, self._refused = None, False
 
-    def _save_kept(self, timeout: float) -> None:
+    def _save_durable(self, timeout: float) -> None:
         """Write the durable ack: up to what is acked and on disk, waiting `timeout` seconds for the disk to have it."""
         if self._checkpoint is None or self._reader.ack <= self._saved:
             return
@@ -551,15 +544,15 @@ class Subscription:
                 f"subscription {self.name!r} is not this reader's any more: store {self.store.name!r} was made again, or put together "
                 "again, and what was acked here since is not written down; attach again"
             )
-        if self._kept_in_log and self._words[STATE_OF[self.entry]] != ACTIVE:
+        if self._has_log and self._words[STATE_OF[self.entry]] != ACTIVE:
             self._check_state()
         return True
 
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
         try:
-            if self._owner.held and self._kept_in_log:
-                self._save_kept(CLOSING)
+            if self._owner.held and self._has_log:
+                self._save_durable(CLOSING)
                 if self._saved < self._reader.ack:
                     _log.warning(
                         "subscription %r of store %r has acked up to %d, and the log is on disk up to %d: its ack is durable up to there, and "

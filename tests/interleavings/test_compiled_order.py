@@ -102,7 +102,7 @@ def watched(*arguments, **options):
 base = {}
 shmstore.memory.segment.mapped = watched
 for module in [shmstore.ring.cursors, shmstore.ring.writer, shmstore.ring.reader, shmstore.log.appender,
-               shmstore.store.backpressure, shmstore.store.store, shmstore.store.subscription]:
+               shmstore.store.backpressure, shmstore.store.content, shmstore.store.store, shmstore.store.subscription]:
     for fence, kind in (("fence", "fence"), ("heavy_fence", "heavy")):
         if hasattr(module, fence):
             setattr(module, fence, lambda do=getattr(module, fence), kind=kind: (step(kind), kind == "heavy" and behind_fence(), do())[2])
@@ -189,10 +189,10 @@ from shmstore.memory import segment as segments
 from shmstore.memory.create_options import checked
 from shmstore.memory.layout import BatchMode
 from shmstore.ring.cursors import LOITERING, SYNC_WANTED, armed_readers
-from shmstore.ring.reader import copied
 from shmstore.ring.wakeups import Wakeups
 from shmstore.ring.writer import writer_of
 from shmstore.store.batch import Batch
+from shmstore.store.content import copy_of_ring
 
 appending = shmstore.log.appender
 WORDS[ACK_OF[0]], WORDS[WANTED_OF[0]] = "logged", "wanted 0"
@@ -233,8 +233,8 @@ def read(first, last):
     if library:
         found = bytes(Batch(other, first, last, 0).raw)
     else:
-        other.views.words[OVERSIZED]  # as Batch
-        found = bytes(copied(other.views, first, last)[0])
+        other.views.words[OVERSIZED]  # what the compiled batch asks first
+        found = bytes(copy_of_ring(other, first, last).raw)
     assert found == b"".join(events[first : last + 1])
 
 

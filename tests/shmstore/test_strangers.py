@@ -15,7 +15,7 @@ from shmstore import EventStore, LayoutMismatch, StoreError, StoreView
 from shmstore.cli.main import main
 from shmstore.consumer.monitoring.metrics import look, pages
 from shmstore.memory import layout, segment
-from tests.shmstore.store.kept import reboot
+from tests.shmstore.store.logged import reboot
 
 STRANGER, GROUP = 54322, 54321
 DIRECTORY = Path("/dev/shm")

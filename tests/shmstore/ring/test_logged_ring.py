@@ -22,9 +22,10 @@ from shmstore.memory.create_options import checked
 from shmstore.memory.layout import BatchMode
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED, PUT
-from shmstore.ring.reader import copied, reader_of
+from shmstore.ring.reader import reader_of
 from shmstore.ring.writer import writer_of
 from shmstore.store.batch import Batch
+from shmstore.store.content import copy_of_ring
 
 COMPILED = shmstore.memory.mapping.COMPILED
 compiled_only = pytest.mark.skipif(not COMPILED, reason="no compiled hot path here")
@@ -83,17 +84,17 @@ def test_a_copy_is_right_or_there_is_none(made, seed):
         first = max(0, len(payloads) - pick.randint(1, 18))
         last = pick.randint(first, len(payloads) - 1)
         wanted = payloads[first : last + 1]
-        found = copied(segment.views, first, last)
+        found = copy_of_ring(segment, first, last)
         if segment.views.words[FLOOR] >= first:
             assert found is None
             continue
         assert found is not None
-        assert bytes(found[0]) == b"".join(wanted)
-        assert found[1].tolist() == np.cumsum([len(payload) for payload in wanted]).tolist()
+        assert bytes(found.raw) == b"".join(wanted)
+        assert found.ends.tolist() == np.cumsum([len(payload) for payload in wanted]).tolist()
         if COMPILED:
             batch = FromLog(segment, first, last, 0)
             assert bytes(batch.raw) == b"".join(wanted)
-            assert len(wanted) == 1 or batch.ends.tolist() == found[1].tolist()
+            assert len(wanted) == 1 or batch.ends.tolist() == found.ends.tolist()
             assert [bytes(payload) for payload in batch.payloads()] == wanted
 
 
@@ -137,7 +138,7 @@ def test_the_compiled_get_leaves_what_is_behind_the_floor(made):
     """It takes what the ring has, however far the ack is behind; a reader behind the floor goes the long way."""
     segment = made()
     writer = writer_of(segment.views)
-    reader: Any = reader_of(segment.views, 1, ddl_isolation=False)
+    reader: Any = reader_of(segment, 1)
     reader.tune(segment, FromLog, True, True, 0, 0)
     for number in range(30):
         put(segment, writer, b"%d" % number)
@@ -157,7 +158,7 @@ def test_an_ack_that_is_due_goes_the_long_way(made):
     """From `due` on an ack is left to Python, which writes the checkpoint; before it, and with 0, it is not."""
     segment = made()
     writer = writer_of(segment.views)
-    reader: Any = reader_of(segment.views, 1, ddl_isolation=False)
+    reader: Any = reader_of(segment, 1)
     reader.tune(segment, FromLog, True, True, 0, 0)
     assert reader.due == 0
     for due, done in ((0, 1), (time.monotonic_ns() + 10**12, 1), (time.monotonic_ns() - 10**8, 0)):
@@ -206,11 +207,11 @@ def test_a_copy_is_never_torn(made, compiled):
                 missed += 1
                 continue
         else:
-            kept = copied(views, first, last)
-            if kept is None:
+            copy = copy_of_ring(segment, first, last)
+            if copy is None:
                 missed += 1
                 continue
-            found = kept
+            found = copy.raw, copy.ends
         start = 0
         for end in found[1].tolist():
             assert 0 < end - start <= 90

@@ -14,7 +14,7 @@ from shmstore import EventStore, StoreClosed, StoreView
 from shmstore.consumer import Consumer
 from shmstore.consumer.monitoring.metrics import look, prometheus
 from shmstore.consumer.monitoring.table_counts import Counting
-from tests.shmstore.store.kept import taken, wait_for
+from tests.shmstore.store.logged import taken, wait_for
 
 BIG = os.urandom(4000)
 pytestmark = pytest.mark.usefixtures("either_way")

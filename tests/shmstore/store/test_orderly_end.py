@@ -18,7 +18,7 @@ import pytest
 from shmstore import EventStore, StoreError, StoreFull
 from shmstore.errors import refused
 from shmstore.log import keeper as keepers
-from tests.shmstore.store.kept import read_all, reboot, wait_for
+from tests.shmstore.store.logged import read_all, reboot, wait_for
 
 BIG = os.urandom(4000)
 

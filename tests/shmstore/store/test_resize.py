@@ -11,7 +11,7 @@ from shmstore.home.home import Home
 from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.memory import segment
-from tests.shmstore.store.kept import payload, reboot, taken, wait_for
+from tests.shmstore.store.logged import payload, reboot, taken, wait_for
 
 
 @pytest.fixture(name="name")

@@ -33,7 +33,7 @@ from shmstore.log.format import BLOCK
 from shmstore.memory.layout import header_word
 from shmstore.ring.cursors import FLOOR, LOGGED
 from tests.shmstore.samples import ddl, position
-from tests.shmstore.store.kept import payload, read_all, reboot, taken
+from tests.shmstore.store.logged import payload, read_all, reboot, taken
 
 
 @pytest.fixture(name="name")

@@ -250,7 +250,7 @@ def test_many_rollbacks_cost_no_memory(make):
             reader.rollback()
             held.append(reader.get(timeout=0))
             reader.ack(held[-1])
-        assert len(reader._kept) <= 8
+        assert len(reader._valid) <= 8
     reader.rollback()
     for stale in held:
         if stale:

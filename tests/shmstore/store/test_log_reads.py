@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 import shmstore.memory.mapping
 from shmstore import (
+    Batch,
     EventStore,
     PositionNotFound,
     StoreCorrupt,
@@ -18,10 +21,10 @@ from shmstore import (
     SubscriptionLost,
 )
 from shmstore.home.home import Home
-from shmstore.log.files import LogFiles
+from shmstore.log.files import LogFiles, log_of
 from shmstore.ring.overflow import overflows
 from tests.shmstore.samples import FILE, ddl, position
-from tests.shmstore.store.kept import payload, read_all, reboot, taken, wait_for
+from tests.shmstore.store.logged import payload, read_all, reboot, taken, wait_for
 
 
 @pytest.fixture(name="name")
@@ -78,7 +81,7 @@ def test_batches_behind_the_ring_are_as_large_as_asked_for(name: str) -> None:
     """Over the ends of blocks, which say what was checked at once, but not over those of sets of files; a rollback gives the same again."""
     with small(name, capacity=1024) as store, store.subscribe("a") as reader:
         payloads = filled(store, 60_000)
-        log = store.segment.log
+        log = log_of(store.segment)
         lasts = [first - 1 for first in log.refresh()[1:]]
         assert len(lasts) >= 3
         assert len(log.set_of(0, 59_999)[0]._blocks) >= 3
@@ -98,18 +101,23 @@ def test_batches_behind_the_ring_are_as_large_as_asked_for(name: str) -> None:
         assert got == payloads
 
 
+def damage(store: EventStore) -> tuple[int, int]:
+    """Damage a block of the log, the third; return its first event, and the one behind it."""
+    found = log_of(store.segment).set_of(0, store.newest)[0]
+    damaged = found._blocks[2]
+    with open(found.stem.with_suffix(".events"), "r+b") as file:
+        file.seek(int(damaged["at"]) + 5)
+        byte = file.read(1)[0]
+        file.seek(int(damaged["at"]) + 5)
+        file.write(bytes([byte ^ 1]))
+    return int(damaged["first"]), int(damaged["first"] + damaged["count"])
+
+
 def test_a_damaged_block_ends_what_is_read_ahead(name: str) -> None:
     """All before it is given, in batches that are whole; then an error names what is lost, and a reader may go on behind it."""
     with small(name, capacity=1024) as store, store.subscribe("a") as reader:
         payloads = filled(store, 20_000)
-        found = store.segment.log.set_of(0, 19_999)[0]
-        damaged = found._blocks[2]
-        first, behind = int(damaged["first"]), int(damaged["first"] + damaged["count"])
-        with open(found.stem.with_suffix(".events"), "r+b") as file:
-            file.seek(int(damaged["at"]) + 5)
-            byte = file.read(1)[0]
-            file.seek(int(damaged["at"]) + 5)
-            file.write(bytes([byte ^ 1]))
+        first, behind = damage(store)
         assert taken(reader, first, limit_events=300) == payloads[:first]
         with pytest.raises(StoreCorrupt, match=rf"events {first} to {behind - 1} of the log are lost"):
             reader.get(limit_events=300)
@@ -117,12 +125,72 @@ def test_a_damaged_block_ends_what_is_read_ahead(name: str) -> None:
         assert taken(reader, 20_000 - behind, limit_events=300) == payloads[behind:]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_read_gives_each_event_once(name: str, seed: int) -> None:
+    """Any run of events, out of log and ring, whole and in order, in batches within the limits; up to the newest where no end is given."""
+    pick = random.Random(seed)
+    with small(name, capacity=1024) as store:
+        payloads = filled(store, 6000)
+        for _ in range(20):
+            first = pick.randrange(6000)
+            last = pick.choice([None, pick.randrange(first, 6000), first - 1])
+            events, size = pick.choice([None, 1, 700, 5000]), pick.choice([None, 1, 3000, 1 << 20])
+            if 1 in (events, size):
+                first = max(first, 5900)
+                last = last if last is None else max(first - 1, last)
+            found = list(store.read(first, last, limit_events=events, limit_bytes=size))
+            wanted = payloads[first : 6000 if last is None else last + 1]
+            assert [bytes(each) for batch in found for each in batch.payloads()] == wanted, f"seed {seed}"
+            assert all(len(batch) <= (events or 6000) for batch in found)
+            assert all(len(batch) == 1 or len(batch.raw) <= (size or 1 << 30) for batch in found)
+
+
+def test_read_comes_upon_what_comes_meanwhile(name: str) -> None:
+    """Without an end it reads what was put since it began, too; behind the newest there is nothing, and further on nothing can be."""
+    with small(name, capacity=1024) as store:
+        payloads = filled(store, 1000)
+        batches = store.read(0, limit_events=600)
+        assert len(next(batches)) == 600
+        store.put([b"late"] * 10)
+        assert [bytes(each) for batch in batches for each in batch.payloads()] == payloads[600:] + [b"late"] * 10
+        assert list(store.read(1010)) == []
+        with pytest.raises(PositionNotFound):
+            list(store.read(1011, gone=lambda *_: pytest.fail("they are to come")))
+
+
+def read_through(read: Callable[[Callable[[int, int], None]], Iterator[Batch]]) -> tuple[list[bytes], list[tuple[int, int]]]:
+    """The payloads that `read` gives, and the events that the function which it takes heard of."""
+    lost: list[tuple[int, int]] = []
+    found = [bytes(each) for batch in read(lambda first, last: lost.append((first, last))) for each in batch.payloads()]
+    return found, lost
+
+
+def test_read_passes_over_what_is_gone_or_damaged(name: str) -> None:
+    """Without `gone` and `damaged` it is an error; with them reading continues behind, and they hear which events these are."""
+    with small(name, capacity=1024) as store:
+        payloads = filled(store, 20_000)
+        first, behind = damage(store)
+        for last in (19_999, None):
+            with pytest.raises(StoreCorrupt, match="are lost"):
+                list(store.read(0, last))
+            found, lost = read_through(lambda heard, last=last: store.read(0, last, damaged=heard))  # type: ignore[misc]
+            assert found == payloads[:first] + payloads[behind:]
+            assert lost == [(k, k) for k in range(first, behind)]
+        assert store.trim(19_999).files
+        oldest = store.oldest
+        with pytest.raises(PositionNotFound):
+            list(store.read(5, oldest + 3))
+        for last, gone in ((oldest + 3, oldest - 1), (oldest - 1, oldest - 1), (9, 9)):
+            found, lost = read_through(lambda heard, last=last: store.read(5, last, gone=heard))  # type: ignore[misc]
+            assert (found, lost) == (payloads[oldest : last + 1], [(5, gone)])
+
+
 def test_a_file_that_was_cut_is_not_touched(name: str) -> None:
     """A batch got before is refused with an error that names the file: what is mapped and not there any more would end the process."""
     with small(name, capacity=1024) as store, store.subscribe("a") as reader:
         filled(store, 20_000)
         batches = [reader.get(limit_events=300) for _ in range(3)]
-        path = store.segment.log.set_of(0, 19_999)[0].stem.with_suffix(".events")
+        path = log_of(store.segment).set_of(0, 19_999)[0].stem.with_suffix(".events")
         with open(path, "r+b") as file:
             file.truncate(len(batches[0].raw) + 4096)
         assert batches[0].rows == 300

@@ -20,7 +20,7 @@ from shmstore import (
 )
 from shmstore.home.home import Home
 from shmstore.ring.cursors import ACK_OF, ENTRIES, GET_OF, PUT, STATE_OF
-from tests.shmstore.store.kept import payload, reboot, taken
+from tests.shmstore.store.logged import payload, reboot, taken
 
 
 @pytest.fixture(name="name")
