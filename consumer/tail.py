@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from shmstore import Batch, PositionNotFound, ShmStoreError, StoreClosed, StoreView
+from shmstore import Batch, ShmStoreError, StoreClosed, StoreView
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.table_choice import TableChoice
@@ -23,14 +23,24 @@ PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no
 
 
 class Peek:
-    """Reads a store in batches without a subscription, so that it holds nobody up.
+    """Reads a store in batches without a subscription, so that it holds nobody up: up to `last`, or with `follow` without end.
 
-    Behind the ring it goes on in the store's log. What the log keeps no longer, or without a log the ring, is left out: it goes on at
-    the oldest event there is and tells `missed` how many went by. A store with a log that was removed meanwhile is put together again.
+    Behind the ring it continues in the store's log. What the log keeps no longer, or without a log the ring, is left out: it continues at
+    the oldest event that is kept and reports to `missed` how many are gone; without `missed` iterating raises `PositionNotFound`. A store with
+    a log that was removed meanwhile is put together again.
     """
 
-    def __init__(self, store: StoreView, start: Start, *, follow: bool, missed: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        store: StoreView,
+        start: Start,
+        last: int | None = None,
+        *,
+        follow: bool = False,
+        missed: Callable[[int], None] | None = None,
+    ) -> None:
         self._store = store
+        self._last = last
         self._follow = follow
         self._missed = missed
         self._stopped = False
@@ -48,22 +58,21 @@ class Peek:
         while not self._stopped:
             if self._store.has_log and self._store.lost:
                 self._attach_again()
-            try:
-                batch = self._store.peek(self._next, limit_events=BATCH_EVENTS)
-            except PositionNotFound:
-                oldest = self._store.oldest
-                if oldest <= self._next:
-                    raise
-                self._missed(oldest - self._next)
-                self._next = oldest
-                continue
-            if batch:
+            gone = None if self._missed is None else self._pass
+            for batch in self._store.read(self._next, self._last, limit_events=BATCH_EVENTS, gone=gone):
                 self._next = batch.last + 1
                 yield batch
-            elif self._follow:
-                time.sleep(PEEK_SECONDS)
+                if self._stopped or self._store.lost:
+                    break
             else:
-                return
+                if not self._follow:
+                    return
+                time.sleep(PEEK_SECONDS)
+
+    def _pass(self, first: int, last: int) -> None:
+        assert self._missed is not None
+        self._missed(last + 1 - first)
+        self._next = last + 1
 
     def _attach_again(self) -> None:
         """Attach to the store as it was put together again from its home. Raises `StoreClosed` where that is gone, or another's."""
@@ -87,41 +96,8 @@ class Peek:
         self._stopped = True
 
 
-class Range:
-    """Reads the events `first` to `last` of a store in batches, and nothing else; as `Peek`, it holds nobody up.
-
-    Iterating raises `PositionNotFound` where some of them were removed before they were read.
-    """
-
-    def __init__(self, store: StoreView, first: int, last: int) -> None:
-        self._store, self._next, self._last = store, first, last
-        self._stopped = False
-
-    def __enter__(self) -> Range:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def __iter__(self) -> Iterator[Batch]:
-        while self._next <= self._last and not self._stopped:
-            batch = self._store.peek(self._next, limit_events=min(BATCH_EVENTS, self._last - self._next + 1))
-            self._next = batch.last + 1
-            yield batch
-
-    def ack(self, sequence: int | None = None) -> None:
-        """Do nothing: nothing was taken."""
-
-    def rollback(self) -> None:
-        """Do nothing: nothing was taken."""
-
-    def stop(self) -> None:
-        """End the iteration."""
-        self._stopped = True
-
-
 def tail(
-    reader: Consumer | Peek | Range,
+    reader: Consumer | Peek,
     out: BinaryIO,
     *,
     formatter: Formatter | None = None,
@@ -161,7 +137,7 @@ def tail(
 
 
 def _write(
-    reader: Consumer | Peek | Range,
+    reader: Consumer | Peek,
     out: BinaryIO,
     formatter: Formatter,
     chosen: Callable[[Event], bool] | None,

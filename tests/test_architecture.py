@@ -42,7 +42,7 @@ LAYERS = {
         *("transactions", "positions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
-        *("serving", "row_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),
+        *("serving", "table_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),
         *("wire", "flight", "live", "spark"),
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),
@@ -76,7 +76,7 @@ PUBLIC = {
     "shmstore.gtids": "Gtids covers joined parse single",
     "shmstore.home": "kinds",
     "shmstore.home.acks": "checkpoints_in",
-    "shmstore.home.definitions": "Definition DefinitionsFile definition_of definitions_in position_in sources_of",
+    "shmstore.home.definitions": "Definition DefinitionsFile definitions_in position_in sources_of",
     "shmstore.home.home": "Home May state_directory",
     "shmstore.home.lines": "LinesFile",
     "shmstore.home.reader_state": "batches_path copies_aside keep_aside opened",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from shmstore import PositionNotFound, StoreCorrupt, StoreView
+from shmstore import StoreCorrupt, StoreView
 from shmstore.consumer.formats.context import Context
 from shmstore.consumer.formats.own import documents
 from shmstore.consumer.table_choice import tables_of
@@ -66,24 +66,10 @@ class Feed:
         newest = self._store.newest
         first = max(newest + 1 - (LOOK if self._chosen.chooses else 4 * SHOW), self._store.oldest)
         if first > self._next:
-            self.passed += first - self._next
-            self._next = first
+            self._pass(self._next, first - 1)
         self._next = min(self._next, newest + 1)
         found: list[dict[str, Any]] = []
-        while self._next <= newest:
-            try:
-                batch = self._store.peek(self._next, limit_events=min(500, newest + 1 - self._next))
-            except PositionNotFound:
-                oldest = max(self._store.oldest, self._next + 1)
-                self.passed += oldest - self._next
-                self._next = oldest
-                continue
-            except StoreCorrupt:
-                self.passed += 1
-                self._next += 1
-                continue
-            if not batch:
-                break
+        for batch in self._store.read(self._next, newest, limit_events=500, gone=self._pass, damaged=self._pass):
             entries = batch.slots["entry"].tolist()
             for sequence, (entry, payload) in enumerate(zip(entries, batch.payloads(), strict=True), batch.first):
                 if entry in _SHOWN:
@@ -94,6 +80,10 @@ class Feed:
                 del found[:-SHOW]
         self.passed += max(0, len(found) - SHOW)
         return found[-SHOW:]
+
+    def _pass(self, first: int, last: int) -> None:
+        self.passed += last + 1 - first
+        self._next = last + 1
 
     def _documents(self, payload: bytes | memoryview, sequence: int) -> Iterator[dict[str, Any]]:
         try:

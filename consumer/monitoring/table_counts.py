@@ -51,7 +51,7 @@ class TableCounts:
         self.uncounted = 0
 
     def follow(self, store: StoreView, most: int | None = None) -> None:
-        """Count all that is there by now. Raises what `StoreView.peek` raises.
+        """Count all that is there by now. Raises `StoreError`.
 
         Where there are more than `most` events, the newest of them stand for all: what they count is raised in proportion.
         """
@@ -63,24 +63,13 @@ class TableCounts:
             weight, first = new / most, self._next
             self._next += new - most
             self._note_ddls(store, first, self._next - 1)
-        while self._next <= store.newest:
-            try:
-                batch = store.peek(self._next, limit_events=_EVENTS, limit_bytes=_BYTES)
-            except PositionNotFound:
-                oldest = store.oldest
-                if oldest <= self._next:
-                    raise
-                self.uncounted += oldest - self._next
-                self._next = oldest
-                continue
-            except StoreCorrupt:
-                self.uncounted += 1
-                self._next += 1
-                continue
-            if not batch:
-                return
+        for batch in store.read(self._next, limit_events=_EVENTS, limit_bytes=_BYTES, gone=self._pass, damaged=self._pass):
             self._count(batch, weight)
             self._next = batch.last + 1
+
+    def _pass(self, first: int, last: int) -> None:
+        self.uncounted += last + 1 - first
+        self._next = last + 1
 
     def _note_ddls(self, store: StoreView, first: int, last: int) -> None:
         """Take note of the DDLs among events whose rows are not counted one by one: their slots tell which those are."""

@@ -22,7 +22,7 @@ from shmstore.event import Column, Position, TableSchema
 from shmstore.home.home import Home, May
 from shmstore.home.lines import LinesFile
 
-__all__ = ["Definition", "DefinitionsFile", "definition_of", "definitions_in", "position_in", "sources_of"]
+__all__ = ["Definition", "DefinitionsFile", "definitions_in", "position_in", "sources_of"]
 
 NAME: Final = "tables.jsonl"
 _HEAD: Final = {"shmstore_tables": 1}
@@ -105,11 +105,6 @@ def definitions_in(file: DefinitionsFile, end: Position | None) -> dict[tuple[st
         if end is None or one.reached_by(end) or one.name not in found:
             found[one.name] = one
     return found
-
-
-def definition_of(file: DefinitionsFile, database: str, table: str, end: Position | None) -> Definition | None:
-    """Return how one table is defined there; None where it is not known."""
-    return definitions_in(file, end).get((database, table))
 
 
 def _packed(one: Definition) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def export(options: argparse.Namespace) -> int:
     """`shmstore log export`. A file gets its name when it is whole."""
     from shmstore.atomic_file import replace
     from shmstore.consumer.formats.formatter import Formatter
-    from shmstore.consumer.tail import Range, tables
+    from shmstore.consumer.tail import Peek, tables
     from shmstore.consumer.tail import tail as write
 
     chosen = None if options.tables is None else tables(options.tables)
@@ -137,7 +137,7 @@ def export(options: argparse.Namespace) -> int:
             raise ValueError(f"--to is {last}: give a sequence from {first} to {store.newest}, the newest event")
 
         def copy(out: BinaryIO) -> None:
-            with Range(store, first, last) as reader, on_signal(reader.stop) as came:
+            with Peek(store, first, last) as reader, on_signal(reader.stop) as came:
                 write(reader, out, formatter=formatter, chosen=chosen)
             if came:
                 raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from shmstore import EntryType, EventStore, Position, StoreError, TableSchema, p
 from shmstore.column_type import sized
 from shmstore.encoding.arrow import fit
 from shmstore.event import Column
-from shmstore.home.definitions import Definition, DefinitionsFile, definition_of, position_in, sources_of
+from shmstore.home.definitions import Definition, DefinitionsFile, definitions_in, position_in, sources_of
 from shmstore.home.home import Home
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.published import PublishedTables
@@ -45,7 +45,7 @@ def defined(run: Running, database: str, table: str, source: str = "") -> TableS
     settings = run.settings
     with EventStore.attach(settings.store) as store:
         end = position_in(store.last_ack_point(), source)
-    found = definition_of(DefinitionsFile(Home.of(settings.store, settings.state or None), source), database, table, end)
+    found = definitions_in(DefinitionsFile(Home.of(settings.store, settings.state or None), source), end).get((database, table))
     return None if found is None else found.schema
 
 
@@ -160,7 +160,7 @@ def test_sources_of_one_store(mariadb: Server, mysql: Server, tmp_path: Path) ->
             execute(server, name, "CREATE TABLE fresh (id INT PRIMARY KEY, d DECIMAL(7,3))")
         for name in servers:
             file = DefinitionsFile(Home.of(store, tmp_path), name)
-            wait_for(lambda file=file, name=name: definition_of(file, name, "fresh", None), f"the table of {name}")
+            wait_for(lambda file=file, name=name: definitions_in(file, None).get((name, "fresh")), f"the table of {name}")
 
 
 @pytest.mark.server
@@ -177,7 +177,7 @@ def test_binlog_files_tell_of_what_they_create(tmp_path: Path) -> None:
         try:
             for _ in range(2):
                 Running(settings).wait()
-                found = definition_of(file, "d", "t", None)
+                found = definitions_in(file, None).get(("d", "t"))
                 assert found is not None
                 assert found.schema is not None
                 assert [(column.type, column.size, column.scale) for column in found.schema.columns][1] == ("decimal", 8, 2)
@@ -200,12 +200,12 @@ def test_a_reader_takes_what_the_store_has_reached(tmp_path: Path) -> None:
     file.append([definition(20, "b"), Definition("b.000001", 30, "d", "t", None)])
 
     def at(offset: int) -> object:
-        found = definition_of(file, "d", "t", Position("b.000001", offset))
+        found = definitions_in(file, Position("b.000001", offset)).get(("d", "t"))
         assert found is not None
         return found.schema and found.schema.names
 
     assert [at(offset) for offset in (5, 10, 19, 20, 30)] == [("a",), ("a",), ("a",), ("b",), None]
-    assert definition_of(file, "d", "u", None) is None
+    assert definitions_in(file, None).get(("d", "u")) is None
 
 
 def test_a_crash_between_any_two_bytes(tmp_path: Path) -> None:

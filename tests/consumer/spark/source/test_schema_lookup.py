@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from shmstore import EventStore, SchemaUnknown, TableSchema
+from shmstore.consumer import table_schemas
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Options
-from shmstore.consumer.spark.source import schema_lookup
 from shmstore.consumer.spark.source.batch_planner import Limit
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader
@@ -119,7 +119,7 @@ def test_no_row_is_looked_for_where_none_can_say_more(
     """A table that nobody altered since the first event that is read: the store, however large, is not searched."""
     store.put(binlog.insert(order_row(1), table=ORDERS._replace(table="others")))
     write_down(store, state, (4, ORDERS))
-    monkeypatch.setattr(schema_lookup, "schemas", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr(table_schemas, "schemas", lambda *_: pytest.fail("searched"))
     assert find(store.name, "shop.orders") == ORDERS
 
 
