@@ -203,7 +203,7 @@ STORE = (
     "names newest oldest peek put put_cursor put_encoded read removed resize seek slots source start_position stat subscribe subscriptions sync trim "
     "undo_create unlink unsubscribe"
 )
-SUBSCRIPTION = "ack ack_cursor close get get_cursor interrupt lag_events may_write rollback save_checkpoint seek"
+SUBSCRIPTION = "ack ack_cursor advance close get get_cursor interrupt lag_events may_write rollback save_checkpoint seek"
 BATCH = (
     "ack_point copy ends ends_transaction events first generation id last of oversized payloads position position_of raw rows select sequences slots "
     "to_arrow verify"

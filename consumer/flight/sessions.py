@@ -97,15 +97,12 @@ class Session:
     def align(self, got: int | None) -> None:
         """Let the get cursor stand at `got`, up to where the client has got, as far as that can be."""
         subscription = self.subscription
-        if got is None or got == subscription.get_cursor.sequence:
+        if got is None:
             return
-        if got < subscription.ack_cursor.sequence:
-            got = subscription.ack_cursor.sequence
+        got = max(got, subscription.ack_cursor.sequence)
         if got < subscription.get_cursor.sequence:
             subscription.rollback(got + 1)
-        while (here := subscription.get_cursor.sequence) < got:
-            if not subscription.get(limit_events=got - here, timeout=0):
-                break
+        subscription.advance(got)
 
     def get(self, request: Request, gone: Callable[[], bool], most: float) -> tuple[Batch, bool]:
         """Return the next events, copied, and whether these are as many as were asked for."""

@@ -115,8 +115,8 @@ class Reader:
         """Free everything up to `sequence`; the caller has checked that ack < sequence <= get."""
         self._words[self._ack] = self.ack = sequence
 
-    def rollback_to(self, sequence: int) -> None:
-        """Move get back to `sequence`; the caller has checked that ack <= sequence <= get."""
+    def get_to(self, sequence: int) -> None:
+        """Let get stand at `sequence`; the caller has checked that ack <= sequence <= put."""
         self._words[self._get] = self.get = sequence
 
 

@@ -193,7 +193,7 @@ class Subscription:
                 fresh = self._pass_over(self._passed, batch)
                 if fresh and (fresh.first == first or len(fresh) >= min_events):
                     return fresh
-                self._reader.rollback_to(fresh.first - 1)
+                self._reader.get_to(fresh.first - 1)
                 first, last = 1, 0  # wait for more
         except (StoreCorrupt, PositionNotFound):
             self._check_state()  # an evicted reader finds nonsense where its events were, or nothing
@@ -285,7 +285,7 @@ class Subscription:
             if self._segment.flags & StoreFlag.CHECKSUM:
                 batch.verify()
         except BaseException:
-            self._reader.rollback_to(batch.first - 1)
+            self._reader.get_to(batch.first - 1)
             raise
         return batch
 
@@ -293,13 +293,13 @@ class Subscription:
         """The first events of the batch that were not acked in an earlier life of the store; those before them are acked again."""
         lead, fresh = passed.split(batch)
         first = batch.first + lead
-        self._reader.rollback_to(first - 1)
+        self._reader.get_to(first - 1)
         if lead:
             if self._reader.ack == batch.first - 1:
                 self.ack(first - 1)
             else:
                 passed.runs[batch.first - 1] = first - 1
-        self._reader.rollback_to(first + fresh - 1)
+        self._reader.get_to(first + fresh - 1)
         if passed.over and not passed.runs:
             self._end_earlier_life()
         if first == batch.first and fresh == len(batch):
@@ -392,7 +392,7 @@ class Subscription:
                 raise AckError(
                     f"{what!r} cannot be rolled back: {self.name!r} has acked up to {reader.ack} and got up to {reader.get}"
                 )
-        reader.rollback_to(to)
+        reader.get_to(to)
         while self._valid and self._valid[-1][1] >= to:
             self._valid.pop()
         self._valid.append((self._reader.generation, to))
@@ -416,8 +416,21 @@ class Subscription:
             self._go_to(last)
             return
         if last > self._reader.ack:
-            self._reader.rollback_to(last)  # forward, as if it had been got
+            self.advance(last)
             self.ack(last)
+
+    def advance(self, sequence: int) -> None:
+        """Move the get cursor forward to `sequence`, or to the newest event before it, as if those events had been got: for a reader that has
+        them already. They are not read. It never goes back. Raises `SubscriptionLost`, `StoreClosed`.
+        """
+        self._check_state()
+        while (
+            self._passed is not None and self._reader.get < sequence
+        ):  # which of them an earlier life has acked, their payloads say
+            if not self.get(limit_events=sequence - self._reader.get, timeout=0):
+                return
+        reader = self._reader
+        reader.get_to(max(reader.get, min(sequence, reader.get + reader.available())))
 
     def _go_to(self, last: int) -> None:
         """Let ack and get stand at `last`, wherever they were, and write that down."""

@@ -285,9 +285,7 @@ class SubscriptionOwner:
         """
         subscription = self._subscription
         assert subscription is not None
-        while subscription.get_cursor.sequence < sequence:
-            if not subscription.get(limit_events=sequence - subscription.get_cursor.sequence, timeout=0):
-                break
+        subscription.advance(sequence)
         if subscription.ack_cursor.sequence < sequence:
             subscription.ack(sequence)
         return max(sequence, self.store.oldest - 1)

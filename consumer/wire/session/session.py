@@ -112,7 +112,7 @@ class Session:
         given = deque(() if left else held)
         #: Batches from before the client unsubscribed, by id: their events come again, and as with Canal it may still ack them.
         self._former = {batch.id: batch.last for batch in held} if left else {}
-        self._advance(given[-1].last if given else ack)
+        self.subscription.advance(given[-1].last if given else ack)
         self._write(record._replace(epoch=self.store.epoch, resume=STAYED, batches=tuple(given), boot=boot))
         return given
 
@@ -120,11 +120,6 @@ class Session:
         """Write the client's record, which the owner of its subscription alone may. Raises `StoreClosed`, `StoreError`."""
         self.subscription.may_write()
         self._record_file.write(record)
-
-    def _advance(self, sequence: int) -> None:
-        """Move the get cursor forward to `sequence`, which was got before."""
-        while (behind := sequence - self.subscription.get_cursor.sequence) > 0:
-            self.subscription.get(limit_events=behind, timeout=0)
 
     # ------------------------------------------------------------ filter
 
@@ -142,7 +137,7 @@ class Session:
         if self.subscription.get_cursor.sequence > given:
             self._ready.clear()
             self.subscription.rollback()
-            self._advance(given)
+            self.subscription.advance(given)
 
     # ------------------------------------------------------------ get
 
@@ -273,7 +268,7 @@ class Session:
         # Events that were given again since then are those of another batch, whose ack counts.
         if not self._given and last > self.acked:
             self._back()
-            self._advance(last)
+            self.subscription.advance(last)
             self.subscription.ack(last)
 
     def rollback(self, batch_id: int) -> None:

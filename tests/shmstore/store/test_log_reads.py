@@ -185,6 +185,42 @@ def test_read_passes_over_what_is_gone_or_damaged(name: str) -> None:
             assert (found, lost) == (payloads[oldest : last + 1], [(5, gone)])
 
 
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_advance_is_a_get_that_reads_nothing(name: str, log: bool, seed: int) -> None:
+    """Two readers of the same events, of which one gets what the other advances over: they are given, and may ack, the same from there on."""
+    pick = random.Random(seed)
+    with EventStore.create(name, capacity=64, memory_unit=64, log=log, ddl_isolation=pick.random() < 0.5) as store:
+        got, advanced = store.subscribe("got"), store.subscribe("advanced")
+        for k in range(300):
+            store.put(payload(k), timeout=20)
+            if k % pick.randint(1, 40):
+                continue
+            to = pick.randint(got.ack_cursor.sequence, store.newest + 3)
+            while (left := to - got.get_cursor.sequence) > 0 and got.get(limit_events=left, timeout=0):
+                pass
+            advanced.advance(to)
+            assert advanced.get_cursor == got.get_cursor, f"seed {seed}"
+            batches = [each.get(limit_events=5, timeout=0) for each in (got, advanced)]
+            assert [bytes(each) for each in batches[0].payloads()] == [bytes(each) for each in batches[1].payloads()]
+            for reader in (got, advanced):
+                if pick.random() < 0.5:
+                    reader.rollback()
+                reader.advance(store.newest)
+                reader.ack(store.newest)
+
+
+def test_advance_does_not_look_at_damage(name: str) -> None:
+    """A reader that has the events already need not be able to read them."""
+    with small(name, capacity=1024) as store, store.subscribe("a") as reader:
+        payloads = filled(store, 20_000)
+        _, behind = damage(store)
+        reader.advance(behind - 1)
+        reader.ack(behind - 1)
+        reader.advance(5)  # never back
+        assert taken(reader, 90, limit_events=30) == payloads[behind : behind + 90]
+
+
 def test_a_file_that_was_cut_is_not_touched(name: str) -> None:
     """A batch got before is refused with an error that names the file: what is mapped and not there any more would end the process."""
     with small(name, capacity=1024) as store, store.subscribe("a") as reader:
