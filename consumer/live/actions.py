@@ -23,12 +23,14 @@ def unsubscribe(store: str, subscription: str, *, path: str | None = None, state
         kinds.forget(attached.home, subscription)
 
 
-def snapshot(store: str, tables: str) -> str:
+def snapshot(store: str, tables: str, *, state: str | os.PathLike[str] | None = None) -> str:
     """Ask the producer of a store that is in memory for the rows of `tables` (patterns); return the id of the request.
 
     Raises `StoreNotFound` where there is none, `ValueError` where the patterns are none or the store has several sources.
     """
-    with StoreView.attach(store, restore=False) as view:  # a request to a store that does not exist would wait for ever
+    with StoreView.attach(
+        store, state=state, restore=False
+    ) as view:  # a request to a store that does not exist would wait for ever
         check_single_source(view)
         return request_snapshot(store, tables, state=view.home.state)
 

@@ -41,7 +41,7 @@ class Observer:
         period: float = PERIOD,
         linger: float = LINGER,
     ) -> None:
-        self._names, self._homes = tuple(names), Homes(state)
+        self._names, self._homes, self.state = tuple(names), Homes(state), state
         self._period, self._linger = period, linger
         self._changed = threading.Condition()
         self._watchers = 0
@@ -118,8 +118,15 @@ class Observer:
         for store in remembered:
             missing.pop(store.name, None)
         tables = {name: tables_of(each) for name, each in list(counts.items())}
-        snapshots = {stat.name: found for stat in stats if (found := _snapshot(stat)) is not None}
+        snapshots = {stat.name: found for stat in stats if (found := self._snapshot(stat)) is not None}
         return Reading(time.monotonic(), calendar_ms(), stats, missing | unreadable, tables, snapshots, remembered)
+
+    def _snapshot(self, stat: StoreStat) -> Progress | None:
+        """How far a store's snapshots are; None where there are none, or this user may not look."""
+        state = Home(stat.log.home).state if stat.log is not None else self.state
+        with suppress(ShmStoreError, OSError):
+            return snapshot_status(stat.name, state=state)
+        return None
 
 
 def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:
@@ -133,11 +140,3 @@ def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:
         ddl_ms, kind, sql = ddls.get(name, (0, "", ""))
         found[name] = TableFigures(rows.get(name, {}), counts.bytes.get(name, 0), counts.last_ms.get(name, 0), kind, ddl_ms, sql)
     return found
-
-
-def _snapshot(stat: StoreStat) -> Progress | None:
-    """How far a store's snapshots are; None where there are none, or this user may not look."""
-    state = Home(stat.log.home).state if stat.log is not None else None
-    with suppress(ShmStoreError, OSError):
-        return snapshot_status(stat.name, state=state)
-    return None

@@ -241,7 +241,10 @@ class Top(App[None]):
             self._again.clear()
             name, chosen = self._shown, self._chosen
             if name:
-                with suppress(ShmStoreError, PositionNotFound), StoreView.attach(name, restore=False) as store:
+                with (
+                    suppress(ShmStoreError, PositionNotFound),
+                    StoreView.attach(name, state=self._observer.state, restore=False) as store,
+                ):
                     feed = Feed(store, chosen, show_values=self._show_values, back=40)
                     while not self._again.is_set() and not store.lost:
                         if not self._paused:
@@ -306,7 +309,7 @@ class Top(App[None]):
 
         def asked(answer: str | None) -> None:
             if answer:
-                self._do(lambda: f"snapshot {actions.snapshot(store.name, answer)} is asked for")
+                self._do(lambda: f"snapshot {actions.snapshot(store.name, answer, state=self._observer.state)} is asked for")
 
         self.push_screen(Ask(f"Snapshot of which tables of {store.name}? (DATABASE.TABLE; Esc: none)"), asked)
 
@@ -323,7 +326,7 @@ class Top(App[None]):
             if sure:
 
                 def forget() -> str:
-                    actions.unsubscribe(store.name, reader.name)
+                    actions.unsubscribe(store.name, reader.name, state=self._observer.state)
                     return f"{reader.name} is forgotten"
 
                 self._do(forget)

@@ -149,7 +149,7 @@ class Web(HttpServer):
         passed = 0
         while not self.closing.is_set():
             try:
-                with StoreView.attach(name, restore=False) as store:
+                with StoreView.attach(name, state=self._observer.state, restore=False) as store:
                     feed = Feed(store, chosen, show_values=self._show_values)
                     yield from self._follow(store, feed, passed)
                     passed += feed.passed
@@ -184,14 +184,16 @@ class Web(HttpServer):
             return plain(403, "the token is wrong: it is what the file of --token-file holds")
         try:
             asked: Any = json.loads(request.body)
-            store = str(asked["store"])
+            store, state = str(asked["store"]), self._observer.state
             if store not in self._observer.names():
                 return plain(404, f"there is no store {store!r} here")
             if request.path == "/unsubscribe":
-                actions.unsubscribe(store, str(asked["subscription"]))
+                actions.unsubscribe(store, str(asked["subscription"]), state=state)
                 done = f"subscription {asked['subscription']!r} of {store!r} is forgotten"
             elif request.path == "/snapshot":
-                done = f"snapshot {actions.snapshot(store, str(asked['tables']))} of {asked['tables']!r} is asked for"
+                done = (
+                    f"snapshot {actions.snapshot(store, str(asked['tables']), state=state)} of {asked['tables']!r} is asked for"
+                )
             else:
                 return plain(404, "there are /unsubscribe and /snapshot")
         except (KeyError, TypeError, RecursionError, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""``python -m shmstore.consumer.spark replicate ...``, also for spark-submit: keep copies of a store's tables until SIGTERM."""
+"""``python -m shmstore.consumer.spark replicate ...``, also for spark-submit: keep copies of a store's tables until SIGTERM or SIGHUP."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from shmstore.units import TextLines, printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
@@ -33,7 +35,7 @@ def arguments() -> argparse.ArgumentParser:
     add = commands.add_parser(
         "replicate",
         help="keep a copy of every table",
-        description="Keep a copy of every table, until SIGTERM or Ctrl-C.\n\nexample:\n"
+        description="Keep a copy of every table, until SIGTERM, SIGHUP or Ctrl-C.\n\nexample:\n"
         f"  shmstore spark replicate orders --tables 'shop.*' --target '/lake/{{database}}/{{table}}'{needs}",
     )
     add.add_argument("store", metavar="STORE", help="name of the store")
@@ -179,7 +181,9 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
 
     query = None
     try:
-        signal.signal(signal.SIGTERM, lambda *_: _interrupt(stopping))
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
+                signal.signal(number, lambda *_: _interrupt(stopping))
         query = replicate(
             spark,
             store=given.store,
@@ -229,11 +233,11 @@ def _end_with_jvm(spark: SparkSession, stopping: threading.Event) -> threading.T
 
     def end() -> None:
         code = jvm.wait()
-        asked = code == 128 + signal.SIGTERM
+        asked = code - 128 if code - 128 in _ENDING else 0
         # Where all processes of a service are asked to end, this one's own signal may be on its way.
         if stopping.wait(1.0 if asked else 0.0):
             os._exit(0)
-        why = "signal 15" if asked else f"signal {-code}" if code < 0 else f"exit code {code}"
+        why = f"signal {asked or -code}" if asked or code < 0 else f"exit code {code}"
         print(
             f"shmstore: Spark's JVM has ended ({why}): the same command goes on where this one was", file=sys.stderr, flush=True
         )

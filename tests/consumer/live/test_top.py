@@ -33,12 +33,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def drive(
-    names: list[str], steps: Callable[[Pilot[Any], Top], Awaitable[None]], size: tuple[int, int] = (80, 24), **options: Any
+    names: list[str],
+    steps: Callable[[Pilot[Any], Top], Awaitable[None]],
+    size: tuple[int, int] = (80, 24),
+    folder: Path | None = None,
+    **options: Any,
 ) -> None:
     """Run the screen, with nobody before it, through `steps`."""
 
     async def run() -> None:
-        observer = Observer(names, period=0.05, linger=0.0)
+        observer = Observer(names, state=folder, period=0.05, linger=0.0)
         app = Top(observer, **options)
         try:
             async with app.run_test(size=size, notifications=True) as pilot:
@@ -144,9 +148,11 @@ def test_the_events_filtered_paused_and_sorted(store: EventStore) -> None:
     drive([store.name], steps, show_values=True)
 
 
-def test_what_can_be_done(store_name: str, state: Path) -> None:
-    """x asks for a snapshot of the tables that are named; u forgets the reader under the cursor, if y is the answer, and none that is read."""
-    with EventStore.create(store_name, log_size=64 << 20) as store:
+@pytest.mark.parametrize("log", [True, False])
+def test_what_can_be_done(store_name: str, tmp_path: Path, log: bool) -> None:
+    """x asks for a snapshot of the tables that are named; u forgets the reader under the cursor, if y is the answer, and none that is read.
+    Both in the folder that `--state` names."""
+    with EventStore.create(store_name, log=log, log_size=64 << 20, state=tmp_path) as store:
         for name in ("a", "b"):
             store.subscribe(name).close()
         with store.subscribe("busy"):
@@ -157,7 +163,8 @@ def test_what_can_be_done(store_name: str, state: Path) -> None:
                 app.screen.query_one(Input).value = "shop.*"
                 await pilot.press("enter")
                 await until(
-                    pilot, lambda: [each.tables for _, each in ProgressFile(Home.of(store_name, state)).asked()] == [("shop.*",)]
+                    pilot,
+                    lambda: [each.tables for _, each in ProgressFile(Home.of(store_name, tmp_path)).asked()] == [("shop.*",)],
                 )
                 names = [row[1] for row in cells(app, "#readers")]
                 readers = app.query_one("#readers", DataTable)
@@ -174,7 +181,7 @@ def test_what_can_be_done(store_name: str, state: Path) -> None:
                 await until(pilot, lambda: any("'busy'" in each.message for each in app._notifications))
                 assert {each.name for each in store.subscriptions()} == {"a", "busy"}
 
-            drive([store_name], steps)
+            drive([store_name], steps, folder=tmp_path)
 
 
 def test_several_stores(store: EventStore) -> None:

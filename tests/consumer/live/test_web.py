@@ -17,7 +17,19 @@ from urllib.parse import urlencode
 
 import pytest
 
-from shmstore import Column, Consumer, EntryType, Event, EventStore, EventType, Position, Row, StoreView, TableSchema
+from shmstore import (
+    CheckpointFile,
+    Column,
+    Consumer,
+    EntryType,
+    Event,
+    EventStore,
+    EventType,
+    Position,
+    Row,
+    StoreView,
+    TableSchema,
+)
 from shmstore.cli.main import main
 from shmstore.consumer.live import observer
 from shmstore.consumer.live.events import MASK, Feed, Filter
@@ -25,7 +37,7 @@ from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.web import HEADERS, Web, warnings
 from shmstore.consumer.serving.access import Login
 from shmstore.home.home import Home
-from shmstore.home.snapshots import ProgressFile
+from shmstore.home.snapshots import Progress, ProgressFile
 from tests.consumer.live.test_model import stat
 
 COLUMNS = (Column("id", "bigint"), Column("note", "varchar"))
@@ -69,8 +81,8 @@ def ddl(number: int, sql: str, table: str = "orders") -> Event:
 
 
 @contextmanager
-def serving(*names: str, **options: Any) -> Iterator[Web]:
-    server = Web(("127.0.0.1", 0), Observer(names, period=0.05, linger=0.0), **options)
+def serving(*names: str, folder: Path | None = None, **options: Any) -> Iterator[Web]:
+    server = Web(("127.0.0.1", 0), Observer(names, state=folder, period=0.05, linger=0.0), **options)
     server.start()
     try:
         yield server
@@ -366,6 +378,26 @@ def test_actions_need_the_token(store_name: str, state: Path) -> None:
                 assert ask(server, path, "POST", body, **right)[0] == status, (path, body)
             with store.subscribe("busy"):
                 assert ask(server, "/unsubscribe", "POST", {"store": store_name, "subscription": "busy"}, **right)[0] == 409
+
+
+def test_actions_use_the_folder_of_stores(store_name: str, state: Path, tmp_path: Path) -> None:
+    """What `--state` names: a store there is found, its checkpoints are forgotten there, requests are left there; likewise the progress."""
+    folder, right = tmp_path / "elsewhere", {"X_Shmstore_Token": "t0ken"}
+    with EventStore.create(store_name, log=False, state=folder) as store:
+        checkpoint = CheckpointFile.of(store.home, "old")
+        with store.subscribe("old", checkpoint=checkpoint) as old:
+            store.put([change(1), end(1)])
+            old.ack(old.get())
+        assert checkpoint.path.parent == folder / store_name
+        assert checkpoint.path.exists()
+        with serving(store_name, folder=folder, token=lambda: "t0ken") as server:
+            assert ask(server, "/unsubscribe", "POST", {"store": store_name, "subscription": "old"}, **right)[0] == 200
+            assert not checkpoint.path.exists()
+            assert ask(server, "/snapshot", "POST", {"store": store_name, "tables": "shop.*"}, **right)[0] == 200
+            assert len(ProgressFile(store.home).asked()) == 1
+            assert not (state / store_name).exists()
+            ProgressFile(store.home).save(Progress(7))
+            assert server._observer._snapshot(store.stat()) == Progress(7)
 
 
 def test_warnings() -> None:

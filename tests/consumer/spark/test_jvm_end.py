@@ -1,4 +1,4 @@
-"""A driver whose JVM is killed ends by itself, also where nothing on its sockets says so."""
+"""A driver whose JVM is killed ends, also where nothing on its sockets says so."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("sent", "held"),
-    [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False)],
-    ids=["killed", "killed and its sockets held", "ended"],
+    [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False), (signal.SIGHUP, False)],
+    ids=["killed", "killed and its sockets held", "ended", "hung up"],
 )
 def test_a_driver_ends_with_its_jvm(
     store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, sent: signal.Signals, held: bool
@@ -59,14 +59,15 @@ def test_a_driver_ends_with_its_jvm(
     assert f"shmstore: Spark's JVM has ended (signal {sent:d}): the same command goes on" in last
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("first", ["driver", "jvm"])
 def test_a_service_that_is_ended_ends_well(
-    store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, first: str
+    store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, first: str, number: signal.Signals
 ) -> None:
-    """A service manager sends SIGTERM to all processes, the one before the other: no error."""
+    """A service manager sends SIGTERM to all processes, a terminal that is closed SIGHUP, the one before the other: no error."""
     with driving(store, store_name, tmp_path, binlog) as (driver, jvm):
         for pid in (driver.pid, jvm) if first == "driver" else (jvm, driver.pid):
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, number)
         assert driver.wait(30) == 0
     assert "has ended" not in (tmp_path / "log").read_text()
 

@@ -305,10 +305,10 @@ def test_tail_subscribed_goes_on(store: EventStore) -> None:
     assert (ids(first), ids(rest)) == ([0, 1, 2], [3, 4, 5, 6])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
 @pytest.mark.parametrize("subscribed", [True, False])
 def test_tail_follows_until_stopped(store: EventStore, number: signal.Signals, code: int, subscribed: bool) -> None:
-    """`tail` prints events as they come, and SIGTERM or Ctrl-C end it at once and in order, with all that it printed acked."""
+    """`tail` prints events as they come, and SIGTERM, SIGHUP or Ctrl-C end it at once and in order, with all that it printed acked."""
     process = started("tail", store.name, "--tables", "shop.*", *(["--subscription", "out"] if subscribed else []))
     assert process.stdout is not None
     for i in range(3):

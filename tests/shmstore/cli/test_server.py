@@ -97,7 +97,7 @@ def produces(name: str) -> bool:
         return store.stat().stream.connected  # its role alone is taken before it knows what "latest" is
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
 def test_produce_and_tail(own: Server, name: str, number: signal.Signals, code: int) -> None:
     """What is committed on the server comes out of `tail`; a signal ends the producer in order, and the next one goes on."""
     execute(own, "TRUNCATE shop.orders")
