@@ -6,8 +6,8 @@
 ...     batch = audit.get(timeout=1)
 ...     audit.ack(batch)
 
-To read the code, begin with `memory.layout` (the bytes), `ring` (put, get and ack as arithmetic) and `memory.locks` (who may, and in
-what order memory is seen); then `store.backpressure` and `store.subscription` (waiting), `store.subscription_table` (who comes and goes)
+To read the code, begin with `memory.layout` (the bytes), `ring` (put, get and ack as arithmetic), `memory.locks` (who may) and
+`memory.ordering` (in what order memory is seen); then `store.backpressure` and `store.subscription` (waiting), `store.subscription_table` (who comes and goes)
 and `store.store` (all together). The rest hangs on these.
 """
 

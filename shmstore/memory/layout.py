@@ -44,6 +44,15 @@ MAX_PAYLOAD: Final = 2**32 - 1  # bytes of one event: what a slot can say
 ABSURD: Final = 2**40  # events that no store can have in flight, and none can pass while two words are read
 
 
+SINCE_EVER: Final = (
+    "version",
+    "epoch",
+    "capacity",
+    "memory_unit",
+    "limit",
+)  # fields that every version has had where HEADER has them
+
+
 class BatchMode(IntEnum):
     """What limits the store, as in Canal: events only, or events and bytes."""
 

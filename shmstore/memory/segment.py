@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import errno
 import grp
-import hashlib
 import os
 import re
 import secrets
@@ -366,7 +365,7 @@ def is_own(name: str) -> bool:
     where = where_is(name, None)
     try:
         status = os.stat(where, follow_symlinks=False)
-        return not _is_foreign(status) and (status.st_uid == os.geteuid() or _begins_like_a_store(where))
+        return not _is_foreign(status) and (status.st_uid == os.geteuid() or _looks_like_a_store(where, status.st_size))
     except OSError:
         return False
 
@@ -433,19 +432,26 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None, force: bool) -> No
 
 
 def _remains(name: str, path: str | None, epoch: str = "[0-9a-f]+") -> list[str]:
-    """Paths of what the store of that epoch has besides its segment, or of what all have left that had that name: overflow segments
-    and, up to layout version 2, named semaphores."""
+    """Paths of the overflow segments of the store of that epoch, or of all that had that name."""
     directory, base = os.path.split(where_is(name, path))
-    file = "" if path is None else f"@{hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:12]}"
-    kinds = [(directory, rf"{re.escape(base)}@{epoch}\.\d+")]
-    if os.path.isdir(DIRECTORY):  # a store in a file does without
-        kinds.append((DIRECTORY, rf"sem\.{re.escape(PREFIX + name)}{file}@{epoch}\.\w+"))
-    return [f"{there}/{entry}" for there, kind in kinds for entry in entries(there) if re.fullmatch(kind, entry)]
+    kind = re.compile(rf"{re.escape(base)}@{epoch}\.\d+")
+    return [f"{directory}/{entry}" for entry in entries(directory) if kind.fullmatch(entry)]
 
 
 def _begins_like_a_store(path: str) -> bool:
     with open(path, "rb") as file:
         return file.read(len(layout.MAGIC)) == layout.MAGIC
+
+
+def _looks_like_a_store(path: str, size: int) -> bool:
+    """Whether a file's header, of any layout version, can be that of a store of that size: more than the first bytes that anybody may write."""
+    with open(path, "rb") as file:
+        head = file.read(layout.HEADER.itemsize)
+    if len(head) < layout.HEADER.itemsize or head[: len(layout.MAGIC)] != layout.MAGIC:
+        return False
+    header = np.frombuffer(head, dtype=layout.HEADER)[0]
+    version, epoch, capacity, unit, limit = (int(header[field]) for field in layout.SINCE_EVER)
+    return version > 0 and epoch > 0 and capacity > 0 and unit > 0 and limit == capacity * unit <= size
 
 
 def entries(directory: str) -> list[str]:

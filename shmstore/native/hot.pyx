@@ -10,7 +10,7 @@ written before a cursor, are seen by whoever sees it; and what was read of paylo
 It is loaded with acquire: what lies behind a cursor is read after it. On x86-64 both keep the compiler from moving anything across,
 and cost nothing else; on ARM they are the instructions stlr and ldar. `Words` does the same for Python. "Store mine, look at
 yours" (publish, then ARMED; ack, then ACK_WANTED) needs store and load in order, which neither gives. Where the one that waits
-has a heavy fence (`shmstore.memory.locks`), keeping the compiler from moving them is enough, because that fence acts on this processor;
+has a heavy fence (`shmstore.memory.ordering`), keeping the compiler from moving them is enough, because that fence acts on this processor;
 else `settle` is a full fence.
 The rare sides have theirs between the same lines as the Python: a wait (wanted, armed, heavy fence, put), a wake-up (armed cleared,
 full fence, wanted), and a look for space (floor, full fence, the acks), beside a subscriber that joins (state, fence, floor).
@@ -62,7 +62,7 @@ cdef extern from *:
     #define coarse_now() nanoseconds(CLOCK_MONOTONIC_COARSE)
     #define wall_now() nanoseconds(CLOCK_REALTIME)
     #define boot_now() nanoseconds(CLOCK_BOOTTIME)
-    /* as sync.Condition: the lower half of a word, 1 once it was notified */
+    /* as memory.semaphores.Condition: the lower half of a word, 1 once it was notified */
     static inline void sleep_on(uint32_t *flag, int64_t until) {
         struct timespec at = {until / 1000000000, until % 1000000000};
         if (!__atomic_load_n(flag, __ATOMIC_ACQUIRE))

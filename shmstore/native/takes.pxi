@@ -165,7 +165,7 @@ cdef class Takes:
 
 
 def sleep(size_t flag, double seconds):
-    """Wait as `sync.Condition` does, on the flag at that address."""
+    """Wait as `memory.semaphores.Condition` does, on the flag at that address."""
     cdef int64_t until = clock_now() + <int64_t>(seconds * 1e9)
     with nogil:
         sleep_on(<uint32_t*>flag, until)

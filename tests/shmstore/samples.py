@@ -87,13 +87,9 @@ END = int(SlotFlag.TRANSACTION_END)
 
 
 def leftovers(name: str) -> list[str]:
-    """What of a store is in shared memory, semaphores and overflow segments included."""
-    return sorted(
-        entry
-        for entry in os.listdir("/dev/shm")
-        for prefix in (f"shmstore.{name}", f"sem.shmstore.{name}")
-        if entry == prefix or entry.startswith(f"{prefix}@")
-    )
+    """What of a store is in shared memory, overflow segments included."""
+    own = f"shmstore.{name}"
+    return sorted(entry for entry in os.listdir("/dev/shm") if entry == own or entry.startswith(f"{own}@"))
 
 
 def contents(batch: object) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import stat as stat_module
 import struct
 from collections.abc import Iterator
@@ -84,11 +85,35 @@ class TestOfAnotherUser:
         os.chown(file, STRANGER, -1)  # root looks at a store of a user, whose home it is
         StoreView.attach(store_name, state=tmp_path).close()
 
-    def test_a_file_that_is_no_store(self, store_name: str, file: Path) -> None:
-        """It is no alarm for anybody else."""
-        file.write_bytes(b"nothing")
+    @pytest.mark.parametrize("content", ["nothing", "magic", "version", "short", "random"])
+    def test_a_file_that_is_no_store(self, store_name: str, file: Path, content: str) -> None:
+        """It is no alarm for anybody else, also where it begins like a store: not for root, who sees the stores of all users."""
+        EventStore.create(store_name, log=False).close()
+        whole, (_, magic), (_, version) = file.read_bytes(), *(layout.HEADER.fields[each][:2] for each in ("magic", "version"))  # type: ignore[index]
+        assert magic == 0
+        begun = {
+            "nothing": b"nothing",
+            "magic": layout.MAGIC.ljust(len(whole), b"\0"),
+            "version": whole[: version + 8].ljust(len(whole), b"\0"),
+            "short": whole[: layout.HEADER.itemsize],
+            "random": layout.MAGIC + random.Random(store_name).randbytes(1 << 16),
+        }
+        file.write_bytes(begun[content])
         os.chown(file, STRANGER, -1)
         assert store_name not in look()[1]
+
+    def test_a_store_of_another_layout(self, store_name: str, file: Path) -> None:
+        """Root is told of one of a user's, which no version of that user's programs may be left to tell of."""
+        EventStore.create(store_name, log=False).close()
+        of_layout(file, layout.VERSION + 1)
+        os.chown(file, STRANGER, -1)
+        assert f"has layout version {layout.VERSION + 1}" in look()[1][store_name]
+
+
+def of_layout(file: Path, version: int) -> None:
+    with file.open("r+b") as raw:
+        raw.seek(layout.HEADER.fields["version"][1])  # type: ignore[index]
+        raw.write(struct.pack("<q", version))
 
 
 def test_names_that_no_store_can_have(store_name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +135,7 @@ def test_names_that_no_store_can_have(store_name: str, capsys: pytest.CaptureFix
 def test_a_store_of_another_layout_is_down(store_name: str, file: Path) -> None:
     """One of this user's is told by /healthz and /metrics, also where it was not named; `ls` says what is wrong with it."""
     EventStore.create(store_name, log=False).close()
-    with file.open("r+b") as raw:
-        raw.seek(layout.HEADER.fields["version"][1])  # type: ignore[index]
-        raw.write(struct.pack("<q", layout.VERSION + 1))
+    of_layout(file, layout.VERSION + 1)
     answer = pages(look)
     status, text = answer("/healthz") or (0, "")
     assert status == 503

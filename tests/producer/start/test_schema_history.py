@@ -12,7 +12,7 @@ from shmstore import BinlogDisabled, EventStore, SchemaUnknown, SourceError, pro
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.schema import current
 from shmstore.producer.settings import ServerAddress
-from tests.producer.running import Running, events_of, execute, remove, running
+from tests.producer.running import Running, events_of, execute, remove, running, store_name
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
@@ -30,7 +30,7 @@ def test_metadata_minimal(flavor: str, tmp_path: Path) -> None:
             "CREATE TABLE d.t (id INT UNSIGNED PRIMARY KEY, a ENUM('x','y'), b INT UNSIGNED)",
         )
         with pytest.raises(BinlogDisabled, match="schema_history = auto"):
-            producer.run(producer.Settings(store="producer-minimal", port=server.port, schema_history="off"), lambda: False)
+            producer.run(producer.Settings(store=store_name(), port=server.port, schema_history="off"), lambda: False)
         with running(server, state=str(tmp_path)) as run:
             execute(server, "d", "INSERT INTO t VALUES (4294967295, 'y', 4000000000)")
             events_of(run, server)
@@ -65,7 +65,7 @@ def test_metadata_minimal(flavor: str, tmp_path: Path) -> None:
 def test_a_gap_in_the_history_is_noticed(tmp_path: Path) -> None:
     """DDLs that no producer followed: start = latest takes the tables anew, a position behind what is known is refused; a
     MariaDB that was made anew is not read with the tables of the old one."""
-    options = {"store": "producer-gap", "schema_history": "on", "state": str(tmp_path), "log": "off"}
+    options = {"store": store_name(), "schema_history": "on", "state": str(tmp_path), "log": "off"}
     for made in range(2):
         with start_server("mariadb", options=["--binlog-row-metadata=NO_LOG"]) as server:
             execute(
@@ -184,7 +184,7 @@ def test_full_metadata_is_lost(flavor: str, tmp_path: Path) -> None:
             "CREATE TABLE d.t (id INT UNSIGNED PRIMARY KEY, a ENUM('x','y'), b VARCHAR(9))",
             "CREATE TABLE d.u (id INT PRIMARY KEY, s SET('p','q') NOT NULL)",
         )
-        with running(server, state=str(tmp_path), store="producer-full-lost") as run:
+        with running(server, state=str(tmp_path)) as run:
             execute(server, "d", "INSERT INTO t VALUES (4294967295, 'y', 'ä')", "CREATE TABLE v (n BIGINT UNSIGNED, w TEXT)")
             execute(server, "d", lose)
             execute(server, "d", "INSERT INTO t VALUES (1, 'x', 'ö')", "INSERT INTO u VALUES (1, 'p,q')")
@@ -221,7 +221,7 @@ def test_a_ddl_that_was_not_logged(flavor: str, tmp_path: Path) -> None:
         execute(
             server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, price DECIMAL(10,2), name VARCHAR(20))"
         )
-        with running(server, state=str(tmp_path), store="producer-unlogged") as run:
+        with running(server, state=str(tmp_path)) as run:
             execute(server, "d", "INSERT INTO t VALUES (1, 1.5, 'a')")
             events_of(run, server)
             execute(server, "d", "SET sql_log_bin = 0", "ALTER TABLE t MODIFY name VARCHAR(20) AFTER id")

@@ -111,15 +111,20 @@ with EventStore.attach(name) as store:
 """
 
 
-@as_root
-def test_a_reader_of_the_group_with_umask_077(user: Users, shared: str) -> None:
-    """After a reboot the owner puts the store together again, with the ack that the other user wrote."""
+def acked_by_a_member(user: Users, name: str) -> Path:
+    """The ack of another user of the group, whose umask is 077, in a store that is closed."""
     owner = user(OWNER, GROUP, MAKES)
     assert owner.hears() == "put"
     assert user(MEMBER, GROUP, READS_WITH_A_UMASK).hears() == "acked"
     owner.tell()
     assert owner.hears() == "closed"
-    path = CheckpointFile(None, shared, "members").path
+    return CheckpointFile(None, name, "members").path
+
+
+@as_root
+def test_a_reader_of_the_group_with_umask_077(user: Users, shared: str) -> None:
+    """After a reboot the owner puts the store together again, with the ack that the other user wrote."""
+    path = acked_by_a_member(user, shared)
     assert (rights(path), path.stat().st_gid, path.stat().st_uid) == (0o660, GROUP, MEMBER)
     os.unlink(f"/dev/shm/shmstore.{shared}")
     again = user(OWNER, GROUP, ATTACHES)
@@ -130,12 +135,7 @@ def test_a_reader_of_the_group_with_umask_077(user: Users, shared: str) -> None:
 @as_root
 def test_an_ack_that_cannot_be_read(user: Users, shared: str) -> None:
     """It concerns its subscription: the store is put together again, the producer puts, others read on, and that one holds all that there is."""
-    owner = user(OWNER, GROUP, MAKES)
-    assert owner.hears() == "put"
-    assert user(MEMBER, GROUP, READS_WITH_A_UMASK).hears() == "acked"
-    owner.tell()
-    assert owner.hears() == "closed"
-    path = CheckpointFile(None, shared, "members").path
+    path = acked_by_a_member(user, shared)
     path.chmod(0o600)
     os.unlink(f"/dev/shm/shmstore.{shared}")
     again = user(OWNER, GROUP, ATTACHES)

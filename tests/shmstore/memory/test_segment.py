@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import mmap
 import os
 import subprocess
@@ -358,40 +357,6 @@ def test_unlink_refuses_what_cannot_be_told(name, tmp_path, role, damage, in_fil
         store.segment.words[header_word(damage)] += 40
         EventStore.unlink(name, path=path, force=True)
     assert not os.path.exists(where)
-
-
-def semaphores(name: str) -> list[str]:
-    """Named semaphores of stores whose names begin so."""
-    return sorted(entry for entry in os.listdir("/dev/shm") if entry.startswith(f"sem.shmstore.{name}"))
-
-
-@pytest.mark.parametrize("how", ["unlink", "unlink half removed", "create"])
-@pytest.mark.parametrize("in_file", [False, True])
-def test_semaphores_of_layout_version_2_go_with_their_store(name, tmp_path, in_file, how):
-    """A store of layout version 2 had named semaphores: they are removed with it, and when one of its name is made; no other's are."""
-    path = tmp_path / "ring" if in_file else None
-    hashed = f"@{hashlib.sha256(bytes(tmp_path / 'ring')).hexdigest()[:12]}"
-    mine, others = (hashed, "") if in_file else ("", hashed)
-    own = [f"/shmstore.{name}{mine}@{epoch}.{kind}" for epoch in ("1a2b", "3c") for kind in ("lock", "room", "7")]
-    foreign = [
-        f"/shmstore.{name}{others}@1a2b.lock",
-        f"/shmstore.{name}{mine}-2@1a2b.lock",
-        f"/shmstore.{name}{mine}@1a2b.lock.x",
-    ]
-    for each in (*own, *foreign):
-        posix_ipc.Semaphore(each, posix_ipc.O_CREX).close()
-    try:
-        if how != "unlink half removed":
-            EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False).close()
-        if how == "unlink":
-            with open(path or f"/dev/shm/shmstore.{name}", "r+b") as file:
-                file.seek(8 * header_word("version"))
-                file.write((2).to_bytes(8, "little"))
-        EventStore.unlink(name, path=path)
-        assert semaphores(name) == sorted(f"sem.{each[1:]}" for each in foreign)
-    finally:
-        for each in semaphores(name):
-            posix_ipc.unlink_semaphore(f"/{each.removeprefix('sem.')}")
 
 
 def test_a_store_is_a_posix_shared_memory_object(make, name):
