@@ -71,7 +71,7 @@ class Reader:
         Out of the log it is also at most what one file of it holds.
         """
         get = self.get
-        if limit_events < 1 or (self._seen <= get and self.available() == 0):
+        if (self._seen <= get and self.available() == 0) or limit_events < 1:
             return get + 1, get
         logged = self._views.flags & LOG
         last = get if logged and self._words[FLOOR] > get else self._last_in_ring(get, limit_events, limit_bytes)

@@ -183,8 +183,8 @@ def test_ends_that_contradict_each_other_are_corrupt(pair):
 
         def read(store, reader, forged=forged):
             batch = reader.get(timeout=0)
-            assert bytes(batch.raw) == b"onetwothree"
             store.segment.views.ends[1] = forged
+            assert bytes(batch.raw) == b"onetwothree"
             return contents(batch)
 
         assert stores.both(read) is StoreCorrupt
