@@ -76,6 +76,10 @@ class SelectRows:
         row, extras = self.rows.last
         return (*unpack_rows(Packed(row)), *unpack_rows(Packed(extras)))
 
+    def array(self, first: int, count: int) -> bytes:
+        """Return `count` of the rows that have come, from `first` on, fewer at the end, as one MessagePack array."""
+        return self.rows.array(first, count)
+
     def clear(self) -> None:
         """Forget the rows that came so far, and their bytes."""
         self.rows.clear()

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import NamedTuple
 
 from shmstore import Position
 from shmstore.home.snapshots import Task
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost
-from shmstore.producer.filters.table_filter import TablePlan
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.snapshot.changed_keys import Window
-from shmstore.producer.snapshot.select import Selection, key_literals, literals
+from shmstore.producer.snapshot.select import key_literals, literals
+from shmstore.producer.snapshot.shape import Shape
 
-__all__ = ["Chunk", "Shape", "TableRead"]
+__all__ = ["Chunk", "TableRead"]
 
 CHUNK_BYTES = 8 << 20  # what a chunk is meant to take at most; of larger rows it has fewer
 MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
@@ -36,29 +35,6 @@ CHUNK_SECONDS = 0.5  # what reading it is meant to take: so long does a server k
 FIRST_ROWS = 20_000  # of a table's first chunk at most, when nobody knows yet how fast they come
 
 KeyBound = tuple[str, ...]  # as SQL literals; empty: no bound
-
-
-class Shape(NamedTuple):
-    """A table as it is read: the SELECT, and how its rows become events."""
-
-    selected: Selection
-    blob: bytes  # of the schema, as the table has it
-    plan: TablePlan
-    by: tuple[str, ...]  # the key's columns
-    key_indexes: tuple[int, ...]  # of these in the rows that are selected
-    hashed: frozenset[int] = frozenset()  # those of these that column filters hash
-    partial: str = ""  # what the events have a part of: rows, columns
-
-    @property
-    def present(self) -> list[int] | None:
-        """The columns of the rows, as an event's body says it; None: all of the table's."""
-        shown = self.selected.shown
-        return None if len(shown) == len(self.selected.table.schema.columns) else list(shown)
-
-    @property
-    def schema(self) -> bytes:
-        """The schema as events carry it."""
-        return self.blob if self.plan.blob is None else self.plan.blob
 
 
 class Chunk:

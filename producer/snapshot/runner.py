@@ -19,6 +19,9 @@ broke, only the chunk that was read over it.
 
 A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a position behind which nothing
 of it was put, and the stream waits meanwhile. No other chunk is under way then.
+
+While the ring is full all reads go on to their ends, so that the server is rid of the rows that it keeps for them, and of their locks,
+which a DDL waits for: a chunk into memory, a table without a key onto the disk (`whole_table`).
 """
 
 from __future__ import annotations
@@ -29,41 +32,34 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore import EventStore, EventType, Position, SourceError, UnsupportedEvent
-from shmstore.clock import calendar_ms
-from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
+from shmstore import EventStore, Position, SourceError
 from shmstore.home.acks import checkpoints_in
-from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress, Task, new_id
-from shmstore.patterns.linear_regex import PatternRefused
+from shmstore.home.snapshots import Progress, TableProgress, Task
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.connection.server import SourceServer
-from shmstore.producer.connection.session import ServerSession, connect
-from shmstore.producer.errors import LinkLost, LoginRefused, PatternError, PrivilegeMissing, ServerUnreachable
-from shmstore.producer.filters.part import Part
-from shmstore.producer.filters.table_filter import read_patterns
+from shmstore.producer.connection.session import ServerSession
+from shmstore.producer.errors import LinkLost, LoginRefused, PrivilegeMissing, ServerUnreachable
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, EndAsked, Shape, TableRead
-from shmstore.producer.snapshot.read_events import ReadEvents
-from shmstore.producer.snapshot.select import selection
-from shmstore.producer.snapshot.tables import defined_as, list_tables, may_select, read_table
-from shmstore.producer.snapshot.watermarks import begin, free_connections, prepare, prepared, refusal
+from shmstore.producer.snapshot.chunks import MOST_BYTES, Chunk, EndAsked, TableRead
+from shmstore.producer.snapshot.connections import ReadConnections
+from shmstore.producer.snapshot.intake import Intake
+from shmstore.producer.snapshot.kept_progress import KeptProgress
+from shmstore.producer.snapshot.placing import Placing, RowSource
+from shmstore.producer.snapshot.shape import Shape, shape_of
+from shmstore.producer.snapshot.watermarks import begin, prepared
+from shmstore.producer.snapshot.whole_table import WholeTable
 from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.sql.classify import Statement
 
-# Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed, which may be dropped since,
-# or not be read (what gh-ost and pt-online-schema-change rename a table to).
-_OF_COPIES = ("missing", "reread")
 SLICE = 0.02  # seconds of reading between two looks at the stream
 SHOWN = 1.0  # seconds after which the rows of a table without key are written down again, for who looks
-CONNECTIONS = 4  # at most, where nothing was said
 ATTEMPTS = 20  # of one chunk
 PATIENCE = 5.0  # seconds before a chunk that waits for XA transactions says so
 MISSES = 3  # looks in a row that met the stream inside a transaction; then each end is looked for
@@ -73,62 +69,49 @@ class Snapshot:
     """The snapshots of one store."""
 
     def __init__(self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Stop) -> None:
-        self._settings, self._store, self._decoder, self._log, self._stop = settings, store, decoder, log, stop
-        self._file = ProgressFile(store.home, store.may_produce)
-        self.progress = self._file.load() or Progress(store.epoch)
-        if self.progress.epoch == store.epoch and self.progress.ahead_of(store.newest):  # the host crashed
-            self.progress.rewind(store.newest)
-            self._file.save(self.progress)  # before anything is put: what comes now has those sequences
-        self._sessions: list[ServerSession] = []  # for reading chunks
-        self._most = 0  # how many of them there may be; 0: the server was not asked yet
+        self._settings, self._store, self._decoder, self._log = settings, store, decoder, log
+        self._kept = KeptProgress(store)
+        self._intake = Intake(settings, self._kept, decoder.filter, log, stop)
+        self._connections = ReadConnections(settings, log, stop)
+        self._placing = Placing(store, decoder)
         self._server: SourceServer | None = None
-        self._read_events = ReadEvents(decoder.state, decoder.buffer, store.limit_bytes)
         self._tables: list[TableRead] = []  # under way, in the order of their tasks
         self._busy: Task | None = None  # whose chunk is looked at
         self._written: list[tuple[Task, TableProgress]] = []  # what is in the transaction buffer
         self._backoff = Backoff(settings)  # of its own links
         self._disturbed: dict[tuple[str, str], int] = {}  # how often each table's chunks were begun in vain since one was put
-        self._using: ServerSession | None = None  # the connection that is waited for: where a link is lost, it is this one's
-        self._retry = 0.0  # when another one may be opened
+        self._whole: WholeTable | None = None  # the table without a key that is put
         self._pause, self._heard = 0.0, False
         self._ahead: list[Position] = []
         self._saved = 0.0
-        self.holds = False  # True while the stream must not be read
         self.active = False  # True while there is something to do
         self.waits = False  # True while an end of a transaction is wanted and was not met by chance
         self._misses, self._wants_end = 0, False
 
-    # ------------------------------------------------------------ requests
+    @property
+    def progress(self) -> Progress:
+        """How far all that was asked for is."""
+        return self._kept.now
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stream must not be read."""
+        return self._whole is not None
 
     def want(self, session: ServerSession, server: SourceServer, reason: str) -> None:
         """Write down, before anything is put, that all tables are wanted. Raises `SourceError` where they cannot be had."""
-        request = Request(new_id(), (), reason, calendar_ms())
-        if problem := refusal(server) or self._choose(session, request)[1]:
-            raise SourceError(f"no snapshot can be taken: {problem}")
-        self.progress = Progress(self._store.epoch)
-        self._file.save(self.progress)
-        self._file.ask(request)
+        self._intake.want(session, server, reason)
 
     def begin(self, server: SourceServer) -> None:
         """The stream comes from `server` from now on."""
         self._drop()
-        self._server, self._heard, self._pause, self._retry, self._most = server, False, 0.0, 0.0, 0
+        self._connections.begin(server)
+        self._server, self._heard, self._pause = server, False, 0.0
         self._disturbed.clear()
         self._written.clear()
         self._backoff.reset()
-        server_id = int(server.variables.get("server_id") or 0)
-        self._read_events = ReadEvents(self._decoder.state, self._decoder.buffer, self._store.limit_bytes, server_id)
-        last = self._store.latest_event
-        if last is not None and last.type is EventType.READ and not last.ends_transaction:
-            self._read_events.close(last)  # a former producer died there; its rows are read again
-        for task in self.progress.tasks:
-            if task.open and not task.progress.chunks:
-                task.progress = TableProgress()  # without a key, and left in the middle
-        if self.progress.epoch != self._store.epoch:
-            if self.progress.tasks:
-                self.progress.rewind(self._file.acked(self.progress.epoch))
-            self.progress.epoch = self._store.epoch
-            self._file.save(self.progress)
+        self._placing.begin(int(server.variables.get("server_id") or 0))
+        self._kept.begin()
         found = checkpoints_in(self._store.home).values()
         # Such a reader gets nothing again that it had acked; a row put before that would stay older than what it has.
         self._ahead = [
@@ -139,58 +122,11 @@ class Snapshot:
 
     def look(self) -> None:
         """Take in what was asked for. Call it about once a second."""
-        if self._server is None or not (asked := self._file.asked()):
-            return
-        known = {request.id for request in self.progress.requests}
-        for path, request in asked:
-            if request.cancel:
-                self.progress.cancel()
+        if self._server is not None:
+            if self._intake.look(self._server):
                 self._disturbed.clear()
                 self._drop()
-            elif request.id not in known:
-                try:
-                    self._take(self._server, request)
-                except SourceError as error:
-                    self._log.warning("snapshot %s waits: %s", request.id, error)
-                    return
-            self._file.save(self.progress)
-            self._file.take_in(path)
-        self.active = self.progress.open
-
-    def _take(self, server: SourceServer, request: Request) -> None:
-        problem, tables = request.problem or refusal(server), list[tuple[str, str]]()
-        try:
-            Part.read(request.where, request.columns)
-        except PatternError as error:
-            problem = problem or str(error)
-        if not problem:
-            session = connect(self._settings, server.endpoint, self._stop)
-            try:
-                tables, problem = self._choose(session, request)
-            except PatternRefused as error:
-                problem = str(error)
-            finally:
-                session.close()
-        if problem:
-            self._log.error("snapshot %s: %s", request.id, problem)
-        if tables or not problem:
-            self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
-        self.progress.take(request._replace(problem=problem), tables)
-
-    def _choose(self, session: ServerSession, request: Request) -> tuple[list[tuple[str, str]], str]:
-        """The tables that a request means, and what of it means none."""
-        patterns = read_patterns(request.tables)
-        seen = list_tables(session, self._decoder.filter.passes)
-        tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
-        missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
-        if request.reason in _OF_COPIES:
-            return tables, ""
-        if tables:
-            return tables, f"no table matches {', '.join(missing)}" if missing else ""
-        what = f"no table matches {', '.join(request.tables)}" if request.tables else "the filters let no table through"
-        if may_select(session):
-            return [], what if request.tables else ""  # a database may begin empty
-        return [], f"{what}: the account sees no table; GRANT SELECT ON *.* TO it, or on the databases wanted"
+            self.active = self.progress.open
 
     # ------------------------------------------------------------ between reads of the stream
 
@@ -234,12 +170,18 @@ class Snapshot:
             self._stumble(self._busy, str(error), final=isinstance(error, PrivilegeMissing))
 
     def read_on(self) -> None:
-        """The ring is full, for who knows how long: end the reads that are under way, so that the server is rid of them."""
-        if not self.holds:  # nothing is put, nor begun: what is being put is not in the store yet
-            self._try(lambda: self._read_more(time.monotonic() + 1.0))
+        """The ring is full, for who knows how long: end the reads that are under way, so that the server is rid of them.
+
+        Nothing is put, nor begun: what is being put is not in the store yet.
+        """
+        until = time.monotonic() + 1.0
+        whole = self._whole
+        if whole is not None:
+            self._busy, self._connections.using = self._tables[0].task, whole.session
+        self._try(lambda: self._read_more(until) if whole is None else whole.read_on(until))
 
     def _advance(self, read: bool) -> None:
-        self._busy = next((task for task in self.progress.tasks if task.open), None)
+        self._busy = self._kept.next_open
         if self._busy is None:
             self._log.info("snapshot: all that was asked for is in the store")
             self._drop()
@@ -247,8 +189,8 @@ class Snapshot:
             return
         if not self.holds:
             self._place_ready()
-        if self.holds:
-            self._read_whole(self._tables[0].chunks[0])
+        if self._whole is not None:
+            self._put_whole(self._whole)
             return
         until = time.monotonic() + SLICE
         self._open_more()
@@ -283,8 +225,8 @@ class Snapshot:
         if time.monotonic() < self._pause:
             return
         # What is read waits for the chunks before it: it must not become more and more.
-        while sum(len(table.chunks) for table in self._tables) <= max(1, self._most) or self._unopened():
-            session = self._using = self._idle()
+        while sum(len(table.chunks) for table in self._tables) <= self._connections.most or self._unopened():
+            session = self._connections.idle(self._reading_sessions())
             if session is None:
                 return
             chunk = self._unopened() or self._plan(session)
@@ -296,35 +238,9 @@ class Snapshot:
             if self._behind_readers() or not self._open(chunk, session):
                 return
 
-    def _idle(self) -> ServerSession | None:
-        """A connection that reads nothing; None where all do."""
+    def _reading_sessions(self) -> list[ServerSession | None]:
         busy = [chunk.session for table in self._tables for chunk in table.chunks]
-        busy += [table.asked.session for table in self._tables if table.asked is not None]
-        idle = next((session for session in self._sessions if session not in busy), None)
-        if idle is None and len(self._sessions) < max(1, self._most) and time.monotonic() >= self._retry:
-            self._using = None
-            try:
-                idle = self._connected()
-            except SourceError as error:
-                if not self._sessions:
-                    raise
-                self._most = len(self._sessions)
-                self._log.info("snapshot: reading over %d connections: no other can be opened: %s", self._most, error)
-        return idle
-
-    def _connected(self) -> ServerSession:
-        """Open one more connection for reading."""
-        assert self._server is not None
-        session = connect(self._settings, self._server.endpoint, self._stop)
-        try:
-            prepare(session)
-            if not self._most:
-                self._most = self._settings.snapshot_connections or max(1, min(CONNECTIONS, free_connections(session) // 10))
-        except SourceError:
-            session.close()
-            raise
-        self._sessions.append(session)
-        return session
+        return busy + [table.asked.session for table in self._tables if table.asked is not None]
 
     def _unopened(self) -> Chunk | None:
         """A chunk that is in line, and read by nobody yet."""
@@ -332,7 +248,7 @@ class Snapshot:
 
     def _plan(self, session: ServerSession) -> Chunk | None:
         """The next chunk of the tables under way, else the first of the next table; None where none can be begun now."""
-        wait, alone = self._settings.read_timeout, self._most == 1
+        wait, alone = self._settings.read_timeout, self._connections.alone
         if any(table.asked is not None for table in self._tables):
             return None  # the next one is what the answer makes
         for table in self._tables:
@@ -378,7 +294,7 @@ class Snapshot:
             if not table.began:
                 # At low: whoever begins to keep the table's changes at this event has those that the first rows are put without.
                 table.began = True
-                self._put(chunk, "first")
+                self._placing.put(chunk, self._kept.request_of(task), None, "first")
         if self._waits(chunk, session):
             return False
         high = begin(session, self._server, chunk.low, chunk.executed)
@@ -415,42 +331,17 @@ class Snapshot:
         sql = selected.sql(chunk.after, chunk.until, 0 if chunk.until else chunk.limit)
         return SelectRows(session, sql, selected.columns, len(selected.shown), self._settings.read_timeout)
 
-    def _request(self, task: Task) -> Request:
-        return next(request for request in self.progress.requests if request.id == task.request)
-
     def _shape_of(self, session: ServerSession, task: Task) -> Shape | None:
         """How the table is read now; None where there is nothing to read."""
-        table = read_table(session, task.database, task.table, history=self._settings.schema_history)
-        if table is None:
-            self._settle(task, "gone", "there is no such table any more")
+        shape = shape_of(session, self._settings, self._decoder, self._kept.request_of(task), task)
+        if not isinstance(shape, Shape):
+            self._settle(task, shape.state, shape.problem)
             return None
-        table = defined_as(table, self._decoder.known(task.database, task.table))
-        blob = encode_schema(table.schema)
-        plan = self._decoder.filter.plan(table.schema, blob)
-        key = table.key.columns if table.key else ()
-        by = tuple([table.schema.columns[i].name for i in key])
-        names = (table.schema if plan.blob is None else decode_schema(plan.blob)).names
-        masked = [table.schema.columns[i].name for i, hashed in plan.change if i in key and not hashed]
-        if lost := [name for name in by if name not in names or name in masked]:
-            self._settle(task, "failed", f"its key needs column {lost[0]}, which column filters take out or mask")
-            return None
-        if task.by and task.by != by and task.progress.key:
+        if task.by and task.by != shape.by and task.progress.key:
             self._log.warning("snapshot: %s.%s has another key now: read from its beginning", task.database, task.table)
             task.progress = TableProgress()
-        try:
-            request = self._request(task)
-            part = Part.read(request.where, request.columns)
-            shown = part.shown(table.schema, key, plan)
-            rows = self._decoder.filter.condition(table.schema, blob), part.condition(table.schema, plan)
-        except UnsupportedEvent as error:
-            self._settle(task, "failed", str(error))
-            return None
-        task.by, task.began_ms = by, task.began_ms or calendar_ms()
-        task.estimate = 0 if request.where else table.rows
-        selected = selection(table, *rows, shown=shown)
-        hashed = frozenset(i for i, is_hashed in plan.change if is_hashed).intersection(key)
-        places, partial_ = tuple([shown.index(i) for i in key]), part.partial(table.schema, shown, plan)
-        return Shape(selected, blob, plan, by, places, frozenset(shown.index(i) for i in hashed), partial_)
+        task.by = shape.by
+        return shape
 
     def _read_more(self, until: float) -> bool:
         """Take what the connections bring; True when a chunk is whole, or may be begun, and there is time left."""
@@ -468,7 +359,7 @@ class Snapshot:
             ready.update(number for number, _ in poll.poll(0 if ready else 1000 * left))
             for number in ready:
                 one = reading[number]
-                self._busy, self._using = one.table.task, one.session
+                self._busy, self._connections.using = one.table.task, one.session
                 if isinstance(one, Chunk) and one.broken:
                     self._stumble(self._busy, one.broken)
                     return False
@@ -490,7 +381,7 @@ class Snapshot:
         if done:
             session.query("COMMIT")
         elif rows.size > MOST_BYTES and len(rows):
-            self._hang_up(session)  # quicker than to read on to the end
+            self._connections.hang_up(session)  # quicker than to read on to the end
         else:
             return False
         chunk.table.came(chunk, cut=not done)
@@ -525,11 +416,13 @@ class Snapshot:
                 )
                 return
             assert chunk.session is not None
-            self.holds, self._using = True, chunk.session
+            self._connections.using = chunk.session
             chunk.rows = self._select(chunk.session, chunk)
+            name = f"{task.database}.{task.table}"
+            self._whole = WholeTable(chunk.rows, chunk.session, name, self._store.home.path, self._log)
             return
         ends = table.planned and len(table.chunks) == 1
-        count = self._put(chunk, "last" if ends else "")
+        count = self._placing.put_chunk(chunk, self._kept.request_of(task), "last" if ends else "")
         table.put(chunk)
         key = chunk.until or chunk.last or table.progress.key
         table.progress = TableProgress("done" if ends else "reading", key, table.progress.rows + count, table.progress.chunks + 1)
@@ -537,81 +430,43 @@ class Snapshot:
         self._disturbed.pop((task.database, task.table), None)
         self._backoff.reset()
 
-    def _read_whole(self, chunk: Chunk) -> None:
+    def _put_whole(self, whole: WholeTable) -> None:
         """Put the rows of a table without key as they come: the stream stands still."""
-        task, rows, session = chunk.table.task, chunk.rows, chunk.session
-        assert rows is not None
-        assert session is not None
-        done = rows.step(SLICE)
-        read = task.progress.rows + self._put(chunk, "last" if done else "")
-        if len(rows):
-            rows.clear()
-        task.progress = task.progress._replace(state="reading", rows=read)
+        chunk = self._tables[0].chunks[0]
+        task = chunk.table.task
+
+        def put(rows: RowSource, last: bool) -> None:
+            count = self._placing.put(chunk, self._kept.request_of(task), rows, "last" if last else "")
+            task.progress = task.progress._replace(state="reading", rows=task.progress.rows + count)
+
+        done = whole.step(SLICE, put)
         if not done and time.monotonic() - self._saved >= SHOWN:  # for who looks: after a crash it is read from its beginning
             self._saved = time.monotonic()
-            self._file.save(self.progress)
+            self._kept.save()
         if done:
-            session.query("COMMIT")
             chunk.table.put(chunk)
             self._written.append((task, task.progress._replace(state="done", chunks=1)))
-            self.holds = False
+            self._free_stream()
             self._disturbed.pop((task.database, task.table), None)
             self._backoff.reset()
 
-    def _put(self, chunk: Chunk, part: str) -> int:
-        """Write the rows that the stream brought nothing newer of into the transaction buffer; return how many.
-
-        The first event of a table, and the last, say so (`part`), even where they have no rows.
-        """
-        shape, task, rows = chunk.table.shape, chunk.table.task, chunk.rows
-        count = 0 if rows is None else len(rows)
-        if rows is not None and count and (keys := chunk.table.window.keys(chunk.segment)):
-            rows.rows.leave_out(self._as_selected(shape, rows, keys) if shape.hashed else keys, shape.key_indexes)
-            count = len(rows)
-        if count or part:
-            request = self._request(task)
-            props = {"snapshot": request.id, "snapshot_reason": request.reason}
-            if shape.partial:
-                props["snapshot_partial"] = shape.partial
-            name = task.database, task.table
-            size = 0 if rows is None else rows.size
-            some = partial(self._body, shape, rows)
-            self._read_events.put(self._store.latest_event, name, shape.schema, count, some, size, props, part)
-        return count
-
-    def _as_selected(self, shape: Shape, rows: SelectRows, keys: list[set[bytes]]) -> list[set[bytes]]:
-        """Those of `keys`, which hold hashes as the stream does, that `rows` have, with the values that the server has."""
-        found = set()
-        for row in unpack_rows(Packed(rows.rows.array(0, len(rows)))):
-            own = [(row[i], i in shape.hashed) for i in shape.key_indexes]
-            as_put = b"".join([pack(self._decoder.filter.digest(value) if hashed else value) for value, hashed in own])
-            if any(as_put in one for one in keys):
-                found.add(b"".join([pack(value) for value, _ in own]))
-        return [found]
-
-    def _body(self, shape: Shape, rows: SelectRows | None, first: int, count: int) -> list[Any]:
-        """The body of an event with some of the rows, after the column filters."""
-        if rows is None or not count:
-            return [None, None, None, []]
-        body = [None, None, shape.present, Packed(rows.rows.array(first, count))]
-        if shape.plan.blob is None:
-            return body
-        return self._decoder.filter.apply(shape.plan, body, len(shape.selected.table.schema.columns))
+    def _free_stream(self) -> None:
+        """The stream may be read again."""
+        if self._whole is not None:
+            self._whole.close()
+            self._whole = None
 
     def settle(self) -> None:
         """Write down how far it is. Call it when what `step` left in the transaction buffer is in the store."""
         if not self._written:
             return
         written, self._written = self._written, []
-        newest = self._store.newest
-        safe = self._store.sync(newest, 0.0) if self._store.has_log else self._file.acked(self._store.epoch)
+        self._kept.put(written)
         for task, progress in written:
-            task.progress = progress
             if progress.state == "done":
                 self._log.info("snapshot: %s.%s: %d rows in %d chunks", task.database, task.table, progress.rows, progress.chunks)
-                self._settle(task, "done", save=False)
-            self.progress.mark(newest, task, -1 if safe is None else safe)
-        self._file.save(self.progress)
+                self._forget(task)
+        self._kept.save()
 
     # ------------------------------------------------------------ what goes wrong
 
@@ -627,42 +482,35 @@ class Snapshot:
             self._log.info("snapshot: %s.%s: a chunk is read again: %s", *name, problem)
         self._drop(0.01 * disturbed)
 
-    def _settle(self, task: Task, state: str, problem: str = "", *, save: bool = True) -> None:
+    def _settle(self, task: Task, state: str, problem: str) -> None:
         self.progress.settle(task, state, problem)
+        self._forget(task)
+        log = self._log.warning if state == "gone" else self._log.error
+        log("snapshot: %s.%s is left out: %s", task.database, task.table, problem)
+        self._kept.save()
+
+    def _forget(self, task: Task) -> None:
         self._tables = [table for table in self._tables if table.task is not task]
         self._disturbed.pop((task.database, task.table), None)
-        if problem:
-            log = self._log.warning if state == "gone" else self._log.error
-            log("snapshot: %s.%s is left out: %s", task.database, task.table, problem)
-        if save:
-            self._file.save(self.progress)
 
     def _drop(self, wait: float = 0.0) -> None:
         """Forget the chunks under way. What is in the transaction buffer of others is put, and counts (`settle`)."""
         if self.holds and self._tables and self._tables[0].task.open:
             self._tables[0].task.progress = TableProgress()  # of a table without key nothing counts until all of it is there
         self._tables.clear()
-        self.holds = False
+        self._free_stream()
         self._pause = time.monotonic() + wait
-        for session in self._sessions[:]:
-            self._hang_up(session)
+        self._connections.close()
 
     def _lose(self, wait: float) -> None:
         """A link broke, or none comes about: what was read over it is begun again, after so many seconds if over a new one; the others read on."""
-        session, self._using = self._using, None
-        self._retry = time.monotonic() + wait
-        if session in self._sessions:
-            self._hang_up(session)
+        if (session := self._connections.lose(wait)) is not None:
             for table in self._tables:
                 table.lost(session)
         # What is put of a table without a key is to be put from its beginning. With no connection left nobody knows for how long
         # what is put would have to be noted.
-        if self.holds or not self._sessions:
+        if self.holds or not self._connections:
             self._drop(wait)
-
-    def _hang_up(self, session: ServerSession) -> None:
-        session.close()
-        self._sessions.remove(session)
 
     def close(self) -> None:
         """The stream is read no further on this link: end the reads under way, which the server keeps old rows for."""

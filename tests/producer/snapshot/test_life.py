@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import random
 import signal
 import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.runner import Snapshot
+from shmstore.producer.snapshot.whole_table import KeptRows
 from shmstore.producer.transactions.buffer import new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from tests.producer.running import (
@@ -367,6 +371,61 @@ def test_a_table_without_a_key_shows_how_far_it_is(
             follower.finish()
         finally:
             second.stop()
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("disk", "compiled_code"), [("free", True), ("free", False), ("full", True)])
+def test_a_full_ring_holds_no_lock_of_a_table_without_a_key(
+    any_server: Server,
+    database: str,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    disk: str,
+    compiled_code: bool,
+) -> None:
+    """Its read ends while nothing can be put, so that a DDL need not wait for readers; then all rows come once, the DDL behind them.
+
+    Where the disk has no space for them either, the server waits, and no row is lost.
+    """
+    monkeypatch.setattr(runner, "SelectRows", partial(SelectRows, compiled_code=compiled_code))
+    if disk == "full":
+        monkeypatch.setattr(KeptRows, "add", no_space)
+    rows, wide = ",".join(f"({i}, REPEAT('x', 1000))" for i in range(1000)), "CREATE TABLE t (id INT, v VARCHAR(2000))"
+    execute(any_server, database, wide, f"INSERT INTO t VALUES {rows}", *["INSERT INTO t SELECT * FROM t"] * 4)
+    with running(any_server, **{**options, "capacity": 64, "log": "off"}, snapshot="initial") as run:
+        store = run.settings.store
+
+        def task() -> Any:
+            progress = producer.snapshot_status(store, state=options["state"])
+            return progress.tasks[0] if progress is not None and progress.tasks else None
+
+        wait_for(
+            lambda: task() and task().progress.state == "reading" and task().progress.rows, "rows of what does not fit the ring"
+        )
+        change = "ALTER TABLE t ADD COLUMN more INT"
+        if disk == "free":
+            execute(any_server, database, "SET SESSION lock_wait_timeout = 20", change)
+        else:
+            wait_for(lambda: "cannot be kept in" in caplog.text, "the disk's refusal")
+        ids, after = Counter[int](), list[str]()
+        with EventStore.attach(store) as attached, attached.subscribe("late") as reader:
+            wanted = 16_000
+            until = time.monotonic() + 60
+            while (sum(ids.values()) < wanted or (disk == "free" and not after)) and time.monotonic() < until:
+                batch = reader.get(timeout=0.2)
+                for event in batch:
+                    assert not (after and event.type is EventType.READ)
+                    ids.update(row.after[0] for row in event.rows or () if row.after is not None)
+                    after += [event.sql] if event.sql == change else []
+                if batch:
+                    reader.ack(batch)
+            wait_for(lambda: task().progress.state == "done", "the end")
+        assert ids == Counter(dict.fromkeys(range(1000), 16))
+        assert task().progress.rows == wanted
 
 
 @pytest.mark.parametrize("keys", ["id INT PRIMARY KEY", "id INT"])

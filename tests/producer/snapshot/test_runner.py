@@ -21,6 +21,7 @@ from shmstore.producer.errors import LinkLost
 from shmstore.producer.snapshot import runner
 from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.chunks import Chunk, EndAsked
+from shmstore.producer.snapshot.connections import ReadConnections
 from shmstore.producer.snapshot.runner import ATTEMPTS, Snapshot
 from tests.producer.running import Running, end_of_log, events_of, execute, running, wait_for, wait_for_position
 from tests.producer.snapping import Copy, Load, copied, fill, finished, lately, select, states
@@ -281,14 +282,14 @@ def test_lost_links_and_disturbed_chunks_are_counted_apart(
 ) -> None:
     """A chunk that is disturbed once does not fail its table, however often the snapshot's own link was lost before."""
     fill(any_server, database, 20)
-    connected, losses = Snapshot._connected, iter(range(ATTEMPTS + 1))
+    connected, losses = ReadConnections._connected, iter(range(ATTEMPTS + 1))
 
-    def lost_at_first(self: Snapshot) -> ServerSession:
+    def lost_at_first(self: ReadConnections) -> ServerSession:
         if next(losses, None) is not None:
             raise LinkLost("the link broke")
         return connected(self)
 
-    monkeypatch.setattr(Snapshot, "_connected", lost_at_first)
+    monkeypatch.setattr(ReadConnections, "_connected", lost_at_first)
     lately(monkeypatch, any_server, lambda: execute(any_server, database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7"))
     with running(any_server, **options, retry_first=0.0) as run:
         assert copied(run, any_server).tables["t"] == select(any_server, database, "t")
@@ -330,9 +331,9 @@ def test_a_new_link_of_the_stream_ends_the_wait_for_one_of_the_snapshot(
 ) -> None:
     """How long was to be waited before the next connection of its own was of the former link."""
     fill(any_server, database, 20)
-    connected, taken, lost = Snapshot._connected, BinlogReader.read, list[str]()
+    connected, taken, lost = ReadConnections._connected, BinlogReader.read, list[str]()
 
-    def lost_at_first(self: Snapshot) -> ServerSession:
+    def lost_at_first(self: ReadConnections) -> ServerSession:
         if not lost:
             lost.append("snapshot")
             raise LinkLost("the link broke")
@@ -344,7 +345,7 @@ def test_a_new_link_of_the_stream_ends_the_wait_for_one_of_the_snapshot(
             raise LinkLost("the link broke")
         return taken(self)
 
-    monkeypatch.setattr(Snapshot, "_connected", lost_at_first)
+    monkeypatch.setattr(ReadConnections, "_connected", lost_at_first)
     monkeypatch.setattr(BinlogReader, "read", read)
     monkeypatch.setattr(Backoff, "failed", lambda self: 0.0 if len(lost) == 2 else 600.0)
     with running(any_server, **options) as run:
@@ -398,7 +399,7 @@ def test_no_read_stays_open_when_the_stream_ends(
 
     taken = BinlogReader.read
     monkeypatch.setattr(BinlogReader, "read", read)
-    monkeypatch.setattr("shmstore.producer.snapshot.runner.connect", recorded)
+    monkeypatch.setattr("shmstore.producer.snapshot.connections.connect", recorded)
     monkeypatch.setattr(Snapshot, "_place", lambda self, chunk: begun.append(chunk))
     with (
         running(any_server, **options, retry_first=600.0, retry_longest=600.0) as run,
