@@ -6,7 +6,7 @@ import math
 import string
 from typing import Final
 
-from shmstore.consumer.live.model import Rate, Reader, Remembered, SnapshotTable, Store, Table, Waiting
+from shmstore.consumer.live.figures import Rate, Reader, Remembered, SnapshotTable, Store, Table, Waiting
 from shmstore.units import moment, quantity, span
 
 LETTERS: Final = string.ascii_lowercase  # of readers in the ring: a is where the first has acked, A where it got

@@ -12,7 +12,8 @@ from typing import Final
 
 from shmstore import ShmStoreError, StoreStat, StoreView
 from shmstore.clock import calendar_ms
-from shmstore.consumer.live.model import Host, Model, Reading, TableFigures
+from shmstore.consumer.live.figures import Host
+from shmstore.consumer.live.model import Model, Reading, TableFigures
 from shmstore.consumer.monitoring.metrics import look
 from shmstore.consumer.monitoring.table_counts import Counting, TableCounts
 from shmstore.home.home import Home

@@ -22,7 +22,7 @@ from textual.widgets import DataTable, Footer, Input, Label, Log, Static
 from shmstore import PositionNotFound, ShmStoreError, StoreView
 from shmstore.consumer.live import actions, drawing
 from shmstore.consumer.live.events import Feed, Filter
-from shmstore.consumer.live.model import Host, Remembered, Store, Table
+from shmstore.consumer.live.figures import Host, Remembered, Store, Table
 from shmstore.consumer.live.observer import Observer
 
 LOOK: Final = 0.25  # seconds between two looks at what was observed

@@ -27,7 +27,7 @@ from typing import Any, Final
 from shmstore import PositionNotFound, ShmStoreError, StoreNotFound, StoreView
 from shmstore.consumer.live import actions
 from shmstore.consumer.live.events import Feed, Filter
-from shmstore.consumer.live.model import Host, document
+from shmstore.consumer.live.figures import Host, document
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.serving.access import Login, exposed
 from shmstore.consumer.serving.http_server import HttpServer, Request, Response, plain

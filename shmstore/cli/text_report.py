@@ -16,7 +16,7 @@ from shmstore.store.view import StoreView
 from shmstore.units import moment, printable, quantity, span
 
 if TYPE_CHECKING:
-    from shmstore.consumer.live.model import Store
+    from shmstore.consumer.live.figures import Store
 
 HEAD = f"{'STORE':<24} {'EVENTS':>12} {'RING':>10} {'FREE':>5} {'LOG':>10} {'FULL':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>12}"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmstore import StoreStat
-    from shmstore.consumer.live.model import Store
+    from shmstore.consumer.live.figures import Store
     from shmstore.store.remembered import RememberedStore
 
 

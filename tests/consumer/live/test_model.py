@@ -12,17 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import Cursor, LogStat, StoreStat, StreamStat, SubscriptionStat
+from shmstore.consumer.live.figures import Host, Store, document
 from shmstore.consumer.live.model import (
     JUDGED_FROM,
     KEEPS_UP,
     WINDOW,
-    Host,
     Model,
     Reading,
-    Store,
     TableFigures,
     catch_up,
-    document,
 )
 from shmstore.home.snapshots import Progress, TableProgress, Task
 from shmstore.store.remembered import RememberedStore
