@@ -51,6 +51,7 @@ from shmstore.consumer.table_choice import TableChoice
 from shmstore.consumer.turn import Turn, in_thread
 from shmstore.errors import install
 from shmstore.event import Event
+from shmstore.memory.deadline import RETURN_SECONDS, retried
 from shmstore.start_position import Start
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
     from shmstore.consumer.remote.subscription import RemoteSubscription
 
 IDLE_SECONDS = 1.0  # the checkpoint is written after this long without an event
-RETURN_SECONDS = 5.0  # in which a store with a log, removed under its reader, is to be there again
-PAUSE = 0.05  # seconds between two tries
 SHARE = 8  # a batch without limits takes at most this part of the ring, so that the producer can go on while it is processed
 
 _log = logging.getLogger("shmstore")
@@ -289,33 +288,30 @@ class Consumer:
         acked = self._acked  # of one that was closed it raises StoreClosed, too
         if self._closed or not before.has_log or not before.lost or not isinstance(before, EventStore):
             raise closed
-        state = before.home.state
         with suppress(ShmStoreError):
             self.subscription.close()  # its ack is in the home then
         if self._owns_store:
             before.close()
-        until = time.monotonic() + RETURN_SECONDS
-        while True:
-            try:
-                self._take_again(EventStore.attach(before.name, path=before.segment.path, state=state), before.epoch, name, acked)
-                break
-            except SubscriptionLost:
-                raise
-            except StoreError as error:  # its producer has not seen yet that it was removed, or its home is gone
-                if time.monotonic() >= until:
-                    raise closed from error
-            if self._cancelled or self._stopped.wait(PAUSE):
+
+        def ended() -> bool:
+            return self._cancelled or self._stopped.is_set()
+
+        try:
+            retried(lambda: self._take_again(before.attach_again(same=True), name, acked), RETURN_SECONDS, ended)
+        except SubscriptionLost:
+            raise
+        except StoreError as error:
+            if ended():
                 return False
+            raise closed from error
         _log.info(
             "store %r was removed and is there again: subscription %r goes on after event %d", before.name, name, self._acked
         )
         return True
 
-    def _take_again(self, store: EventStore, epoch: int, name: str, acked: int) -> None:
+    def _take_again(self, store: EventStore, name: str, acked: int) -> None:
         """Own the subscription in `store`, which is then this reader's. Raises `StoreError`."""
         try:
-            if store.epoch != epoch:
-                raise StoreClosed(f"store {store.name!r} is another one now: it was removed with its log, and created again")
             subscription = store.subscribe(name, start=min(acked, store.newest) + 1)
             if (last := min(acked, store.newest)) > subscription.ack_cursor.sequence:
                 subscription.seek(last + 1)

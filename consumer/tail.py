@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from shmstore import Batch, ShmStoreError, StoreClosed, StoreView
+from shmstore import Batch, ShmStoreError, StoreView
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.table_choice import TableChoice
@@ -76,13 +76,10 @@ class Peek:
 
     def _attach_again(self) -> None:
         """Attach to the store as it was put together again from its home. Raises `StoreClosed` where that is gone, or another's."""
-        before = self._store
-        store = StoreView.attach(before.name, path=before.segment.path, state=before.home.state)
+        store = self._store.attach_again(same=True)
         if self._own is not None:
             self._own.close()
         self._store = self._own = store
-        if store.epoch != before.epoch:
-            raise StoreClosed(f"store {store.name!r} was removed with its log, and another one has its name: attach again")
         self._next = min(self._next, store.newest + 1)  # what was in memory alone comes again
 
     def ack(self, sequence: int | None = None) -> None:

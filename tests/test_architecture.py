@@ -84,6 +84,7 @@ PUBLIC = {
         "Progress ProgressFile REPLACING Request TableProgress Task cancel_snapshot new_id "
         "request_snapshot snapshot_status snapshot_waits"
     ),
+    "shmstore.memory.deadline": "RETURN_SECONDS retried",
     "shmstore.memory.layout": "DISARMED SUBSCRIPTIONS SlotFlag header_word",
     "shmstore.native": "pure_python",
     "shmstore.patterns.linear_regex": "Name PatternRefused compile_pattern",

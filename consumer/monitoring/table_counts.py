@@ -163,10 +163,11 @@ class Counting:
 
     def _follow(self, name: str, *, late: bool) -> None:
         store = self._stores.get(name)
-        if store is None or store.lost:
-            if store is not None:
-                store.close()
+        if store is None:
             store = self._stores[name] = StoreView.attach(name, restore=False)
+        elif store.lost:
+            store.close()
+            store = self._stores[name] = store.attach_again(restore=False)
         counts = self.counts.get(name)
         if counts is None:
             counts = self.counts[name] = TableCounts(store.epoch, store.oldest if late else store.newest + 1)

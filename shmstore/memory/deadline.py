@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from shmstore.errors import LayoutMismatch, StoreError, SubscriptionLost
+
+RETURN_SECONDS: Final = 5.0  # in which a store with a log, removed under its readers, is to be there again
+PAUSE: Final = 0.05  # seconds between two tries
+Answer = TypeVar("Answer")
 
 
 class Deadline:
@@ -23,3 +31,21 @@ class Deadline:
     def passed(self) -> bool:
         """True once the moment is past."""
         return self._at is not None and time.monotonic() >= self._at
+
+
+def retried(call: Callable[[], Answer], seconds: float, ended: Callable[[], object] = lambda: False) -> Answer:
+    """Return what `call`, which attaches to a store, returns, called again for `seconds` while it raises `StoreError`, or until `ended`.
+
+    A store that was removed may be about to come back: its producer has not seen yet that it was removed. Raises what the last call raised,
+    and at once what stays: `LayoutMismatch`, `SubscriptionLost`.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except (LayoutMismatch, SubscriptionLost):
+            raise
+        except StoreError:
+            if time.monotonic() >= until or ended():
+                raise
+        time.sleep(PAUSE)

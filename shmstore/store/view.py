@@ -56,6 +56,18 @@ class StoreView:
         """
         return cls(attached(name, path=path, state=state, read_only=True, restore=restore), state)
 
+    def attach_again(self, *, restore: bool = True, same: bool = False) -> Self:
+        """Attach to the store that has this one's name now, where that was `lost`; this object stays as it is, and may be closed already.
+
+        One that has a log is put together again from its home, unless `restore` is False. Another `epoch` says that it was created again,
+        which with `same` is an error: `StoreClosed`. Raises as `attach`; `retried` tries again for a while.
+        """
+        store = type(self).attach(self.name, path=self.segment.path, state=self.home.state, restore=restore)
+        if same and store.epoch != self.epoch:
+            store.close()
+            raise StoreClosed(f"store {self.name!r} was removed with its log, and another one has its name: attach again")
+        return store
+
     @staticmethod
     def names() -> list[str]:
         """Names of the stores in this host's shared memory."""

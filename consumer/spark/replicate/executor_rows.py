@@ -53,7 +53,7 @@ class SourceTables(Protocol):
 
 def subscribe(options: Options) -> None:
     """Make the query's subscription, unless it is there, so that the store keeps all that comes from now on."""
-    with attach(options, 0.0) as store:
+    with attach(options) as store:
         point = store.ack_point_until(store.newest)
         first = store.oldest if point is None else point + 1
         place = first if options.start.kind in ("committed", "latest") else options.start.place

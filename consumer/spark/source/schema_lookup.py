@@ -27,7 +27,7 @@ def find_table(options: Options) -> TableSchema:
     table = options.tables.one
     deadline = time.monotonic() + options.table_timeout
     while True:
-        with attach(options, 0.0) as store:
+        with attach(options) as store:
             found = find_schema(store, table, _first_to_read(store, options))
             if found is not None:
                 return found

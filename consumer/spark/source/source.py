@@ -85,7 +85,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the events from startingOffsets (earliest by default) to endingOffsets."""
         options = self._decoder.options
-        with attach(options, 0.0) as store:
+        with attach(options) as store:
             first, last = store.oldest, store.newest
             start, end = options.start, options.end
             if start.kind == "offset":

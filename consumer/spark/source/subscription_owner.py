@@ -21,10 +21,8 @@ from shmstore import (
     Checkpoint,
     CheckpointFile,
     EventStore,
-    LayoutMismatch,
     Position,
     PositionNotFound,
-    StoreError,
     Subscription,
     SubscriptionInUse,
     SubscriptionLost,
@@ -35,6 +33,7 @@ from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import read_store
 from shmstore.encoding.codec import decode_stored
+from shmstore.memory.deadline import retried
 from shmstore.start_position import Start as StartPosition
 
 _HANDOVER = 5.0  # seconds that the reader of a stopped query may take to end
@@ -62,12 +61,12 @@ class SubscriptionOwner:
     @property
     def store(self) -> EventStore:
         """The store, attached. One that was removed is put together again from its home, or waited for: `storeTimeout`. Raises `StoreNotFound`."""
-        timeout = 0.0  # at first a missing store is most likely a wrong name: an error at once
-        if self._store is not None and self._store.lost:
+        before = self._store
+        if before is not None and before.lost:
             self.leave()
-            timeout = self._options.store_timeout
+            self._store = retried(before.attach_again, self._options.store_timeout)
         if self._store is None:
-            self._store = attach(self._options, timeout)
+            self._store = attach(self._options)  # a missing store is most likely a wrong name: an error at once
         return self._store
 
     @property
@@ -150,8 +149,10 @@ class SubscriptionOwner:
 
     def _read(self, first: int, last: int) -> Iterator[Events]:
         """Yield events for the server: out of an attachment of its own, because a store object serves one thread at a time."""
-        if self._served is None or self._served.lost:
-            self._served = attach(self._options, 0.0)  # the one before ends with the last connection that still reads
+        if self._served is None:
+            self._served = attach(self._options)
+        elif self._served.lost:
+            self._served = self._served.attach_again()  # the one before ends with the last connection that still reads
         yield from read_store(self._served, first, last, fails=self._options.fail_on_data_loss)
 
     def leave(self) -> None:
@@ -322,18 +323,9 @@ def handover(take: Callable[[], Found]) -> Found:
             time.sleep(0.1)
 
 
-def attach(options: Options, timeout: float) -> EventStore:
-    """Attach to the options' store, waiting `timeout` seconds for it. Raises `StoreNotFound`."""
-    until = time.monotonic() + timeout
-    while True:
-        try:
-            return EventStore.attach(options.store, path=options.store_path, state=options.state_directory)
-        except LayoutMismatch:
-            raise
-        except StoreError:  # it is missing, or its producer has not seen yet that it was removed
-            if time.monotonic() >= until:
-                raise
-            time.sleep(0.1)
+def attach(options: Options) -> EventStore:
+    """Attach to the options' store. Raises `StoreNotFound`."""
+    return EventStore.attach(options.store, path=options.store_path, state=options.state_directory)
 
 
 def position_at(store: EventStore, sequence: int) -> Position | None:

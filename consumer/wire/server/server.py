@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from shmstore import Batch, ProtocolError, ShmStoreError, StoreClosed, StoreError, SubscriptionLost
+from shmstore import Batch, ProtocolError, ShmStoreError, StoreClosed, SubscriptionLost
 from shmstore.consumer.serving.access import tls_context
 from shmstore.consumer.serving.audit import Incident
 from shmstore.consumer.serving.capacity import Capacity, Threads
@@ -44,6 +44,7 @@ from shmstore.consumer.wire.server.settings import Settings
 from shmstore.consumer.wire.session.filter import FilterRefused, compile_filter
 from shmstore.consumer.wire.session.session import LARGE, SAVING, Session
 from shmstore.consumer.wire.session.turn import SharedSession, Turn
+from shmstore.memory.deadline import RETURN_SECONDS, retried
 
 if TYPE_CHECKING:  # kazoo is an extra
     from shmstore.consumer.wire.cluster.zookeeper import Registration
@@ -56,8 +57,6 @@ _INCIDENTS: Final = {FilterRefused: Incident.FILTER, SubscriptionRefused: Incide
 # Longest wait in one call to the store: with entries in hand, how soon it is seen that the producer waits for free space.
 _WAIT_EMPTY: Final = 30.0
 _WAIT_PARTIAL: Final = 0.1
-_RETURN_SECONDS: Final = 5.0  # in which a store with a log, removed under its clients, is to be there again
-_PAUSE: Final = 0.05  # seconds between two tries
 _IN_A_ROW: Final = 16
 _SPARE_THREADS: Final = 8
 _FOLLOW: Final = 10.0  # seconds between two looks at the cursors of what another server serves
@@ -369,15 +368,9 @@ class Server:
         except StoreClosed:
             if session is None or session is shared.session or not session.store.has_log:
                 raise
-        until = asyncio.get_running_loop().time() + _RETURN_SECONDS
-        while True:
-            try:
-                found = await self._sessions.known(request.client)
-                break
-            except StoreError:  # its producer has not seen yet that it was removed, or its home is gone
-                if self._closing or asyncio.get_running_loop().time() >= until:
-                    raise
-            await asyncio.sleep(_PAUSE)
+        store = session.store
+        await self._in_thread(lambda: retried(store.attach_again, RETURN_SECONDS, lambda: self._closing).close())
+        found = await self._sessions.known(request.client)
         if found is None:
             raise ProtocolError(f"clientId {request.client.client_id} is not subscribed any more")
         _log.info(

@@ -16,8 +16,11 @@ from shmstore import (
     Batch,
     EventStore,
     PositionNotFound,
+    StoreClosed,
     StoreCorrupt,
     StoreFull,
+    StoreNotFound,
+    StoreView,
     SubscriptionLost,
 )
 from shmstore.home.home import Home
@@ -183,6 +186,30 @@ def test_read_passes_over_what_is_gone_or_damaged(name: str) -> None:
         for last, gone in ((oldest + 3, oldest - 1), (oldest - 1, oldest - 1), (9, 9)):
             found, lost = read_through(lambda heard, last=last: store.read(5, last, gone=heard))  # type: ignore[misc]
             assert (found, lost) == (payloads[oldest : last + 1], [(5, gone)])
+
+
+def test_attach_again_finds_what_has_the_name_now(name: str) -> None:
+    """Put together again from its home, for a reader alike; created again, as another epoch says, or else as an error; not there."""
+    with EventStore.create(name, capacity=64) as store, StoreView.attach(name) as view:
+        store.put(payload(0))
+        assert store.sync() == 0
+        reboot(name)
+        store.close()
+        with pytest.raises(StoreNotFound):
+            view.attach_again(restore=False)
+        with view.attach_again(same=True) as again, again.attach_again() as twice:
+            assert type(again) is type(twice) is StoreView
+            assert bytes(next(again.read(0)).raw) == payload(0)
+        view.close()
+        EventStore.unlink(name, log=True)
+        with pytest.raises(StoreNotFound):
+            view.attach_again()
+        with EventStore.create(name, capacity=64), view.attach_again() as another:  # one that is closed knows where it was
+            assert another.epoch != view.epoch
+            with pytest.raises(StoreClosed, match="another one has its name"):
+                view.attach_again(same=True)
+            with store.attach_again() as whole:
+                whole.put(payload(1))
 
 
 @pytest.mark.parametrize("log", [True, False])
