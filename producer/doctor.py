@@ -22,7 +22,6 @@ from shmstore.producer.positions.scan import file_begins
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import VisibleTables, list_tables, may_select
 from shmstore.producer.start.choose import check_position
-from shmstore.producer.start.positions import split_positions
 from shmstore.producer.start.resume import lowest
 from shmstore.store.remembered import describe_home
 
@@ -289,7 +288,7 @@ def _start_position(settings: Settings) -> Position | None:
         with EventStore.attach(settings.store, path=settings.store_path or None) as store:
             position = store.last_ack_point()
             if position is not None and position.of_group:
-                return split_positions(position).get(settings.name)
+                return dict(position.sources).get(settings.name)
             if position is None:
                 position = store.start_position  # nothing was put yet
             if position is not None:

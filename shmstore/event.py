@@ -75,12 +75,15 @@ class Position(NamedTuple):
 
     `gtids` is the executed GTID set up to and including this place; it is filled at transaction ends, DDLs and
     heartbeats only (it advances at commit). `row` counts rows inside an event, for readers that stop within one.
+    `sources`: at a transaction end or DDL in a store of several sources, where each of them goes on after it, by name and in
+    the order of the names; file, offset and `gtids` are those of the event's own source.
     """
 
     file: str
     offset: int
     gtids: str = ""
     row: int = 0
+    sources: Sources = ()
 
     @property
     def file_number(self) -> int:
@@ -95,8 +98,24 @@ class Position(NamedTuple):
 
     @property
     def of_group(self) -> bool:
-        """Whether it is a place in a store of several sources: `gtids` then says where each of them stands, by name."""
-        return "=" in self.gtids
+        """Whether it is a place in a store of several sources."""
+        return bool(self.sources)
+
+
+Sources = tuple[tuple[str, Position], ...]
+
+
+class Cut(NamedTuple):
+    """What the last event of a part says of its large transaction, for the producer: where each source goes on after a restart, and what
+    is in the store then.
+
+    `sources`: the transaction's own source goes on where the transaction began. Its name is "" where it is the store's only one.
+    `order`, `row`: of the last event of the binlog that was read.
+    """
+
+    sources: Sources
+    order: int
+    row: int = 0
 
 
 class Column(NamedTuple):
@@ -167,20 +186,21 @@ class _Event(NamedTuple):
     rows: tuple[Row, ...] = ()
     sql: str = ""
     props: dict[str, str] = {}  # noqa: RUF012  shared and never written: values are immutable by contract
+    cut: Cut | None = None
 
 
 class Event(_Event):
     """One binlog event as a store keeps it (Canal's Entry), or one of your own.
 
     Fields, in order: entry, type, position, time_ms, server_id=0, length=0, transaction="", order=0, part=0, database="", table=None,
-    rows=(), sql="", props={}.
+    rows=(), sql="", props={}, cut=None.
 
     `position` is the end of the event in the binlog and `length` its bytes there, so that it started at
     ``position.offset - length``. `time_ms` is the event time in milliseconds since 1970 UTC. `transaction` is the GTID
     of the transaction, or ``file:offset`` of its first event where there are no GTIDs; `order` counts the events in
     it from 0 (BEGIN). `part` counts the numbered parts of a transaction larger than the producer's buffer.
     A rows event has `table` and `rows`; a DDL has `database` and `sql`. `props` holds the rest as text, by Canal's
-    names where it has one (``xid``, ``thread_id``, ``rows_query`` ...).
+    names where it has one (``xid``, ``thread_id``, ``rows_query`` ...). `cut` is for the producer alone.
 
     `sequence` is the number of the event in the store that it was read from. It is no part of the value: the event that was put and
     the one that is read are equal.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from shmstore.event import Position
+
 _GTID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:([a-z_][a-z0-9_]*:)?\d+|\d+-\d+-\d+")
 _INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
 _SETS: Final = (  # a part of one of MySQL's, and of MariaDB's
@@ -22,8 +24,6 @@ def well_formed(gtids: str) -> bool:
 
 def parse(text: str) -> Gtids:
     """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number stands for all up to it."""
-    if "=" in text:  # where several sources stand, by name: no two of them bring the same transactions
-        text = ",".join(place.partition("/")[2] for place in text.split(";"))
     found: Gtids = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         source, *fields = part.split(":")
@@ -38,6 +38,11 @@ def parse(text: str) -> Gtids:
             else:
                 source = f"{uuid}:{field}"
     return {source: _merged(intervals) for source, intervals in found.items()}
+
+
+def executed(position: Position) -> Gtids:
+    """Return the transactions that a place has behind it: of all its sources, no two of which bring the same ones."""
+    return parse(",".join(at.gtids for _, at in position.sources) if position.sources else position.gtids)
 
 
 def _merged(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ earliest, latest                 the oldest event that is kept; what comes from 
 4711                             a sequence: that event (of a store; a binlog has none)
 binlog.000003:1520               a place in the binlog: the first event after it
 0-1-4711, gtid:UUID:1-4711       a GTID set: what follows the transaction with which it was complete
+gtid:NAME=FILE:OFFSET/SET;...    of a store of several sources, where each of them is: what follows the transaction that ended there
 2026-01-31T12:00:00Z, time:...   ISO 8601, UTC without a zone: the first transaction that has an event then or later
 """
 
@@ -17,6 +18,7 @@ from typing import Final
 from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.gtids import well_formed
+from shmstore.sources import parse_sources
 
 Start = str | int | Position | datetime
 PLACES = "FILE:OFFSET (binlog.000003:1520), a GTID set (gtid:SET) or a time (2026-01-31T12:00:00Z)"
@@ -39,6 +41,11 @@ def parse_start(text: str, *, sequences: bool = True) -> Start:
             )
         return int(text)
     kind, _, rest = text.partition(":")
+    if kind == "gtid" and "=" in rest:
+        try:
+            return Position("", 0, sources=parse_sources(rest))
+        except ValueError as error:
+            raise ValueError(f"start is {text!r}, which is not understood: {error}") from None
     if kind == "gtid" and rest:
         return Position("", 0, rest)
     written = rest if kind == "time" else text

@@ -27,7 +27,7 @@ MOST_MODULES = 15  # in one folder
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
     "shmstore": (
-        "native arguments clock errors event gtids patterns",
+        "native arguments clock errors event gtids patterns sources",
         "atomic_file certificate column_type start_position",
         "sql",
         "memory",
@@ -72,7 +72,7 @@ PUBLIC = {
         "BinlogDisabled BinlogPurged CopyUnreadable PositionNotFound ProtocolError SchemaUnknown "
         "SourceError StoreCorrupt StoreError StoreUnreachable UnsupportedEvent did_you_mean install"
     ),
-    "shmstore.event": "ABSENT Column EntryType Event EventType Position TableSchema",
+    "shmstore.event": "ABSENT Column EntryType Event EventType Position Sources TableSchema",
     "shmstore.gtids": "Gtids covers joined parse single",
     "shmstore.home": "kinds",
     "shmstore.home.acks": "checkpoints_in",
@@ -89,6 +89,7 @@ PUBLIC = {
     "shmstore.native": "pure_python",
     "shmstore.patterns.linear_regex": "Name PatternRefused compile_pattern",
     "shmstore.patterns.table_patterns": "FORMS Patterns",
+    "shmstore.sources": "pack_sources sources_text unpack_sources",
     "shmstore.sql.catalog": "Catalog Change TableName Unreadable",
     "shmstore.sql.charsets": "charset_of decoder lenient member_text python_codec statement_decoder",
     "shmstore.sql.classify": "Kind Statement classify",

@@ -14,6 +14,7 @@ from shmstore.consumer.formats.context import STATEMENTS, Context, Convert, imag
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.values import NUMBERS, text_or_base64, utc_text, value_text
 from shmstore.event import Column, EntryType, Event, EventType, TableSchema
+from shmstore.sources import sources_text
 
 _OPS: Final = {EventType.INSERT: "insert", EventType.UPDATE: "update", EventType.DELETE: "delete", EventType.READ: "read"}
 _ENTRIES: Final = {EntryType.BEGIN: "begin", EntryType.END: "end", EntryType.HEARTBEAT: "heartbeat"}
@@ -39,6 +40,8 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
     position: dict[str, Any] = {"file": event.position.file, "offset": event.position.offset}
     if event.position.gtids:
         position["gtids"] = event.position.gtids
+    if event.position.sources:
+        position["sources"] = sources_text(event.position.sources)
     tail = {"position": position, "transaction": event.transaction, "server_id": event.server_id}
     if context.sequence is not None:
         tail["seq"] = context.sequence

@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from shmstore import Position, errors
+from shmstore.sources import pack_sources, unpack_sources
 from shmstore.start_position import Start
 
 Request = dict[str, Any]
@@ -93,7 +94,7 @@ def unpack_error(extra: bytes) -> Exception | None:
 def pack_start(start: Start) -> Any:
     """Return where to begin as JSON has it: a sequence, a text in one of the forms of `start_position`, or a position's fields."""
     if isinstance(start, Position):
-        return [start.file, start.offset, start.gtids, start.row]
+        return [start.file, start.offset, start.gtids, start.row, pack_sources(start.sources)]
     return f"time:{start.isoformat()}" if isinstance(start, datetime) else start
 
 
@@ -102,7 +103,9 @@ def unpack_start(packed: Any) -> Start:
     if isinstance(packed, str) or (isinstance(packed, int) and not isinstance(packed, bool)):
         return packed
     try:
-        file, offset, gtids, row = packed
-        return Position(str(file), int(offset), str(gtids), int(row))
-    except (TypeError, ValueError) as error:
-        raise errors.ProtocolError(f"start is {packed!r}: give a sequence, a text, or [file, offset, gtids, row]") from error
+        file, offset, gtids, row, sources = packed
+        return Position(str(file), int(offset), str(gtids), int(row), unpack_sources(sources))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise errors.ProtocolError(
+            f"start is {packed!r}: give a sequence, a text, or [file, offset, gtids, row, {{source: [file, offset, gtids]}}]"
+        ) from error

@@ -67,9 +67,7 @@ class Start:
     def place(self) -> Place:
         """What `EventStore.find` takes, of any kind but committed and offset."""
         match self.kind:
-            case "gtid":
-                return Position("", 0, self.value)
-            case "position":
+            case "gtid" | "position":
                 return Position(*self.value)
             case "time":
                 return datetime.fromtimestamp(self.value / 1000, UTC)
@@ -95,7 +93,7 @@ class Start:
                 f"startingOffsets={text!r} is not understood: committed, {FORMS}, or the JSON of an offset"
             ) from None
         if isinstance(place, Position):
-            return cls("position", (place.file, place.offset)) if place.file else cls("gtid", place.gtids)
+            return cls("position" if place.file else "gtid", place)
         if isinstance(place, datetime):
             return cls("time", round(place.timestamp() * 1000))
         return cls("sequence", place) if isinstance(place, int) else cls(place)  # type: ignore[arg-type]

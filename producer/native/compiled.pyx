@@ -9,7 +9,6 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
     split.pxi   Splitter: packets to runs of events
-    fold.pxi    the checksum of half-put transactions
     known.pxi   what a fast path knows of a table
     state.pxi   TransactionState: where the stream stands, and how far its transaction has come
     fast_path.pxi  FastPath: the usual events of a transaction, all else handed to Python
@@ -39,7 +38,6 @@ include "../../shmstore/native/pack.pxi"
 include "text.pxi"
 include "values.pxi"
 include "json.pxi"
-include "fold.pxi"
 include "buffer.pxi"
 include "image.pxi"
 include "split.pxi"

@@ -346,7 +346,7 @@ cdef class FastPath:
         cdef Buffer* out = &self.buffer.payloads.buffer
         cdef uint8_t* to
         reserve(out, 128 + state.file_text.size + state.name_text.size + (0 if gtids == NULL else gtids.size))
-        to = write_raw(out.data + out.size, <const uint8_t*>b"\x94\x01\x9f", 3)
+        to = write_raw(out.data + out.size, <const uint8_t*>b"\x95\x02\x9f", 3)
         to = write_unsigned(to, entry)
         to = write_unsigned(to, type_)
         to = write_text(to, state.file_text.data, state.file_text.size)
@@ -369,7 +369,7 @@ cdef class FastPath:
         self.head(event, entry, 0, more_ms, gtids)
         put_raw(out, <const uint8_t*>b"\xa0\xa0", 2)  # database, sql
         put_raw(out, self.props.data, self.props.size)
-        put_raw(out, <const uint8_t*>b"\xc0\xc0", 2)  # schema, body
+        put_raw(out, <const uint8_t*>b"\xc0\xc0\xc0", 3)  # resume, schema, body
         if self.finish(event, before, entry, 0, 0, more_ms):
             return 0
         return self.write(event, entry, more_ms, gtids)

@@ -11,7 +11,7 @@ cdef class TransactionState:
     cdef readonly int64_t begun, events, rows
     cdef readonly bint in_transaction, open, has_gtid
     cdef public bint unfinished
-    cdef public uint32_t replayed
+    cdef public uint32_t differing
     cdef public object tail
     cdef public dict props
     cdef public str xa, xa_end
@@ -103,10 +103,10 @@ cdef class TransactionState:
         self.rows += rows
 
     def mark(self, str name):
-        self.marks[name] = self.events, self.rows, self.replayed
+        self.marks[name] = self.events, self.rows, self.differing
 
     def rolled_back_to(self, str name):
-        self.events, self.rows, self.replayed = self.marks[name]
+        self.events, self.rows, self.differing = self.marks[name]
 
     def restarted(self):
         gtid, length = self.transaction if self.has_gtid else "", self.offset - self.begun
@@ -161,7 +161,7 @@ cdef class TransactionState:
 
     cdef int close(self) except -1:
         self.in_transaction = self.open = self.has_gtid = self.unfinished = False
-        self.begun = self.order = self.events = self.rows = self.replayed = self.name_text.size = 0
+        self.begun = self.order = self.events = self.rows = self.differing = self.name_text.size = 0
         if self.marks:
             self.marks.clear()
         if self.props:

@@ -1,9 +1,10 @@
 """Several sources into one store: Canal's group sink.
 
 Each source is read and decoded in a thread of its own; what it would put it gives to its `Member`, and the one thread that puts
-takes from the members in the order of `merge`. There each position is made that of all sources (`start.positions`), so that
-after a crash the ring's last event, or else the checkpoints, say where each of them goes on; a transaction that stands half
-in the store is finished first, whatever the others bring meanwhile.
+takes from the members in the order of `merge`. There each position is made that of all sources (`Position.sources`), so that
+after a crash the store's last event, or else the checkpoints, say where each of them goes on; a transaction that is half in the store is
+finished first, whatever the others bring meanwhile. What was put is the truth here as with one source: what a member brought and the
+store does not have when its link is lost is read again.
 
 Before the first event, and when a source is new, an empty transaction is put whose position says where each source begins.
 """
@@ -21,7 +22,7 @@ import numpy as np
 
 from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StoreError, StreamStat
 from shmstore.clock import calendar_ms
-from shmstore.encoding.codec import Header, decode_stored, encode_batch, encode_stored
+from shmstore.encoding.codec import Header, encode_batch, encode_stored, split_stored
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.attempts import Attempts
@@ -32,33 +33,33 @@ from shmstore.producer.pipeline.sink import BlockingPut
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction_of
-from shmstore.producer.start.positions import Positions, join_positions, lowest_positions, position_text, split_positions
-from shmstore.producer.start.resume import Resume, StreamStart, resume_point
+from shmstore.producer.start.resume import Positions, Resume, StreamStart, by_source, lowest_by_source, resume_point
 from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.buffer import Flush, resized
+from shmstore.producer.transactions.replay import Replay
 from shmstore.producer.transactions.state import HalfTransaction
+from shmstore.sources import pack_sources
 
 SECOND = 1.0
 
 
 class Member:
-    """One source's end of the group: where it goes on, and what it brings."""
+    """One source's end of the group: what it brings."""
 
-    def __init__(self, group: Group, settings: Settings, resume: Resume | None) -> None:
+    def __init__(self, group: Group, settings: Settings) -> None:
         self.source, self.lane = settings.name, Lane(settings.name)
         self.failing = False  # its source cannot be read now
-        self._group, self._resume = group, resume
+        self._group = group
         self._most_bytes, self._most_events = settings.transaction_bytes, settings.transaction_events
 
-    @property
     def resume(self) -> Resume | None:
-        """Where the source goes on: behind what it brought, put or not yet; None for a source that is new."""
-        return self._resume
+        """Where the source goes on: behind what the store has of it; None for a source that is new. What it brought besides comes again."""
+        return self._group.resume(self)
 
     @property
     def last(self) -> LastTransaction | None:
-        """The last transaction of the source that the store has: what it brought and is not put yet comes behind it."""
-        return self._group.last(self.source, self._resume.position) if self._resume is not None else None
+        """The last transaction of the source that the store has."""
+        return self._group.last(self.source)
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
@@ -73,9 +74,7 @@ class Member:
         """The source is read from `start` on."""
         with self._group.changed:
             self.failing = False
-            if self._resume is None:
-                self._resume = Resume(start.position, None)
-                self._group.join(self.source, start.position)
+            self._group.join(self.source, start.position)
             self.lane.heard = time.monotonic()
             self._group.changed.notify_all()
 
@@ -94,10 +93,6 @@ class Member:
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
         """Hand over what one put takes, once there is free space; False when asked to stop before."""
         flush = flush._replace(blob=memoryview(bytes(flush.blob)))  # it is kept here
-        last = len(flush.blob) - int(flush.slots["size"][-1])
-        header = decode_stored(memoryview(flush.blob)[last:])[0]
-        position, props = header.position, header.props
-        resume = Resume(_begun(props["resume"]), HalfTransaction.of(header)) if "resume" in props else Resume(position, None)
         lane, changed = self.lane, self._group.changed
         with changed:
             while lane.bytes >= self._most_bytes or lane.events >= self._most_events:
@@ -107,7 +102,6 @@ class Member:
                 changed.wait(0.5)
             lane.heard = time.monotonic()
             lane.add(flush, lane.heard, int(time.time()))
-            self._resume = resume
             changed.notify_all()
         return True
 
@@ -142,8 +136,8 @@ class Group:
         self._most_bytes = max(1, min(settings[0].transaction_bytes, store.limit_bytes // 2))
         self._most_events = max(1, min(settings[0].transaction_events, store.capacity // 2))
         store.claim()
-        self._positions, tail = self._read_store()
-        self._texts = {name: position_text(name, position) for name, position in self._positions.items()}
+        self._positions, self._tail = self._read_store()
+        tail, self._putting = self._tail, False  # what was taken from the members is being put
         self._announced = bool(store.last_ack_point() or tail)  # whether the store says where the sources began
         self._joined = False  # a source is new: say so in the store
         names = [one.name for one in settings]
@@ -152,42 +146,44 @@ class Group:
                 f"store {store.name!r} ends inside transaction {tail.transaction} of source {tail.source!r}, which only that source "
                 f"can finish: add it to {', '.join(names)}, or start again with a new store"
             )
-        self.members = [
-            Member(
-                self,
-                one,
-                Resume(self._positions[one.name], tail if tail is not None and tail.source == one.name else None)
-                if one.name in self._positions
-                else None,
-            )
-            for one in settings
-        ]
+        self.members = [Member(self, one) for one in settings]
         owner = next((member.lane for member in self.members if tail is not None and member.source == tail.source), None)
         self._merge = SourceMerge([member.lane for member in self.members], settings[0].merge_wait, owner)
 
     def _read_store(self) -> tuple[Positions, HalfTransaction | None]:
         resume = resume_point(self._store)
         if resume is not None:
-            return split_positions(resume.position), resume.tail
+            return by_source(resume.position), resume.tail
         found = checkpoints_in(self._store.home)
         if found:
             self._log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
-        return lowest_positions({name: checkpoint.position for name, checkpoint in found.items()}), None
+        return lowest_by_source({name: checkpoint.position for name, checkpoint in found.items()}), None
 
     @property
     def was_read(self) -> bool:
         """Whether any source was ever read."""
         return any(replicator.linked for replicator in self._replicators.values())
 
-    def join(self, name: str, position: Position) -> None:
-        """A new source begins at `position`. The caller holds `changed`."""
-        self._positions[name] = position
-        self._texts[name] = position_text(name, position)
-        self._joined = True
+    def resume(self, member: Member) -> Resume | None:
+        """Return where a source goes on; None where it is new. What it brought is forgotten, but for what is being put now."""
+        with self.changed:
+            member.lane.clear()
+            while self._putting and not self._attempts.is_over():
+                self.changed.wait(0.5)
+            position, tail = self._positions.get(member.source), self._tail
+        if position is None or tail is None or tail.source != member.source:
+            return None if position is None else Resume(position, None)
+        return Resume(position, tail._replace(replay=Replay(self._store.open_transaction(), tail.transaction)))
 
-    def last(self, name: str, position: Position) -> LastTransaction | None:
-        """Return the last transaction of source `name` that the store has, up to `position` of its binlog."""
-        return last_transaction_of(self._store, name, position)
+    def join(self, name: str, position: Position) -> None:
+        """A source begins at `position`, if it is new. The caller holds `changed`."""
+        if name not in self._positions:
+            self._positions[name] = position
+            self._joined = True
+
+    def last(self, name: str) -> LastTransaction | None:
+        """Return the last transaction of source `name` that the store has."""
+        return last_transaction_of(self._store, name, self._positions[name]) if name in self._positions else None
 
     def require_apart(self, name: str, gtids: bool, domain: str) -> None:
         """Raise `SettingsError` unless the GTIDs of source `name` cannot be another's."""
@@ -254,6 +250,7 @@ class Group:
         while not self._attempts.is_over():
             with self.changed:
                 pieces = self._take()
+                self._putting = bool(pieces)
                 whole = not pieces and self._merge.owner is None and self._all_known
                 start = self._start_event() if self._joined and whole else None
                 self._joined = self._joined and start is None
@@ -265,12 +262,15 @@ class Group:
                 self._put(*encode_batch(start))
             if pieces:
                 self._put(*self._with_all_positions(pieces))
+                with self.changed:
+                    self._putting = False
+                    self.changed.notify_all()
             self._heartbeat()
 
     @property
     def _all_known(self) -> bool:
         """Whether each source has begun, of those that can be read."""
-        return all(member.resume is not None or member.failing for member in self.members)
+        return all(member.source in self._positions or member.failing for member in self.members)
 
     # ------------------------------------------------------------ the order
 
@@ -281,7 +281,7 @@ class Group:
             return pieces  # first of all, where each source begins
         now, size, events = time.monotonic(), 0, 0
         by_lane = {id(member.lane): member for member in self.members}
-        added = 100 + sum(map(len, self._texts.values()))  # bytes that `_with_positions` adds, about
+        added = 100 + sum(len(name) + len(at.file) + len(at.gtids) + 20 for name, at in self._positions.items())  # to each, about
         while (lane := self._merge.next(now)) is not None:
             head = lane.pieces[0]
             if pieces and (size + head.size + added > self._most_bytes or events + head.events > self._most_events):
@@ -299,7 +299,9 @@ class Group:
         """An empty transaction that says where each source is now."""
         now = calendar_ms()
         begin = Event(EntryType.BEGIN, EventType.NONE, Position("", 0), now, transaction="group")
-        end = begin._replace(entry=EntryType.END, position=Position("", 0, join_positions(self._positions)), order=1)
+        end = begin._replace(
+            entry=EntryType.END, position=Position("", 0, sources=tuple(sorted(self._positions.items()))), order=1
+        )
         return [begin, end._replace(props={"sources": ",".join(sorted(self._positions))})]
 
     def _with_all_positions(self, pieces: list[tuple[Member, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
@@ -308,24 +310,23 @@ class Group:
         slots: list[bytes] = []
         for member, piece in pieces:
             before = piece.size - piece.last
-            payload = self._with_positions(member.source, piece.payloads[before:], ends=piece.ends)
+            payload = self._with_positions(member.source, piece.payloads[before:])
             payloads += [piece.payloads[:before], payload]
             slots += [piece.slots[: -SLOT.itemsize], resized(piece.slots[-SLOT.itemsize :], len(payload))]
         return b"".join(payloads), np.frombuffer(b"".join(slots), SLOT)
 
-    def _with_positions(self, name: str, payload: memoryview, *, ends: bool) -> bytes:
-        header, schema, body = decode_stored(payload)
-        texts, props = self._texts, {**header.props, "source": name}
-        if ends:
-            position = header.position
+    def _with_positions(self, name: str, payload: memoryview) -> bytes:
+        """Return the last event of a piece of source `name` with where each source goes on; the store then says what this object knows."""
+        header, schema, body = split_stored(payload)
+        cut = header.cut
+        if cut is None:
             self._require_own(name, header)
-            self._positions[name], texts[name] = position, position_text(name, position)
-            header = header._replace(gtids=";".join(texts[one] for one in sorted(texts)))
-        else:
-            begun = _begun(props["resume"])
-            there = {**texts, name: position_text(name, begun)}
-            props["resume"] = f"{begun.file}:{begun.offset} {';'.join(there[one] for one in sorted(there))}"
-        return encode_stored(header._replace(props=props), schema, body)
+        self._positions[name] = header.position if cut is None else cut.sources[0][1]
+        order, row = (header.order, header.row) if cut is None else (cut.order, cut.row)
+        resume = [pack_sources(tuple(sorted(self._positions.items()))), order, row]
+        header = header._replace(props={**header.props, "source": name}, resume=resume)
+        self._tail = None if cut is None else HalfTransaction.of(header)
+        return encode_stored(header, schema, body)
 
     def _require_own(self, name: str, header: Header) -> None:
         """Two sources that bring the same server's transactions replicate each other: its rows would come twice."""
@@ -364,10 +365,3 @@ class Group:
             stream = combined((one.stream for one in self._replicators.values()), self._statistics.stat())
             self._store.heartbeat(", ".join(names), stream=stream)
             self._behind.look()
-
-
-def _begun(resume: str) -> Position:
-    """Where the transaction began, of which the event with this prop ``resume`` is a part."""
-    position, _, gtids = resume.partition(" ")
-    file, _, offset = position.rpartition(":")
-    return Position(file, int(offset), gtids)

@@ -37,15 +37,13 @@ from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.snapshot.runner import Snapshot
 from shmstore.producer.snapshot.tables import VisibleTables
 from shmstore.producer.start.beginning import ServerFound, StreamBeginning, choose_beginning
-from shmstore.producer.start.choose import keep_resume
-from shmstore.producer.start.origin import Origin, OriginFile, origin_of
+from shmstore.producer.start.origin import Origin, OriginFile, options_of, origin_of
 from shmstore.producer.start.resume import StreamStart
 from shmstore.producer.start.same_history import WantedTransaction, require_same_files
 from shmstore.producer.start.schema_history import keep_history
 from shmstore.producer.stop import Stop, Stopped
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
-from shmstore.producer.transactions.seal import Seal, options_of
 from shmstore.producer.transactions.state import HalfTransaction
 from shmstore.sql.classify import Statement
 
@@ -100,7 +98,6 @@ class Replicator:
         self._published = PublishedTables(
             DefinitionsFile(store.home, self._sink.source or "", store.may_produce), self._decoder.filter
         )
-        self._seal = Seal(settings)
         self._options = options_of(settings) if before is None else ""
         self._origin = OriginFile(store.home, self._sink.source or "", store.may_produce)
         alone = self._sink.source is None and not settings.binlog
@@ -168,7 +165,7 @@ class Replicator:
             try:
                 link = self._connect()
             except (LinkLost, ServerUnreachable, LoginRefused) as error:
-                is_known = self._linked or (self._sink.source is not None and self._sink.resume is not None)
+                is_known = self._linked or (self._sink.source is not None and self._sink.resume() is not None)
                 if not is_known and not isinstance(error, LinkLost):
                     raise  # never had a connection: somebody is waiting to hear why
                 if self._stop():
@@ -235,11 +232,12 @@ class Replicator:
         """Inspect the server, choose where to begin, claim the source's part of the store, and open. Before the claim nothing is
         written; where the source begins is said last, when all that this takes is on the disk."""
         sink, session = self._sink, connect(self._settings, endpoint, self._stop)
+        resume = sink.resume()
         try:
             server = read_server(session)
             require_binlog(server, self._settings)
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
-            found = ServerFound(session, server, sink.resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
+            found = ServerFound(session, server, resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
             chosen = choose_beginning(self._settings, found, self._store.home.of_source(sink.source or ""), self._log)
             self._claim(found)
             self._look_at_row_filters(session)
@@ -294,7 +292,7 @@ class Replicator:
         self._source = settings.name or server.source
         present = PresentTables(settings, found.session.endpoint, self._log)
         self._decoder.use(chosen.schemas, present, server.variables.get("lower_case_table_names", ""))
-        self._decoder.start(start.position, start.executed, self._sealed(start.tail))
+        self._decoder.start(start.position, start.executed, self._comparable(start.tail))
         if self._snapshot is not None:
             self._snapshot.begin(server)
         place = f"GTID {start.executed}" if start.by_gtid else f"{start.position.file}:{start.position.offset}"
@@ -302,20 +300,15 @@ class Replicator:
         self._retention.use(server)
         return link
 
-    def _sealed(self, tail: HalfTransaction | None) -> HalfTransaction | None:
-        sealed = self._seal.begin(tail)
-        if tail is not None and sealed is not None and tail.checksum != sealed.checksum:
-            self._log.warning(
-                "transaction %s stands half in the store, put with other options or another version: what is there is not compared",
-                tail.transaction,
-            )
-        return sealed
+    def _comparable(self, tail: HalfTransaction | None) -> HalfTransaction | None:
+        """What a handler may have changed is not compared with what the server has."""
+        return tail if tail is None or self._before is None else tail._replace(replay=None)
 
     def _open_files(self) -> BinlogLink:
         """Open the local binlog files at the position where the store ends, else where the options say, else at the first."""
         settings, start = self._settings, self._settings.beginning
         files = list_files(settings.binlog)
-        resume = self._sink.resume
+        resume = self._sink.resume()
         if resume is not None:
             last = self._sink.last
             require_same_files(
@@ -331,7 +324,7 @@ class Replicator:
         self._sink.begin(StreamStart(position, executed))
         self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
-        self._decoder.start(position, executed, self._sealed(resume.tail if resume is not None else None))
+        self._decoder.start(position, executed, self._comparable(resume.tail if resume is not None else None))
         self._log.info("reading %s from %s:%d into store %r", settings.binlog, position.file, position.offset, self._store.name)
         return BinlogFiles(files, position.offset, self._log)
 
@@ -403,7 +396,6 @@ class Replicator:
         return True
 
     def _put(self, flush: Flush) -> bool:
-        self._seal.close(flush)
         if self._snapshot is not None:
             self._snapshot.note(flush.blob, flush.slots)
         events = _decode(flush) if self._before or self._after else []
@@ -413,7 +405,9 @@ class Replicator:
             if changed is not None:
                 if not changed:
                     return True
-                events = keep_resume(changed, last)
+                end, events = changed[-1], changed
+                if last.cut is not None and not end.ends_transaction:  # a restart goes on behind `last` all the same
+                    events = [*changed[:-1], end._replace(part=last.part, cut=last.cut)]
                 blob, slots = encode_batch(events)
                 flush = flush._replace(blob=memoryview(blob), slots=slots)
         statistics, newest = self._statistics, int(flush.slots["time"][-1])

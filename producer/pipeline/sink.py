@@ -53,9 +53,8 @@ class Sink(Protocol):
     def source(self) -> str | None:
         """The source's name among the several of one store; None for the only one."""
 
-    @property
     def resume(self) -> Resume | None:
-        """Where the source goes on; None where nothing of it was read yet."""
+        """Where the source goes on; None where nothing of it was read yet. What was handed over and is not put is forgotten: it comes again."""
 
     @property
     def last(self) -> LastTransaction | None:
@@ -97,7 +96,6 @@ class StoreSink:
         self._behind = ReadersBehind(store, log)
         self._begun: Position | None = None  # where the source was first read: while nothing was put, it goes on there
 
-    @property
     def resume(self) -> Resume | None:
         """Where the store ends; where nothing was put yet, where its first producer began to read."""
         resume = resume_point(self._store)

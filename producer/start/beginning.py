@@ -30,7 +30,7 @@ class ServerFound(NamedTuple):
     checkpoints: Mapping[str, Checkpoint]
     last: LastTransaction | None = None  # that the store has of this source
     origin: Origin | None = None  # the server that it was read from
-    options: str = ""  # as `seal.options_of`; empty: a handler may change what is put
+    options: str = ""  # as `origin.options_of`; empty: a handler may change what is put
 
     @property
     def fresh(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 
-from shmstore import BinlogPurged, Checkpoint, Event, Position, PositionNotFound
+from shmstore import BinlogPurged, Checkpoint, Position, PositionNotFound
 from shmstore.producer.connection.server import SourceServer, binlog_files
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
@@ -15,16 +15,6 @@ from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from shmstore.producer.positions.scan import scan_to_offset, scan_to_time
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, StreamStart, lowest, require_one_source
-
-
-def keep_resume(events: list[Event], last: Event) -> list[Event]:
-    """Return `events`, put in the place of those that ended with `last`, so that a restart goes on behind `last` all the same."""
-    end = events[-1]
-    if "resume" not in last.props or "resume" in end.props or end.ends_transaction:
-        return events
-    kept = {name: last.props[name] for name in ("resume", "checksum")}
-    kept |= {"resume_order": str(last.order), "resume_row": str(last.position.row)}
-    return [*events[:-1], end._replace(part=last.part, props=end.props | kept)]
 
 
 def choose_start(

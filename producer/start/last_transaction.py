@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from shmstore import EntryType, Event, EventStore, EventType, Position, PositionNotFound, SlotFlag, StoreCorrupt
-from shmstore.producer.start.positions import split_positions
 
 _MOST = 1 << 16  # slots that are looked at in one go
 
@@ -60,7 +59,7 @@ def last_transaction_of(store: EventStore, source: str, position: Position) -> L
         for sequence in _ends(store, store.newest, position):
             end = _event(store, sequence)
             if end is not None and end.props.get("source") == source:
-                return _whole(store, sequence, end, split_positions(end.position)[source].gtids)
+                return _whole(store, sequence, end, end.position.gtids)
     except (PositionNotFound, StoreCorrupt):
         return None
     return None

@@ -3,26 +3,33 @@
     STATE/STORE/origin             of the one source; of each of several: STATE/STORE/SOURCE/origin
 
 It names the server, the binlog file that it wrote when the producer last looked, and when that file began: a server that was reset has
-that file no longer, or began it at another time. `options` is a checksum of those that decide what an event holds (`seal`), and
-`since` the last event of the store that was put with others.
+that file no longer, or began it at another time. `options` is a checksum of those that decide what an event holds, and `since` the
+last event of the store that was put with others.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import shmstore
 from shmstore import StoreError
 from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.positions.scan import file_begins
+from shmstore.producer.settings import Settings
 from shmstore.units import moment
 
 NAME: Final = "origin"
 VERSION: Final = 1
+_OPTIONS: Final = (
+    *("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key"),
+    *("operations", "row_filter", "ghost_tables", "statements"),
+)
 
 
 class Origin(NamedTuple):
@@ -34,6 +41,12 @@ class Origin(NamedTuple):
     began: float = 0.0
     options: str = ""
     since: int = -1
+
+
+def options_of(settings: Settings) -> str:
+    """Return a checksum of the options that decide what an event holds."""
+    options = repr((shmstore.__version__, *(getattr(settings, name) for name in _OPTIONS)))
+    return f"{zlib.crc32(options.encode()):08x}"
 
 
 class OriginFile:

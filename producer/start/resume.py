@@ -1,20 +1,23 @@
 """Where a stream goes on: at the end of what the store holds, else at the lowest of its readers' checkpoints.
 
-The tail of the ring is the truth: it says what was put, whatever else was lost. Where it stands inside a transaction, the
-transaction is read again from its beginning and what is in the store already is left out.
+The tail of the ring is the truth: it says what was put, whatever else was lost. Where it is inside a transaction, its last event says
+where that began (`Cut`): the transaction is read again from there, and what is in the store already is compared and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import NamedTuple
 
-from shmstore import Event, EventStore, Position, PositionNotFound
+from shmstore import EventStore, Position, PositionNotFound
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.gtid import ExecutedSet
+from shmstore.producer.transactions.replay import Replay
 from shmstore.producer.transactions.state import HalfTransaction
+
+Positions = dict[str, Position]  # of several sources, by name
 
 
 class StreamStart(NamedTuple):
@@ -28,7 +31,7 @@ class StreamStart(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Where a store ends: the end of its last whole transaction, and its tail where that is inside of another."""
+    """Where to read on behind the end of a store: where its last transaction ends; or begins, where it ends inside of that: its tail."""
 
     position: Position
     tail: HalfTransaction | None
@@ -46,22 +49,13 @@ def resume_point(store: EventStore) -> Resume | None:
         raise PositionNotFound(
             f"store {store.name!r} ends inside a transaction that cannot be read any more: remove it and start again"
         )
-    if "resume" in event.props:
-        return _inside(event)
+    if event.cut is not None:
+        sources = event.cut.sources
+        begun = Position("", 0, sources=sources) if sources[0][0] else sources[0][1]
+        return Resume(begun, HalfTransaction.of(event, Replay(store.open_transaction(), event.transaction)))
     if position is not None:
         return Resume(position, None)  # put by somebody else: a snapshot
     return None
-
-
-def _inside(event: Event) -> Resume:
-    """Return where to go on behind `event`, which ends a part of a transaction: at the transaction's beginning."""
-    props = event.props
-    position, _, gtids = props["resume"].partition(" ")
-    file, _, offset = position.rpartition(":")
-    order = int(props.get("resume_order", event.order))
-    row = int(props.get("resume_row", event.position.row))
-    tail = HalfTransaction(event.transaction, order, event.part, props.get("source", ""), props.get("checksum", ""), row)
-    return Resume(Position(file, int(offset), gtids), tail)
 
 
 def require_one_source(store: str, position: Position) -> None:
@@ -88,3 +82,29 @@ def _lower(a: Position | None, b: Position) -> Position:
                 return b
             return a if others.covers(ours) else Position("", 0, str(ours.shared(others)))
     return min(a, b, key=lambda position: position.order)
+
+
+def by_source(position: Position) -> Positions:
+    """Return where each of several sources is at `position`. Raises `PositionNotFound` where that is of a store of one source."""
+    if not position.sources:
+        raise PositionNotFound(
+            f"{position.file}:{position.offset} does not say where each of several sources is: it is from a store of one source; "
+            "give the group a store, and checkpoints, of its own"
+        )
+    return dict(position.sources)
+
+
+def lowest_by_source(found: Mapping[str, Position]) -> Positions:
+    """Return for each source the position that all of `found`, the checkpoints by reader, have passed.
+
+    Raises `PositionNotFound` where one of them is from before a source was added: what it missed of that source is not known.
+    """
+    known = {reader: by_source(position) for reader, position in found.items()}
+    names = {name for positions in known.values() for name in positions}
+    for reader, positions in known.items():
+        if missing := sorted(names - positions.keys()):
+            raise PositionNotFound(
+                f"the checkpoint of {reader!r} is from before source {missing[0]!r} came to the store, other checkpoints are from after: "
+                f"forget that checkpoint with `shmstore unsubscribe STORE {reader}`, or those of the others"
+            )
+    return {name: reduce(_lower, [positions[name] for positions in known.values()]) for name in names}

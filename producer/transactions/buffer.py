@@ -42,7 +42,7 @@ class Unit(NamedTuple):
 class Flush(NamedTuple):
     """What one put takes. The compiled buffer lends its own memory: keep a copy of what is kept."""
 
-    blob: memoryview  # writable
+    blob: memoryview
     slots: NDArray[np.void]
     rows: int
     ends: int

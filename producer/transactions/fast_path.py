@@ -64,7 +64,7 @@ class FastPath:
             plain = plain and table_filter.condition(table.schema, table.schema_blob) is None
         except ShmStoreError:
             return None  # not decodable: Python says so when rows come
-        head = pack(table.database) + pack("") + pack({})
+        head = pack(table.database) + pack("") + pack({}) + pack(None)
         return table, True, plain, len(table.layout.fields), head, pack(table.schema_blob)
 
     def plan(self, table: Any, code: int, bits: bytes) -> tuple[Any, ...] | None:

@@ -16,30 +16,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore import Position
+from shmstore import Event, Position
 from shmstore.encoding.codec import Header
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.native_code import compiled
+from shmstore.producer.transactions.replay import Replay
 
 NO_PROPS: dict[str, str] = {}
 _WRAP = 1 << 32
 
 
 class HalfTransaction(NamedTuple):
-    """The last event of a store, where it stands inside a transaction."""
+    """The last event of a store that ends inside a transaction."""
 
     transaction: str
     order: int
     part: int
     source: str = ""  # whose transaction it is, in a store of several
-    checksum: str = ""  # of the transaction's events up to this one, as `seal` writes it; empty: not known
     row: int = 0  # of the binlog's event, the first one in this: a row filter may have made several of one
+    replay: Replay | None = None  # what the store has of the transaction; None: what comes is not compared
 
     @classmethod
-    def of(cls, header: Header) -> HalfTransaction:
-        """Return the tail that an event is, by its header in stored form."""
-        props = header.props
-        return cls(header.transaction, header.order, header.part, props.get("source", ""), props.get("checksum", ""), header.row)
+    def of(cls, last: Event | Header, replay: Replay | None = None) -> HalfTransaction:
+        """Return the tail that an event is; it has a `cut`."""
+        assert last.cut is not None
+        return cls(last.transaction, last.cut.order, last.part, last.props.get("source", ""), last.cut.row, replay)
 
 
 class TransactionState:
@@ -48,7 +49,7 @@ class TransactionState:
     __slots__ = (
         *("file", "file_number", "offset", "executed", "gtids", "tail"),
         *("in_transaction", "open", "begun", "transaction", "has_gtid", "unfinished"),
-        *("order", "events", "rows", "replayed", "marks", "props", "xa", "xa_end"),
+        *("order", "events", "rows", "differing", "marks", "props", "xa", "xa_end"),
         *("filtered_events", "filtered_rows"),
     )
 
@@ -57,7 +58,7 @@ class TransactionState:
         self.executed: ExecutedSet | None = None
         self.gtids = ""  # the executed set as text
         self.tail: HalfTransaction | None = None  # where the store ends inside the transaction that is read again
-        self.marks: dict[str, tuple[int, int, int]] = {}  # savepoint -> events, rows, replayed
+        self.marks: dict[str, tuple[int, int, int]] = {}  # savepoint -> events, rows, differing
         self.filtered_events = self.filtered_rows = (
             0  # as `StreamStat` has them; counted for good, whatever becomes of the transaction
         )
@@ -105,11 +106,11 @@ class TransactionState:
 
     def mark(self, name: str) -> None:
         """Remember what was counted up to here as savepoint `name`."""
-        self.marks[name] = self.events, self.rows, self.replayed
+        self.marks[name] = self.events, self.rows, self.differing
 
     def rolled_back_to(self, name: str) -> None:
         """What came after savepoint `name` did not happen."""
-        self.events, self.rows, self.replayed = self.marks[name]
+        self.events, self.rows, self.differing = self.marks[name]
 
     def restarted(self) -> None:
         """Nothing of it happened; it stands where its first event had been read."""
@@ -135,7 +136,7 @@ class TransactionState:
         self.transaction, self.begun = "", 0  # its name, which is its GTID or where its first event begins; there
         self.order = 0  # of the event that comes, or was written last
         self.events = self.rows = 0  # written
-        self.replayed = 0  # checksum of the events that the store has already
+        self.differing = 0  # events of the tail's transaction, of those before it, that are not as the store has them
         self.marks.clear()
         self.props = NO_PROPS  # of its rows
         self.xa = self.xa_end = ""  # the XID, where it is prepared by its end; where its XA END ended, and the bytes of that

@@ -2,31 +2,22 @@
 
 `order` counts the events of a transaction as the binlog has them, before any filter, so that it does not depend on
 options: by it a restarted producer knows which events of a half-put transaction are in the store. For that, the last
-event of every part but the last carries where the transaction began, in its props: ``resume``. It is the last event of a
-put, too, because two parts never fit into one, and has a place for a checksum of all events of the transaction so far, which
-`seal` fills in: what is replayed must be the same.
+event of every part but the last says where the transaction began (`Cut`). It is put with its part, all or nothing, so whenever a
+producer is killed the store ends with a transaction's end, or with an event that says where to read from. It is the last event
+of its put: two parts never fit into one. What is read again up to it must be what the store has (`Replay`).
 """
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 from shmstore import EntryType, EventType, SlotFlag
-from shmstore.encoding.codec import Header, bare_schema, encode_head, pack, split_stored, stored_parts
+from shmstore.encoding.codec import Header, encode_head, pack, split_stored, stored_parts
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
+from shmstore.producer.transactions.replay import Replayed
 from shmstore.producer.transactions.state import NO_PROPS, HalfTransaction, TransactionState
-
-UNSEALED = "?" * 16  # in the place of a checksum
-
-
-def fold(checksum: int, order: int, type_: int, database: str, sql: str, schema: bytes | None, body: bytes | memoryview) -> int:
-    """Return `checksum` with one more event in it. Not in it is what another server of the same transaction has otherwise, or a
-    restart: how the table's definition was spelled."""
-    checksum = zlib.crc32(f"{order} {type_} {database} {sql} ".encode(), checksum)
-    return zlib.crc32(body, zlib.crc32(bare_schema(schema or b""), checksum))
 
 
 class EventWriter:
@@ -65,10 +56,11 @@ class EventWriter:
         """
         buffer, state = self.buffer, self.state
         if state.tail is not None:
-            if (state.order, row) <= (state.tail.order, state.tail.row):
-                self._replay(state.tail, entry, fold(state.replayed, state.order, int(type_), database, sql, schema, pack(body)))
+            place = state.order, row
+            if place <= (state.tail.order, state.tail.row):
+                self._replay(state.tail, entry, Replayed(place, int(type_), database, sql, schema, pack(body)))
                 return
-            self._compare(state.tail)
+            self._require_same(state.tail)
             buffer.part = max(buffer.part, state.tail.part + 1)
         time_ms = raw.timestamp * 1000 + microsecond // 1000
         header = Header(
@@ -94,30 +86,31 @@ class EventWriter:
             parts = stored_parts(header._replace(part=buffer.part), schema, body)
         buffer.add(parts, (time_ms, state.offset, state.file_number, rows, int(entry) | int(type_) << 8))
 
-    def _replay(self, tail: HalfTransaction, entry: EntryType, checksum: int) -> None:
+    def _replay(self, tail: HalfTransaction, entry: EntryType, event: Replayed) -> None:
         if entry is EntryType.END:
             raise self._differs(tail, f"it ends with event {self.state.order}")
-        self.state.replayed = checksum
+        if tail.replay is not None and not tail.replay.has(event):
+            self.state.differing += 1  # counted: a ROLLBACK TO may take it back
 
-    def _compare(self, tail: HalfTransaction) -> None:
+    def _require_same(self, tail: HalfTransaction) -> None:
         """The first event that the store does not have: those before it must be what the store has."""
-        if tail.checksum and int(tail.checksum[8:], 16) != self.state.replayed:
+        if self.state.differing or not (tail.replay is None or tail.replay.over):
             raise self._differs(tail, "its events up to there are others")
-        self.state.tail = tail._replace(checksum="")
+        self.state.tail = tail._replace(replay=None)
 
     def _differs(self, tail: HalfTransaction, how: str) -> TransactionBroken:
         return TransactionBroken(
             f"the store ends inside transaction {tail.transaction}, behind its event {tail.order}, but on this server {how}: a replica "
-            "may group rows otherwise (binlog_row_event_max_size, binlog_row_image); let the producer read from the server it had, or "
-            "start again with a new store"
+            "may group rows otherwise (binlog_row_event_max_size, binlog_row_image), and other options may leave out what the store has; let the "
+            "producer read from the server that it had, with the options that it had, until this transaction is whole, or start again with a new "
+            "store"
         )
 
     def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
-        header = split_stored(self.buffer.last)[0]
-        resume = f"{self.state.file}:{self.state.begun} {self.state.gtids}".rstrip()
-        props = {**header.props, "resume": resume, "checksum": UNSEALED}
-        self.buffer.replace_head(len(encode_head(header)), encode_head(header._replace(props=props)))  # the rows may be large
+        state, header = self.state, split_stored(self.buffer.last)[0]
+        resume = [{"": [state.file, state.begun, state.gtids]}, header.order, header.row]
+        self.buffer.replace_head(len(encode_head(header)), encode_head(header._replace(resume=resume)))  # the rows may be large
         self.buffer.cut()
 
     def end(self, flag: SlotFlag, *, empty: bool = False) -> None:

@@ -161,11 +161,12 @@ def read(port: int, point: Point) -> tuple[float, float, float, int]:
 
     Return the seconds of CPU of each but for the writing, and the bytes of the second.
     """
+    from shmstore.producer.transactions.seal import Seal
+
     from scripts.benchmarks import decode
     from shmstore import EventStore, Position
     from shmstore.producer.transactions.buffer import new_buffer
     from shmstore.producer.transactions.decoder import EventDecoder
-    from shmstore.producer.transactions.seal import Seal
 
     connection = pymysql.connect(host="127.0.0.1", port=port, user="root", database="bench", autocommit=False)
     file, offset = _new_file(connection)

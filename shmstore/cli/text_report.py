@@ -10,6 +10,7 @@ from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
 from shmstore.native import pure_python
 from shmstore.ring.cursors import Cursor
+from shmstore.sources import place_text
 from shmstore.store.remembered import RememberedStore
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
@@ -50,7 +51,7 @@ def page(stat: StoreStat, live: Store | None = None) -> str:
     rate = f"; {passes.events:,.0f} events/s, {passes.rows:,.0f} rows/s" if passes is not None else ""
     options = [stat.batch_mode, f"lag={stat.lag}" + (f" ({stat.evictions:,} evicted so far)" if stat.evictions else "")]
     options += ["ddl isolation"] * stat.ddl_isolation + ["checksum"] * stat.checksum
-    read = f", read up to {place(stat.source_position)}" if stat.source_position else ""
+    read = f", read up to {place_text(stat.source_position)}" if stat.source_position else ""
     life = f", last seen {ago(stat.heartbeat_ms)}" if stat.heartbeat_ms else ""
     newest = f", event time {moment(stat.put.time_ms)}" if stat.put.time_ms else ""
     count = stat.newest - stat.oldest + 1
@@ -143,7 +144,7 @@ def _stream(stat: StoreStat) -> list[str]:
     if stream.purge_ms:
         lines.append(f"purge      the source may delete the binlog that comes next, from {moment(stream.purge_ms)} on")
     if stat.put_position is not None:
-        lines.append(f"complete   all transactions up to {place(stat.put_position)}")
+        lines.append(f"complete   all transactions up to {place_text(stat.put_position)}")
     return lines
 
 
@@ -213,8 +214,3 @@ def free(stat: StoreStat) -> float:
 def ago(time_ms: int) -> str:
     """Return how long ago a time in milliseconds since 1970 was."""
     return f"{max(0.0, time.time() - time_ms / 1000):,.1f} s ago"
-
-
-def place(position: Position) -> str:
-    """Return a binlog position as FILE:OFFSET, with its GTID set where there is one."""
-    return f"{position.file}:{position.offset}" + (f" ({position.gtids})" if position.gtids else "")

@@ -192,7 +192,7 @@ class Spread:
 
 def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> RowPositions:
     """What `Events.positions` gives, of events with these headers and ops."""
-    _, _, file, offset, _, time, server, transaction, order, _, _, row, _, _, _ = zip(*headers, strict=True)
+    _, _, file, offset, _, time, server, transaction, order, _, _, row, *_ = zip(*headers, strict=True)
     number = {name: _file_number(name) for name in set(file)}
     rows = spread.numbers(row) + spread.within()
     return RowPositions(

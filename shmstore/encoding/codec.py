@@ -2,10 +2,12 @@
 
 Plan. An encoded event is one MessagePack array, readable by any MessagePack library:
 
-    [format, header, schema, body]
+    [format, header, resume, schema, body]
 
-    format  int, 1
-    header  `Header`, in its order
+    format  int, 2
+    header  `Header`, in its order, but for `resume`
+    resume  nil, or [{source: [file, offset, gtids]}, order, row]: where each source goes on after this event. At the end of each
+            transaction of a store of several sources; and where a large transaction is cut: `shmstore.event.Cut`
     schema  nil, or a *bin* that is itself MessagePack: [database, table, [column ...], primary_key], column =
             [name, type, unsigned, nullable, size, scale, charset, [member ...]]. Encoded once per table version and
             copied as bytes; readers keep what they decoded, keyed by those bytes. Where the table's definition says more:
@@ -43,20 +45,21 @@ from numpy.typing import NDArray
 
 from shmstore.encoding.row_check import check_rows
 from shmstore.errors import BatchTooLarge, StoreCorrupt
-from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
+from shmstore.event import ABSENT, Column, Cut, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.memory.layout import MAX_PAYLOAD, SLOT, SlotFlag
+from shmstore.sources import pack_sources, unpack_sources
 
 try:
     from shmstore.native import columns as compiled
 except ImportError:  # built without a compiler
     compiled = None  # type: ignore[assignment]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _HEAD: Final = 1 << 16  # bytes that an event's head hardly ever exceeds
 
 
 class Header(NamedTuple):
-    """What every event says of itself, in stored form. The order is the format's; what compiled code knows of it: index.pxi, fold.pxi."""
+    """What every event says of itself, in stored form. The order is the format's; what compiled code knows of it: index.pxi."""
 
     entry: int
     type: int
@@ -73,12 +76,28 @@ class Header(NamedTuple):
     database: str
     sql: str
     props: dict[str, str]
+    resume: list[Any] | None = None
 
     @property
     def position(self) -> Position:
         """The end of the event in the binlog."""
-        return Position(self.file, self.offset, self.gtids, self.row)
+        sources = self.resume if self.resume is not None and self.ends_transaction else None
+        return Position(self.file, self.offset, self.gtids, self.row, unpack_sources(sources[0]) if sources else ())
 
+    @property
+    def cut(self) -> Cut | None:
+        """What the last event of a part says of its transaction; None of any other event."""
+        if self.resume is None or self.ends_transaction:
+            return None
+        return Cut(unpack_sources(self.resume[0]), self.resume[1], self.resume[2])
+
+    @property
+    def ends_transaction(self) -> bool:
+        """As `Event.ends_transaction`."""
+        return self.entry == _END or (self.entry == _DDL and "in_transaction" not in self.props)
+
+
+_END, _DDL = int(EntryType.END), int(EntryType.DDL)
 
 #: True where events are encoded and decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
 COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
@@ -93,9 +112,9 @@ class Packed:
         self.data = data
 
 
-_KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Header).values()])
+_KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Header).values()])[:-1]
 _NIL: Final = b"\xc0"
-_EVENT: Final = bytes([0x94, FORMAT])  # how an event's bytes begin: an array of four, and the format
+_EVENT: Final = bytes([0x95, FORMAT])  # how an event's bytes begin: an array of five, and the format
 _LARGE: Final = 1 << 20
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
@@ -120,8 +139,8 @@ def _pieces(value: Any) -> list[bytes | memoryview]:
     """The bytes of a value, those of a `Packed` as they are: it may be a body, or rows of one, which is the last value of an event."""
     if isinstance(value, Packed):
         return [value.data]
-    if isinstance(value, list | tuple) and len(value) == 4 and any(isinstance(each, Packed | list) for each in value):
-        return [b"\x94", *(piece for each in value for piece in _pieces(each))]
+    if isinstance(value, list | tuple) and len(value) in (4, 5) and any(isinstance(each, Packed | list) for each in value):
+        return [bytes([0x90 | len(value)]), *(piece for each in value for piece in _pieces(each))]
     return [msgpack.packb(value)]
 
 
@@ -270,7 +289,7 @@ def encode(event: Event) -> bytes:
         check_rows(table, event.rows)
         schema, body = encode_schema(table), _encode_rows(table, event.rows)
     try:
-        payload = pack((FORMAT, _header_of(event), schema, body))
+        payload = pack((FORMAT, _header_of(event), _resume_of(event), schema, body))
         _head(payload)  # the types of its fields
     except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         kind = TypeError if isinstance(error, TypeError | AttributeError) else ValueError
@@ -306,28 +325,52 @@ def _header_of(event: Event) -> tuple[Any, ...]:
     )
 
 
-def encode_stored(header: Sequence[Any], schema: bytes | None, body: Sequence[Any] | Packed | None) -> bytes:
+def _resume_of(event: Event) -> list[Any] | None:
+    if event.cut is not None:
+        return [pack_sources(event.cut.sources), event.cut.order, event.cut.row]
+    position = event.position
+    return [pack_sources(position.sources), event.order, position.row] if position.sources else None
+
+
+def encode_stored(header: Header, schema: bytes | None, body: Sequence[Any] | Packed | None) -> bytes:
     """Return the bytes of an event whose values are already in stored form: the producer's way in."""
-    return pack((FORMAT, header, schema, body))
+    return pack((FORMAT, header[:-1], header.resume, schema, body))
 
 
-def stored_parts(header: Sequence[Any], schema: bytes | None, body: Sequence[Any] | None) -> list[bytes | memoryview]:
+def stored_parts(header: Header, schema: bytes | None, body: Sequence[Any] | None) -> list[bytes | memoryview]:
     """As `encode_stored`, in parts: rows that are large and `Packed` are one of them as they are."""
     if body is None or not any(isinstance(rows, Packed) and len(rows.data) > _LARGE for rows in body):
         return [encode_stored(header, schema, body)]
     return [encode_head(header), pack(schema), *_pieces(body)]
 
 
-def encode_head(header: Sequence[Any]) -> bytes:
+def encode_head(header: Header) -> bytes:
     """Return what the bytes of an event with this header begin with; the schema and the body follow."""
-    return _EVENT + pack(header)
+    return _EVENT + pack(header[:-1]) + pack(header.resume)
 
 
 def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
     """Return the event in `payload`, which has `sequence` in its store. Raises `StoreCorrupt` where the bytes are not one."""
     try:
         header, schema, at = _head(payload)
-        entry, type_, file, offset, length, time_ms, server, transaction, order, part, gtids, row, database, sql, props = header
+        (
+            entry,
+            type_,
+            file,
+            offset,
+            length,
+            time_ms,
+            server,
+            transaction,
+            order,
+            part,
+            gtids,
+            row,
+            database,
+            sql,
+            props,
+            resume,
+        ) = header
         body = memoryview(payload)[at:]
         table, makes = (None, b"") if schema is None else _known(schema)
         if table is None and bytes(body[:2]) != _NIL:  # bytes: of signed ones, as in Arrow's buffers, it is another number
@@ -335,7 +378,7 @@ def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
         event = Event(
             _ENTRY[entry],
             _TYPE[type_],
-            Position(file, offset, gtids, row),
+            Position(file, offset, gtids, row) if resume is None else header.position,
             time_ms,
             server,
             length,
@@ -347,6 +390,7 @@ def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
             () if table is None else _decode_rows(table, makes, body),
             sql,
             props,
+            None if resume is None else header.cut,
         )
         event.__dict__["sequence"] = sequence  # no field of the tuple: see `Event`
         return event
@@ -390,32 +434,44 @@ def _head(payload: bytes | memoryview) -> tuple[Header, bytes | None, int]:
         )
         unpacker.feed(payload[:size])
         try:
-            count, format_, values, schema = unpacker.read_array_header(), unpacker.unpack(), unpacker.unpack(), unpacker.unpack()
+            count, format_, values = unpacker.read_array_header(), unpacker.unpack(), unpacker.unpack()
+            resume, schema = unpacker.unpack(), unpacker.unpack()
             at = unpacker.tell()
         except msgpack.OutOfData:
             continue
-        if count != 4 or type(format_) is not int or format_ != FORMAT:
-            raise ValueError("it is no array of four that begins with the number of the format")
+        if count != 5 or type(format_) is not int or format_ != FORMAT:
+            raise ValueError("it is no array of five that begins with the number of the format")
         if (
             type(values) is not list
             or tuple(map(type, values)) != _KINDS
             or {type(text) for pair in values[-1].items() for text in pair} - {str}
         ):
             raise TypeError("its header has other fields")
+        if not (resume is None or _is_resume(resume)):
+            raise TypeError("where its sources go on has another form")
         if type(schema) not in (bytes, type(None)):
             raise TypeError("its schema is not bytes")
         if at < len(payload):
-            return Header._make(values), schema, at
+            return Header._make([*values, resume]), schema, at
         break
     raise ValueError("it ends too early")
+
+
+def _is_resume(value: Any) -> bool:
+    if type(value) is not list or [type(each) for each in value] != [dict, int, int]:
+        return False
+    return all(
+        type(name) is str and type(at) is list and [type(each) for each in at] == [str, int, str] for name, at in value[0].items()
+    )
 
 
 def _unreadable(payload: bytes | memoryview, error: Exception, sequence: int = -1) -> StoreCorrupt:
     """What to say of bytes that are not an event of this format."""
     with suppress(ValueError):
         match _unpack(payload):
-            case [int(format_), _, _, _] if format_ != FORMAT:
-                return StoreCorrupt(f"event format {format_} is unknown: this shmstore reads format {FORMAT}; upgrade the reader")
+            case [int(format_), _, _, _, *_] if format_ != FORMAT:
+                fix = "upgrade the reader" if format_ > FORMAT else "read it with the shmstore that wrote it"
+                return StoreCorrupt(f"event format {format_} is unknown: this shmstore reads format {FORMAT}; {fix}")
     if bytes(payload[:2]) != _EVENT:
         return StoreCorrupt(
             f"not an event: {len(payload)} bytes {f'at sequence {sequence} ' * (sequence >= 0)}that a program put as they are: read them "

@@ -16,9 +16,10 @@ from shmstore.errors import StoreError, refused
 from shmstore.event import Position
 from shmstore.home.home import FIX, Home, May
 from shmstore.memory.segment import check_name
+from shmstore.sources import pack_sources, unpack_sources
 
 NOWHERE: Final = Position("", 0)
-FORMAT: Final = 1
+FORMAT: Final = 2
 WHAT: Final = "checkpoint"
 ENDING: Final = ".json"
 
@@ -53,9 +54,11 @@ class CheckpointFile:
         """Return the checkpoint; None where none was ever written. Raises `StoreError` where the file is damaged."""
         try:
             value = json.loads(self.path.read_text())
-            if value.get("format", 1) != FORMAT:  # the first ones had no number
-                raise ValueError(f"it has format {value['format']}, this shmstore reads {FORMAT}")
-            position = Position(str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"]))
+            file, offset, gtids, row = str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"])
+            format_ = value.get("format", 1)  # the first ones had no number
+            if format_ not in (1, FORMAT) or "=" in gtids:  # of one source, format 1 says the same; of several it had them in the GTIDs
+                raise ValueError(f"it has format {format_}, this shmstore reads {FORMAT}")
+            position = Position(file, offset, gtids, row, unpack_sources(value.get("sources", {})))
             return Checkpoint(position, int(value["epoch"]), int(value["sequence"]), bool(value.get("lost", False)))
         except FileNotFoundError:
             return None
@@ -71,7 +74,8 @@ class CheckpointFile:
         `may` says no, or, with `forward`, the file is of the same epoch and further. Raises `StoreError`, and what `may` raises.
         """
         position = checkpoint.position
-        value = {"format": FORMAT, **position._asdict(), "epoch": checkpoint.epoch, "sequence": checkpoint.sequence}
+        value = {"format": FORMAT, **position._asdict(), "sources": pack_sources(position.sources)}
+        value |= {"epoch": checkpoint.epoch, "sequence": checkpoint.sequence}
         text = json.dumps(value | {"lost": True} if checkpoint.lost else value)
         return self._home.replace(
             self.path,

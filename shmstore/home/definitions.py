@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 from shmstore.errors import StoreError
 from shmstore.event import Column, Position, TableSchema
@@ -87,14 +86,7 @@ def sources_of(home: Home) -> list[str]:
 
 def position_in(end: Position | None, source: str) -> Position | None:
     """Return where `source` stands at the position `end` of its store; None where that does not say."""
-    if end is None or not source:
-        return end
-    for part in end.gtids.split(";"):
-        name, _, rest = part.partition("=")
-        file, _, offset = rest.partition("/")[0].rpartition(":")
-        if unquote(name) == source and offset.isdigit():
-            return Position(unquote(file), int(offset))
-    return None
+    return end if end is None or not source else dict(end.sources).get(source)
 
 
 def definitions_in(file: DefinitionsFile, end: Position | None) -> dict[tuple[str, str], Definition]:

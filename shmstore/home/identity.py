@@ -15,7 +15,7 @@ from shmstore.home.home import Home
 from shmstore.memory.create_options import Options
 from shmstore.memory.layout import BatchMode, StoreFlag
 
-FORMAT: Final = 1  # version of the home: of its files, and of the log's
+FORMAT: Final = 2  # version of the home: of its files, and of the log's
 WHAT: Final = "identity"
 
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from shmstore import gtids as gtid_sets
 from shmstore.errors import PositionNotFound
-from shmstore.event import EventType
+from shmstore.event import EventType, Position
 from shmstore.log.files import LogFiles, slots_of
 from shmstore.memory.layout import SLOT, SlotFlag
 from shmstore.memory.mapping import Views
 from shmstore.ring.cursors import first_slot
+from shmstore.sources import sources_text
 
 _ACK_POINT: Final = int(SlotFlag.ACK_POINT)
 _READ: Final = int(EventType.READ)
@@ -220,31 +221,30 @@ def after_position(slots: Slots, file_number: int, offset: int) -> int | None:
 # ---------------------------------------------------------------- GTID sets
 
 
-def after_gtids(slots: Slots, gtids: str, gtids_at: Callable[[int], str]) -> int:
-    """Return what follows the transaction that ends at the GTID set `gtids`; the next sequence where that is the last event. `gtids_at`
-    reads the set of an event, "" where it has none.
+def after_gtids(slots: Slots, place: Position, place_at: Callable[[int], Position | None]) -> int:
+    """Return what follows the transaction that ends with the GTID set, or the sources, of `place`; the next sequence where that is the last
+    event. `place_at` reads that of an event, None where it has none.
 
     Rows of a snapshot that stand there come after it. Raises `PositionNotFound` where no transaction that is kept ends there.
     """
-    of_group = "=" in gtids  # the places of several sources, found by their text; of two in a row the sets may be the same
     try:
-        wanted = gtid_sets.parse(gtids)
+        wanted = gtid_sets.executed(place)
     except ValueError:
         wanted = {}
-    if not wanted and not of_group:
-        raise _no_transaction(slots, gtids)
-    known: dict[int, str] = {}
+    if not wanted and not place.sources:
+        raise _no_transaction(slots, place)
+    known: dict[int, Position | None] = {}
 
-    def set_of(point: int) -> str:
+    def at_point(point: int) -> Position | None:
         if point not in known:
-            known[point] = gtids_at(point)
+            known[point] = place_at(point)
         return known[point]
 
     def at(sequence: int) -> gtid_sets.Gtids:
         """The set of the last ack point at or before an event that has one."""
         for point, _ in islice(ack_points(slots, slots.oldest, sequence), _WITHOUT_GTIDS):
-            if set_of(point):
-                return gtid_sets.parse(set_of(point))
+            if (here := at_point(point)) is not None and (here.gtids or here.sources):
+                return gtid_sets.executed(here)
         return {}
 
     first, last = slots.oldest, slots.newest
@@ -255,21 +255,22 @@ def after_gtids(slots: Slots, gtids: str, gtids_at: Callable[[int], str]) -> int
         last = slots.oldest + behind - 1
     snapshot = False  # whether rows of a snapshot stand at the place: they come after it
     for point, type_ in ack_points(slots, first, last):
-        here = set_of(point)
-        if of_group or "=" in here:
-            there = here == gtids
+        here = at_point(point)
+        if here is not None and (place.sources or here.sources):
+            there = here.sources == place.sources  # of two in a row the sets may be the same
         else:
-            there = bool(here) and gtid_sets.parse(here) == wanted
+            there = here is not None and bool(here.gtids) and gtid_sets.parse(here.gtids) == wanted
         if (there and type_ != _READ) or (snapshot and not there):
             return point + 1
         snapshot = there
     if snapshot:
         return _first_of_unit(slots, first)
-    raise _no_transaction(slots, gtids)
+    raise _no_transaction(slots, place)
 
 
-def _no_transaction(slots: Slots, gtids: str) -> PositionNotFound:
-    if "=" not in gtids and not gtid_sets.well_formed(gtids):
+def _no_transaction(slots: Slots, place: Position) -> PositionNotFound:
+    gtids = sources_text(place.sources) or place.gtids
+    if not place.sources and not gtid_sets.well_formed(gtids):
         return PositionNotFound(
             f"{gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
         )

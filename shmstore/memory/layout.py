@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 MAGIC: Final = b"SHMSTORE"
-VERSION: Final = 5
+VERSION: Final = 6
 PAGE: Final = mmap.PAGESIZE
 LINE: Final = 64
 

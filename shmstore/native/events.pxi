@@ -139,11 +139,12 @@ def head(payload, type header):
     try:
         p = <const uint8_t*>view.buf
         end = p + view.len
-        if end - p < 5 or p[0] != 0x94 or p[1] != 1 or p[2] != 0x90 | HEADER_FIELDS:  # four values; the format; the header
+        if end - p < 5 or p[0] != 0x95 or p[1] != 2 or p[2] != 0x90 | HEADER_FIELDS:  # five values; the format; the header
             return None
         p += 3
         for i in range(HEADER_FIELDS):
             fields.append(field(&p, end, KINDS[i]))
+        fields.append(resume(&p, end))
         if p >= end:
             return None
         if p[0] == 0xC0:
@@ -188,3 +189,21 @@ cdef object field(const uint8_t** at, const uint8_t* end, char kind):
         name = field(at, end, b"t")
         props[name] = field(at, end, b"t")
     return props
+
+
+cdef object resume(const uint8_t** at, const uint8_t* end):
+    """Where each source goes on, or None, and `at` behind it."""
+    cdef const uint8_t* p = at[0]
+    cdef dict sources = {}
+    cdef int i
+    if skip_resume(p, end) == NULL:
+        raise _Unusual
+    at[0] = p + 1
+    if p[0] == 0xC0:
+        return None
+    at[0] = p + 2
+    for i in range(p[1] & 0x0F):
+        name = field(at, end, b"t")
+        at[0] += 1
+        sources[name] = [field(at, end, b"t"), field(at, end, b"n"), field(at, end, b"t")]
+    return [sources, field(at, end, b"n"), field(at, end, b"n")]

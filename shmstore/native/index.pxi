@@ -329,7 +329,7 @@ cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Recor
     record.end = end_at
     record.schema = -1
     found.schema = NULL
-    if end - p < 5 or p[0] != 0x94 or p[1] != 1 or p[2] != 0x90 | HEADER_FIELDS:  # four values; the format; the header
+    if end - p < 5 or p[0] != 0x95 or p[1] != 2 or p[2] != 0x90 | HEADER_FIELDS:  # five values; the format; the header
         return False
     p += 3
     p = read_signed(p, end, &record.entry)
@@ -373,7 +373,7 @@ cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Recor
     if p == NULL or not is_utf8(p, size):
         return False
     record.sql_size = size
-    p = skip_props(p + size, end)
+    p = skip_resume(skip_props(p + size, end), end)
     if p == NULL or p >= end:
         return False
     if p[0] == 0xC0:  # no table

@@ -159,6 +159,38 @@ cdef const uint8_t* skip_props(const uint8_t* p, const uint8_t* end) noexcept no
     return p
 
 
+cdef const uint8_t* skip_resume(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Nil, or where each source goes on: [{text: [text, number, text]}, number, number]."""
+    cdef int64_t count, number
+    cdef size_t size
+    if p == NULL or p >= end:
+        return NULL
+    if p[0] == 0xC0:
+        return p + 1
+    if end - p < 2 or p[0] != 0x93 or p[1] & 0xF0 != 0x80:  # more than fifteen sources are msgpack's to read
+        return NULL
+    count = p[1] & 0x0F
+    p += 2
+    while count:
+        p = skip_text(p, end)
+        if p == NULL or p >= end or p[0] != 0x93:
+            return NULL
+        p = skip_text(p + 1, end)
+        p = read_signed(p, end, &number) if p != NULL else NULL
+        p = skip_text(p, end) if p != NULL else NULL
+        if p == NULL:
+            return NULL
+        count -= 1
+    p = read_signed(p, end, &number)
+    return read_signed(p, end, &number) if p != NULL else NULL
+
+
+cdef inline const uint8_t* skip_text(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    cdef size_t size
+    p = read_text(p, end, &size)
+    return p + size if p != NULL and is_utf8(p, size) else NULL
+
+
 cdef const uint8_t* skip_cell(const uint8_t* p, const uint8_t* end) noexcept nogil:
     """A value of a row that nobody wants: nil, bool, number, str or bin."""
     cdef const uint8_t* at

@@ -157,7 +157,7 @@ def _stands_at(segment: Segment, sequence: int, position: Position) -> bool:
             return False
         return (int(slot["file"]), int(slot["offset"])) == position.order[:2]
     here = position_if_readable(segment, sequence)
-    return here is not None and here.gtids == position.gtids
+    return here is not None and (here.gtids, here.sources) == (position.gtids, position.sources)
 
 
 def find_time(segment: Segment, moment: datetime) -> int:
@@ -205,12 +205,12 @@ def find(segment: Segment, position: Position) -> int:
     Raises `PositionNotFound` where events after it may have been in the store and are gone, or never came.
     """
     if position.of_group or (not position.file and position.gtids):
-        return _searched(segment, lambda slots: search.after_gtids(slots, position.gtids, lambda each: _gtids_at(segment, each)))
+        return _searched(segment, lambda slots: search.after_gtids(slots, position, lambda point: _place_at(segment, point)))
     last = last_ack_point(segment)
     if last is not None and last.of_group:
         raise PositionNotFound(
             f"store {segment.name!r} holds several sources, so {position.file}:{position.offset} is no place in it: give the position of a "
-            "transaction's end that was read from it, GTIDs and all, or a sequence"
+            "transaction's end that was read from it, with all its sources, or a sequence"
         )
     oldest = oldest_kept(segment.views)
     # One slot back: an event that is gone still says where it ended, and that is enough to know that nothing is missing.
@@ -226,11 +226,11 @@ def find(segment: Segment, position: Position) -> int:
     raise too_old(segment, position)
 
 
-def _gtids_at(segment: Segment, sequence: int) -> str:
+def _place_at(segment: Segment, sequence: int) -> Position | None:
     try:
-        return position_at(segment, sequence).gtids
+        return position_at(segment, sequence)
     except StoreCorrupt:
-        return ""  # bytes that no producer of ours put
+        return None  # bytes that no producer of ours put
 
 
 def begins_at(segment: Segment, position: Position) -> bool:
@@ -273,6 +273,18 @@ def position_at(segment: Segment, sequence: int) -> Position:
 def event_at(segment: Segment, sequence: int) -> Event:
     """One event, which must be `readable`."""
     return next(iter(Batch(segment, sequence, sequence, -1)))
+
+
+def open_transaction(segment: Segment) -> Iterator[memoryview | None]:
+    """As `StoreView.open_transaction`."""
+    newest, oldest = segment.words[PUT], oldest_kept(segment.views)
+    point = last_ack_point_until(segment, newest)
+    first = point + 1 if point is not None else oldest if has_log(segment) else _oldest_slot(segment, oldest)
+    for sequence in range(first, newest + 1):
+        try:
+            yield batch_of(segment, sequence, sequence).raw if readable(segment, sequence) else None
+        except (PositionNotFound, StoreCorrupt):  # gone meanwhile, or damaged: its readers hear of that
+            yield None
 
 
 def note_start(segment: Segment, start: Position) -> None:

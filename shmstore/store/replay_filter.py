@@ -12,10 +12,11 @@ import numpy as np
 from shmstore.encoding import codec
 from shmstore.errors import StoreCorrupt
 from shmstore.event import EventType, Position
-from shmstore.gtids import Gtids, covers, joined, parse, single
+from shmstore.gtids import Gtids, covers, executed, joined, single
 from shmstore.memory.layout import SlotFlag
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import PUT, slowest_ack
+from shmstore.sources import place_text
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
 
@@ -27,10 +28,10 @@ class ReplayFilter:
         self.position = position
         self.over = False  #: True once nothing more can come that was passed
         self.runs: dict[int, int] = {}  #: what was left out behind events that are not acked yet: sequence before -> last
-        self._gtids = parse(position.gtids)
+        self._gtids = executed(position)
 
     def __repr__(self) -> str:
-        return f"{self.position.file}:{self.position.offset}" + (f" ({self.position.gtids})" if self.position.gtids else "")
+        return place_text(self.position)
 
     def first_after(self, segment: Segment) -> int:
         """Return a sequence before which nothing in the store is new, as late as is known now. Raises `PositionNotFound`."""
@@ -39,7 +40,7 @@ class ReplayFilter:
         for sequence in lookup.ack_points(segment, max(oldest - 1, segment.views.first), put) if self._gtids else ():
             known = lookup.readable(segment, sequence) and not lookup.is_read(segment, sequence)
             header = _header(Batch(segment, sequence, sequence, -1).raw) if known else None
-            if header and (gtids := parse(header.gtids)):
+            if header and (gtids := executed(header.position)):
                 if covers(self._gtids, gtids):
                     return max(sequence + 1, oldest)
                 first = header.transaction, gtids
@@ -83,7 +84,7 @@ class ReplayFilter:
             alone = single(transaction)
             if alone is not None:
                 if int(slot["flags"]) & int(SlotFlag.ACK_POINT):
-                    self.over = covers(parse(header.gtids if header else ""), self._gtids)
+                    self.over = header is not None and covers(executed(header.position), self._gtids)
                 return covers(self._gtids, alone)
         place = int(slot["file"]), int(slot["offset"])
         if place == (0, 0):

@@ -266,6 +266,10 @@ class StoreView:
         newest = self.newest
         return lookup.event_at(self.segment, newest) if lookup.readable(self.segment, newest) else None
 
+    def open_transaction(self) -> Iterator[memoryview | None]:
+        """Yield the payloads of the events after the last ack point, acked or not; None for each that cannot be read any more."""
+        return lookup.open_transaction(self.segment)
+
     @property
     def start_position(self) -> Position | None:
         """Where the producer of the first event began to read, as it said when it claimed the empty store."""

@@ -173,8 +173,7 @@ def caught_up(servers: Sequence[Server], store: str) -> bool:
     """Whether the last transaction of each server is in the store."""
     with EventStore.attach(store) as attached:
         position = attached.last_ack_point()
-    text = position.gtids if position is not None else ""
-    known = {part.partition("/")[2] for part in text.split(";")}
+    known = {at.gtids for _, at in position.sources} if position is not None else set()
     return all(any(covers(server, gtids) for gtids in known) for server in servers)
 
 

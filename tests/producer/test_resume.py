@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from shmstore import EntryType, Event, EventStore
+from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions import buffer
 from tests.producer.running import Mirror, Running, execute, remove, running, shape, wait_for_position
 from tests.servers.server import Server
@@ -107,3 +109,45 @@ def test_a_handler_that_drops_the_last_event_of_a_part(any_server: Server, datab
     assert len(made) > 3
     for events in made:
         assert ids(events, database) == [1, 5, 7]
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("log", ["on", "off"])
+def test_other_options_inside_a_transaction(any_server: Server, database: str, log: str) -> None:
+    """A producer that is restarted inside a transaction, with options that would have stored other events, stops and says so, whether the
+    readers have acked what is stored or not. With the options that it had it goes on."""
+    execute(any_server, database, "CREATE TABLE a (id INT PRIMARY KEY, n INT)", "CREATE TABLE b (id INT PRIMARY KEY)")
+    puts = 0
+
+    def after(events: list[Event]) -> None:
+        nonlocal puts
+        puts += 1
+        if puts == 3:
+            raise Killed
+
+    with running(any_server, after=after, include=(f"{database}.*",), transaction_events=2, log=log) as run:
+        with EventStore.attach(run.settings.store) as store:
+            with store.subscribe("r") as reader:
+                both = [f"INSERT INTO {table} VALUES ({values})" for table, values in (("a", "1, 2"), ("b", "1"))]
+                again = [f"INSERT INTO {table} VALUES ({values})" for table, values in (("a", "2, 3"), ("b", "2"))]
+                execute(any_server, database, *both, *again, "INSERT INTO b VALUES (3), (4)", "COMMIT", autocommit=False)
+                with pytest.raises(Killed):
+                    run.wait()
+                stored = list(store.peek(store.oldest))
+                assert shape(stored) == ["BEGIN", *["INSERT"] * 5]
+                if log == "off":
+                    reader.get(timeout=0)
+                    reader.ack(store.newest)
+            for other in (
+                {"exclude": (f"{database}.a",)},
+                {"column_exclude": (f"{database}.a.n",)},
+                {"row_filter": (f"{database}.a: id > 1",)},
+            ):
+                made = Running(dataclasses.replace(run.settings, **other))
+                with pytest.raises(TransactionBroken, match="other options may leave out what the store has"):
+                    made.wait()
+            made = Running(run.settings)
+            wait_for_position(any_server, store, put=True)
+            made.stop()
+            assert store.latest_event is not None
+            assert (store.latest_event.entry, store.latest_event.props["rows"]) == (EntryType.END, "6")

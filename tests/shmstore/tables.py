@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shmstore import Column, EntryType, EventType, TableSchema
-from shmstore.encoding.codec import encode_schema, encode_stored
+from shmstore.encoding.codec import Header, encode_schema, encode_stored
 
 DAY, MOMENT = 86_400, 86_400 * 10**6
 ALL = TableSchema(
@@ -102,7 +102,7 @@ def rows_event(
 ) -> bytes:
     """The payload of a rows event whose images, in stored form, have the `columns` (None: all)."""
     here = f"binlog.{7 + number // 50:06}"
-    header = (int(EntryType.ROWS), int(type_), here, 1000 + 100 * number, 90, 1_700_000_000_000 + number, 3, f"0-3-{number // 3}",
+    header = Header(int(EntryType.ROWS), int(type_), here, 1000 + 100 * number, 90, 1_700_000_000_000 + number, 3, f"0-3-{number // 3}",
               1 + number % 3, 0, "", number % 2 * 500, table.database, "", {"xid": "5"})  # fmt: skip
     body = [columns if before is not None else None, before, columns if after is not None else None, after]
     return encode_stored(header, encode_schema(table), body)
@@ -110,7 +110,9 @@ def rows_event(
 
 def other_event(number: int, entry: EntryType, sql: str = "") -> bytes:
     """The payload of an event without rows."""
-    header = (int(entry), 0, "binlog.000007", 1000 + 100 * number, 90, 1_700_000_000_000, 3, "t", 0, 0, "0-3-1", 0, "d", sql, {})
+    header = Header(
+        int(entry), 0, "binlog.000007", 1000 + 100 * number, 90, 1_700_000_000_000, 3, "t", 0, 0, "0-3-1", 0, "d", sql, {}
+    )
     return encode_stored(header, None, None)
 
 

@@ -29,7 +29,10 @@ pytestmark = pytest.mark.usefixtures("either_way")
         (f"{SERVER}:5", Position("", 0, f"{SERVER}:5")),
         (f"{SERVER}:1-5:7,{SERVER}:tag:3", Position("", 0, f"{SERVER}:1-5:7,{SERVER}:tag:3")),
         ("gtid:2026-01-31", Position("", 0, "2026-01-31")),
-        ("gtid:one=binlog.000001:4/0-1-7;two=", Position("", 0, "one=binlog.000001:4/0-1-7;two=")),
+        (
+            "gtid:one=binlog.000001:4/0-1-7;t%20wo=b.1:9/",
+            Position("", 0, sources=(("one", Position("binlog.000001", 4, "0-1-7")), ("t wo", Position("b.1", 9)))),
+        ),
         ("2026-01-31", NOON - timedelta(hours=12)),
         ("2026-01-31T12:00", NOON),
         ("2026-01-31 13:00:00+01:00", NOON),

@@ -1,7 +1,7 @@
 """A store of several sources: which of its events a micro-batch has, and which server each came from.
 
 Such a store has another order once it is re-created, so a sequence says nothing there, and neither do file and offset, which are
-one server's. GTIDs do: an offset's text has those of every source, and a transaction was read where they cover its own. A micro-batch
+one server's. GTIDs do: an offset has those of every source, and a transaction was read where they cover its own. A micro-batch
 that was planned before the store was re-created is therefore not a range of the ring but a choice from one: what is after its
 start and not after its end. So it is the same rows again, in whatever order they come. What a query had read ahead of the others
 stays in its offsets until the store has reached it.
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,18 +24,23 @@ from shmstore import Batch, EventStore, EventType, Position, PositionNotFound
 from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.encoding.codec import Header, split_stored
+from shmstore.event import Sources as Places
 from shmstore.gtids import Gtids, covers, joined, parse, single
 
 _LOOK = 4096
-_gtids = lru_cache(maxsize=256)(parse)
 _single = lru_cache(maxsize=64)(single)
+
+
+@lru_cache(maxsize=256)
+def _gtids(sources: Places, ahead: str = "") -> Gtids:
+    return parse(",".join([*(at.gtids for _, at in sources), ahead]))
 
 
 class Mark(NamedTuple):
     """What the last event of a transaction, or of a part (`inside` it), says: where all sources stand, and which one it is from."""
 
     sequence: int
-    gtids: str
+    sources: Places
     transaction: str
     inside: bool
     position: Position
@@ -45,24 +49,22 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, sequence: int, header: Header) -> Mark | None:
         """Return what `header` says; None where its event is no such one."""
-        position, props = header.position, header.props
-        inside = "resume" in props
-        if not inside and not position.of_group:
+        position, cut = header.position, header.cut
+        sources = position.sources if cut is None else cut.sources
+        if not sources or not sources[0][0]:
             return None
-        gtids = props["resume"].partition(" ")[2] if inside else position.gtids
-        return cls(sequence, gtids, header.transaction, inside, position, props.get("source", ""))
+        return cls(sequence, sources, header.transaction, cut is not None, position, header.props.get("source", ""))
 
 
 def is_group(store: EventStore) -> bool | None:
     """Whether the store holds several sources; None while it holds nothing that says so."""
     place = store.last_ack_point()
-    if place is not None and place.gtids:
+    if place is not None and (place.gtids or place.sources):
         return place.of_group
     newest = store.latest_event  # a large transaction leaves nothing of the one before it
-    if newest is not None and "resume" in newest.props:
-        return "=" in newest.props["resume"]
-    mark = next(marks(store), None)
-    return "=" in mark.gtids if mark is not None else None if place is None else False
+    if newest is not None and newest.cut is not None:
+        return bool(newest.cut.sources[0][0])
+    return True if next(marks(store), None) is not None else None if place is None else False
 
 
 def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> Offset:
@@ -74,13 +76,13 @@ def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> 
     mark = next((Mark.of(sequence, split_stored(payload)[0]) for payload in batch.payloads()), None)
     if mark is None:
         raise PositionNotFound(f"event {sequence} of store {store.name!r} is within a transaction, where no query can continue")
-    gtids, here = mark.gtids, _gtids(mark.gtids)
+    here, ahead = _gtids(mark.sources), ""
     if after is not None and after.of_group:  # what was read ahead of the others before the store was re-created
-        ahead = [part for part in after.gtids.split(";") if not covers(here, _gtids(part))]
-        gtids = ";".join([gtids, *ahead])
-    place = mark.position
+        sets = ",".join([*(at.gtids for _, at in after.sources), after.ahead]).split(",")
+        ahead = ",".join([part for part in sets if not covers(here, parse(part))])
+    file, offset, gtids, row, _ = mark.position
     inside = mark.transaction if mark.inside else ""
-    return Offset(store.name, store.epoch, sequence, place.file, place.offset, gtids, place.row, inside)
+    return Offset(store.name, store.epoch, sequence, file, offset, gtids, row, inside, mark.sources, ahead)
 
 
 def base_of(store: EventStore, offset: Offset) -> int | None:
@@ -88,29 +90,29 @@ def base_of(store: EventStore, offset: Offset) -> int | None:
 
     Raises `PositionNotFound` if events after `offset` are no longer in the store.
     """
-    have, first = _gtids(offset.gtids), None
+    have, first = _gtids(offset.sources, offset.ahead), None
     for mark in marks(store):
-        if not mark.inside and covers(have, _gtids(mark.gtids)):
+        if not mark.inside and covers(have, _gtids(mark.sources)):
             return mark.sequence
         first = mark
     if first is None:
         return None
     own = None if first.inside else single(first.transaction)
-    if not covers(have if own is None else joined(have, own), _gtids(first.gtids)):
+    if not covers(have if own is None else joined(have, own), _gtids(first.sources)):
         raise PositionNotFound(f"store {store.name!r} begins after {offset}")
     return store.oldest - 1
 
 
 def reach_of(store: EventStore, offset: Offset) -> int | None:
     """Return the first event of this store up to which everything not after `offset` is there; None while it is not."""
-    wanted, found, within = _gtids(offset.gtids), None, None
+    wanted, found, within = _gtids(offset.sources, offset.ahead), None, None
     for mark in marks(store):
         if mark.inside:
             if mark.transaction == offset.inside and mark.position.order >= offset.order:
                 within = mark.sequence
-        elif covers(_gtids(mark.gtids), wanted):
+        elif covers(_gtids(mark.sources), wanted):
             found = mark.sequence
-            if offset.inside and (own := single(offset.inside)) and covers(_gtids(mark.gtids), own):
+            if offset.inside and (own := single(offset.inside)) and covers(_gtids(mark.sources), own):
                 within = mark.sequence
         else:
             break
@@ -154,11 +156,10 @@ def names_of(store: EventStore, first: int, last: int) -> dict[str, str]:
     names: dict[str, str] = {}
     shared = False  # an ancestor's GTIDs may be in several sources' sets: its transactions say themselves which one brings them
     place = store.last_ack_point()
-    for part in place.gtids.split(";") if place is not None else ():
-        name, _, there = part.partition("=")
-        for server in _servers(there.partition("/")[2]):
+    for name, at in place.sources if place is not None else ():
+        for server in _servers(at.gtids):
             shared = shared or server in names
-            names[server] = unquote(name)
+            names[server] = name
     for mark in marks(store, first if shared else last, last):
         if mark.source:
             names[_server(mark.transaction)] = mark.source
@@ -171,7 +172,7 @@ def _server(transaction: str) -> str:
 
 
 def _servers(gtids: str) -> set[str]:
-    return {key.partition(":")[0] for key in _gtids(gtids)}
+    return {key.partition(":")[0] for key in parse(gtids)}
 
 
 # ---------------------------------------------------------------- in the executors
@@ -189,7 +190,7 @@ class Sources(NamedTuple):
     def of(cls, store: EventStore, start: Offset | None, end: Offset | None, first: int, last: int) -> Sources:
         """Return them for the events `first` to `last` that are after `start` and not after `end`."""
         here = store.epoch
-        after = start if start is not None and (start.epoch != here or _is_ahead(start)) else None
+        after = start if start is not None and (start.epoch != here or start.ahead) else None
         return cls(names_of(store, first, last), after, end if end is not None and end.epoch != here else None)
 
     def pieces(self, chunk: Events) -> Iterator[tuple[Events, str | None]]:
@@ -216,8 +217,6 @@ class Sources(NamedTuple):
     def _kept(self, payload: memoryview, read: bool) -> tuple[bool, str | None]:
         header = split_stored(payload)[0]
         if read:  # rows of a snapshot: they stand where their source stood, and say no transaction
-            if header.position.of_group:
-                return True, header.props.get("source", "")
             return True, next((self.names[server] for server in _servers(header.gtids) if server in self.names), "")
         transaction = header.transaction
         own = _single(transaction)
@@ -252,11 +251,5 @@ class Sources(NamedTuple):
         return pa.array(map(self.names.get, servers), pa.string())
 
 
-def _is_ahead(offset: Offset) -> bool:
-    """True where it names a source twice: once as it was ahead of the others."""
-    parts = offset.gtids.split(";")
-    return len({part.partition("=")[0] for part in parts}) < len(parts)
-
-
 def _is_done(offset: Offset, transaction: str, own: Gtids, place: tuple[int, int, int]) -> bool:
-    return covers(_gtids(offset.gtids), own) or (transaction == offset.inside and place <= offset.order)
+    return covers(_gtids(offset.sources, offset.ahead), own) or (transaction == offset.inside and place <= offset.order)

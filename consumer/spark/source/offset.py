@@ -2,7 +2,7 @@
 
 An offset says "everything up to and including this event". Spark writes it to the checkpoint as JSON and compares the
 text, so the keys come in one fixed order and nothing in it depends on a clock. `seq` finds the event fast while the
-store exists; the binlog position finds it again in a re-created store, whose epoch differs. In a store of several sources `gtids` says
+store exists; the binlog position finds it again in a re-created store, whose epoch differs. In a store of several sources `sources` says
 how far each of them is (`shmstore.consumer.spark.source.multi_source`).
 """
 
@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from shmstore.event import Position
+from shmstore.event import Position, Sources
+from shmstore.sources import pack_sources, sources_text, unpack_sources
 
-VERSION = 1
+VERSION = 2
 
 
 class Offset(NamedTuple):
     """The last event that was read. `seq` is -1 before the first event.
 
-    `inside` is the transaction that it is a part of, in a store of several sources: `gtids` are from before it.
+    `inside` is the transaction that it is a part of, in a store of several sources: `sources` are from before it. `ahead`: GTID sets that
+    were read ahead of the others before the store was re-created, until it has reached them.
     """
 
     store: str
@@ -30,16 +32,19 @@ class Offset(NamedTuple):
     gtids: str = ""
     row: int = 0
     inside: str = ""
+    sources: Sources = ()
+    ahead: str = ""
 
     @property
     def position(self) -> Position | None:
         """The binlog position, or None before the first event of a store."""
-        return Position(self.file, self.offset, self.gtids, self.row) if self.file or self.gtids else None
+        place = Position(self.file, self.offset, self.gtids, self.row, self.sources)
+        return place if self.file or self.gtids or self.sources else None
 
     @property
     def of_group(self) -> bool:
         """Whether it is of a store with several sources."""
-        return "=" in self.gtids
+        return bool(self.sources)
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -57,7 +62,9 @@ class Offset(NamedTuple):
             "offset": self.offset,
             "gtids": self.gtids,
             "row": self.row,
+            **({"sources": pack_sources(self.sources)} if self.sources else {}),
             **({"inside": self.inside} if self.inside else {}),
+            **({"ahead": self.ahead} if self.ahead else {}),
         }
 
     @classmethod
@@ -65,8 +72,13 @@ class Offset(NamedTuple):
         """Return the offset in `value`, a dict from a checkpoint. Raises ValueError where it is not one."""
         version = value.get("version")
         if version != VERSION:
+            fix = (
+                "upgrade the reader"
+                if isinstance(version, int) and version > VERSION
+                else "start the query with a new checkpoint"
+            )
             raise ValueError(
-                f"the checkpoint has an offset of version {version!r}, and this shmstore reads version {VERSION}: upgrade the reader"
+                f"the checkpoint has an offset of version {version!r}, and this shmstore reads version {VERSION}: {fix}"
             )
         try:
             return cls(
@@ -78,8 +90,10 @@ class Offset(NamedTuple):
                 str(value["gtids"]),
                 int(value["row"]),
                 str(value.get("inside", "")),
+                unpack_sources(value.get("sources", {})),
+                str(value.get("ahead", "")),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"offset {value!r} is not an offset of shmstore: {error}") from error
 
     @classmethod
@@ -87,10 +101,10 @@ class Offset(NamedTuple):
         """Return the offset of the event `seq`, which ends at `position`."""
         if position is None:
             return cls(store, epoch, seq)
-        return cls(store, epoch, seq, position.file, position.offset, position.gtids, position.row)
+        return cls(store, epoch, seq, position.file, position.offset, position.gtids, position.row, sources=position.sources)
 
     def __str__(self) -> str:
-        where = self.gtids if self.of_group else f"{self.file}:{self.offset}" if self.file else "the start"
+        where = sources_text(self.sources) if self.of_group else f"{self.file}:{self.offset}" if self.file else "the start"
         return f"{where} (event {self.seq} of epoch {self.epoch:016x})"
 
     def to_json(self) -> str:

@@ -92,7 +92,7 @@ def cursor_behind(store: EventStore, sequence: int) -> Cursor | None:
     if point is None:
         return None
     event = next(iter(store.peek(point, limit_events=1)))
-    file, offset, gtids, _ = event.position
+    file, offset, gtids, *_ = event.position
     return Cursor(
         *(file, offset, gtids, "", offset - event.length, store.source),
         *(event.server_id, event.time_ms, store.epoch, sequence),

@@ -95,7 +95,7 @@ class Encoder:
         """`encode` without compiled code."""
         header, schema, body = decode_stored(payload)
         try:
-            entry, type_, file, offset, length, time_ms, server, transaction, _, _, gtids, _, _, sql, more = header
+            entry, type_, file, offset, length, time_ms, server, transaction, _, _, gtids, _, _, sql, more, _ = header
             # Of Header: schemaName and tableName; eventType; further props. Then Entry.entryType and storeValue.
             names = kind = props = query = ""
             if entry == _ROWS and not sql:

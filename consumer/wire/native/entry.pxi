@@ -289,14 +289,14 @@ cdef bint read_stored(const uint8_t* p, const uint8_t* end, Stored* event) noexc
     cdef int64_t number, before_rows = 0, after_rows = 0
     cdef Piece text
     memset(event, 0, sizeof(Stored))
-    if end - p < 5 or p[0] != 0x94 or p[1] != 1 or p[2] != 0x90 | HEADER_FIELDS:  # four values; the format; the header
+    if end - p < 5 or p[0] != 0x95 or p[1] != 2 or p[2] != 0x90 | HEADER_FIELDS:  # five values; the format; the header
         return False
     p = text_at(whole_at(whole_at(p + 3, end, &event.entry), end, &event.type), end, &event.file)
     p = whole_at(whole_at(p, end, &event.offset), end, &event.length)
     p = whole_at(whole_at(p, end, &event.time), end, &event.server)
     p = whole_at(whole_at(text_at(p, end, &event.transaction), end, &number), end, &number)
     p = whole_at(text_at(p, end, &event.gtids), end, &number)
-    p = props_at(text_at(text_at(p, end, &text), end, &event.sql), end, &event.props)
+    p = skip_resume(props_at(text_at(text_at(p, end, &text), end, &event.sql), end, &event.props), end)
     if p == NULL or p >= end or not event.file.size or event.length > event.offset or event.type > 0xFFFF:
         return False
     if p[0] == 0xC0:  # no table

@@ -7,6 +7,7 @@ import argparse
 from shmstore.cli.command import Commands
 from shmstore.cli.named_store import attach
 from shmstore.cli.values import place
+from shmstore.sources import place_text
 from shmstore.start_position import FORMS
 from shmstore.units import printable
 
@@ -38,14 +39,12 @@ def add(commands: Commands) -> None:
 
 def seek(options: argparse.Namespace) -> int:
     """`shmstore seek`."""
-    from shmstore.cli import text_report
-
     with attach(options) as store:
         acked = store.seek(options.name, options.where)
         waits = store.newest - acked
         text = "everything put so far is behind it" if waits <= 0 else f"{waits:,} events wait for it"
         at = store.peek(acked + 1, limit_events=1) if waits > 0 else None
-        where = f", {text_report.place(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
+        where = f", {place_text(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
     print(printable(f"{options.name} goes on at event {acked + 1}{where}: {text}"))
     return 0
 

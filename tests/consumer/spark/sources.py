@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 from shmstore import EntryType, Event, EventType, Position, Row
-from shmstore.producer.start.positions import join_positions
+from shmstore.event import Cut, Sources
 from tests.consumer.spark.events import ORDERS, order_row
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa942956"
@@ -58,13 +58,13 @@ class Group:
         self.at = at or dict.fromkeys(FILES, 0)
 
     @property
-    def gtids(self) -> str:
-        return join_positions({source: place(source, number) for source, number in self.at.items()})
+    def sources(self) -> Sources:
+        return tuple(sorted((source, place(source, number)) for source, number in self.at.items()))
 
     def start(self) -> list[Event]:
         """The empty transaction with which a store begins."""
         begin = Event(EntryType.BEGIN, EventType.NONE, Position("", 0), 1, transaction="group")
-        return [begin, begin._replace(entry=EntryType.END, position=Position("", 0, self.gtids), order=1)]
+        return [begin, begin._replace(entry=EntryType.END, position=Position("", 0, sources=self.sources), order=1)]
 
     def puts(self, one: Transaction) -> list[list[Event]]:
         """The events of a transaction, by part."""
@@ -79,8 +79,8 @@ class Group:
         puts, order, key = [[begin]], 0, 0
         for number_of_part, events in enumerate(one.parts):
             if number_of_part:
-                resume = f"{file}:{1000 * number} {self.gtids}"
-                puts[-1][-1] = puts[-1][-1]._replace(props={"resume": resume, "source": source})
+                last = puts[-1][-1]
+                puts[-1][-1] = last._replace(props={"source": source}, cut=Cut(self.sources, last.order))
                 puts.append([])
             for rows in events:
                 order += 1
@@ -91,8 +91,8 @@ class Group:
                 puts[-1].append(rows_event._replace(database="shop", table=ORDERS, rows=made))
         if not one.read:
             self.at[source] = number
-        last = Position(file, end if one.read else end + 999, self.gtids)
-        puts[-1].append(begin._replace(entry=EntryType.END, position=last, order=order + 1, props={"source": source}))
+        at = Position(file, end if one.read else end + 999, SETS[source] % self.at[source], sources=self.sources)
+        puts[-1].append(begin._replace(entry=EntryType.END, position=at, order=order + 1, props={"source": source}))
         return puts
 
 

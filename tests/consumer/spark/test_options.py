@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shmstore import Position
 from shmstore.consumer.spark.options import HELP, OptionError, Options, Start
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.encoding.row_order import seq_prefix, seq_suffix, seqs
@@ -70,13 +71,13 @@ def test_tables_are_chosen_and_left_out() -> None:
     ("text", "start"),
     [
         ("latest", Start("latest")),
-        ("binlog.000003:1234", Start("position", ("binlog.000003", 1234))),
-        ("0-1-100", Start("gtid", "0-1-100")),
-        ("gtid:0-1-100", Start("gtid", "0-1-100")),
+        ("binlog.000003:1234", Start("position", Position("binlog.000003", 1234))),
+        ("0-1-100", Start("gtid", Position("", 0, "0-1-100"))),
+        ("gtid:0-1-100", Start("gtid", Position("", 0, "0-1-100"))),
         ("4711", Start("sequence", 4711)),
         ("time:1970-01-01T00:00:01Z", Start("time", 1000)),
-        ("0-1-100,1-2-3", Start("gtid", "0-1-100,1-2-3")),
-        ("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5", Start("gtid", "3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5")),
+        ("0-1-100,1-2-3", Start("gtid", Position("", 0, "0-1-100,1-2-3"))),
+        ("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5", Start("gtid", Position("", 0, "3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5"))),
         ("1970-01-01T00:00:01Z", Start("time", 1000)),
         ("1970-01-01 01:00:01+01:00", Start("time", 1000)),
         ("1970-01-01", Start("time", 0)),
@@ -102,4 +103,6 @@ def test_offsets_survive_the_checkpoint() -> None:
     assert Start.parse(offset.to_json()).value == offset.to_dict()
     assert list(offset.to_dict()) == ["version", "store", "epoch", "seq", "file", "offset", "gtids", "row"]
     with pytest.raises(ValueError, match="upgrade the reader"):
-        Offset.of({**offset.to_dict(), "version": 2})
+        Offset.of({**offset.to_dict(), "version": 3})
+    with pytest.raises(ValueError, match="start the query with a new checkpoint"):
+        Offset.of({**offset.to_dict(), "version": 1})

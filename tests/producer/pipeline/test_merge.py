@@ -24,14 +24,16 @@ from shmstore import (
     PositionNotFound,
     SlotFlag,
 )
+from shmstore.encoding.codec import decode, encode
+from shmstore.event import Cut
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.merge import Lane, SourceMerge
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.positions import join_positions, lowest_positions, split_positions
-from shmstore.producer.start.resume import Resume
+from shmstore.producer.start.resume import Resume, by_source, lowest_by_source
 from shmstore.producer.transactions.buffer import Flush
 from shmstore.producer.transactions.state import HalfTransaction
+from shmstore.sources import parse_sources, sources_text
 
 TODAY = 2_000_000_000
 
@@ -190,38 +192,56 @@ UUID = "3e11fa47-71ca-11e1-9e33-c80aa942956"
 SETS = st.sampled_from(["", "0-1-5", "0-1-5,3-9-77", f"{UUID}2:1-5:7", f"{UUID}2:1-5,{UUID}3:tag:1"])
 
 
-@given(st.dictionaries(ROOM, st.builds(Position, ROOM, st.integers(0, 2**40), SETS, st.just(0)), min_size=1, max_size=4))
+@given(
+    st.dictionaries(ROOM, st.builds(Position, ROOM, st.integers(0, 2**40), SETS, st.just(0), st.just(())), min_size=1, max_size=4)
+)
 def test_positions_are_read_as_written(positions: dict[str, Position]) -> None:
-    """Whatever sources and files are called."""
-    position = Position("binlog.000001", 4, join_positions(positions))
-    assert split_positions(position) == positions
-    assert position.of_group
+    """Whatever sources and files are called: as text, in an event, and in a checkpoint."""
+    sources = tuple(sorted(positions.items()))
+    position = Position("binlog.000001", 4, sources=sources)
+    assert by_source(position) == positions
+    assert parse_sources(sources_text(sources)) == sources
+    end = Event(EntryType.END, EventType.NONE, position, 1, order=2)
+    assert decode(encode(end)) == end
+    cut = end._replace(entry=EntryType.ROWS, position=Position("binlog.000001", 4), cut=Cut(sources, 2, 5))
+    assert decode(encode(cut)) == cut
+    with tempfile.TemporaryDirectory() as folder:
+        file = CheckpointFile(folder, "s", "r")
+        file.save(Checkpoint(position, 7, 3))
+        assert file.load() == Checkpoint(position, 7, 3)
 
 
-@pytest.mark.parametrize("gtids", ["", "0-1-5", f"{UUID}2:1-5", "a=b", "a=b:x/0-1-1"])
+@pytest.mark.parametrize("text", ["", "0-1-5", "a=b", "a=b:x/0-1-1", "a=b:4/;"])
+def test_what_is_no_text_of_sources(text: str) -> None:
+    """It is refused."""
+    with pytest.raises(ValueError, match=r"is not NAME=FILE:OFFSET/GTIDS|invalid literal"):
+        parse_sources(text)
+
+
+@pytest.mark.parametrize("gtids", ["", "0-1-5", f"{UUID}2:1-5"])
 def test_a_place_of_one_source_is_refused(gtids: str) -> None:
     """It does not say where the others stand."""
     with pytest.raises(PositionNotFound, match="from a store of one source"):
-        split_positions(Position("binlog.000001", 4, gtids))
+        by_source(Position("binlog.000001", 4, gtids))
 
 
 def test_lowest_places() -> None:
     """Each source goes on where the last of the readers is with it; a checkpoint that does not know a source is refused."""
 
     def at(**positions: Position) -> Position:
-        return Position("x.000001", 9, join_positions(positions))
+        return Position("x.000001", 9, sources=tuple(positions.items()))
 
     one = at(a=Position("x.000001", 10, "0-1-10"), b=Position("y.000001", 90, f"{UUID}2:1-9"))
     two = at(a=Position("x.000002", 10, "0-1-20"), b=Position("y.000001", 50, f"{UUID}2:1-5"))
-    assert lowest_positions({"r1": one, "r2": two}) == {
+    assert lowest_by_source({"r1": one, "r2": two}) == {
         "a": Position("x.000001", 10, "0-1-10"),
         "b": Position("y.000001", 50, f"{UUID}2:1-5"),
     }
-    assert lowest_positions({}) == {}
+    assert lowest_by_source({}) == {}
     with pytest.raises(PositionNotFound, match="checkpoint of 'old' is from before source 'b' came"):
-        lowest_positions({"old": at(a=Position("x.000001", 10, "0-1-10")), "new": two})
+        lowest_by_source({"old": at(a=Position("x.000001", 10, "0-1-10")), "new": two})
     with pytest.raises(PositionNotFound, match="from a store of one source"):
-        lowest_positions({"old": Position("x.000001", 9, "0-1-5"), "new": two})
+        lowest_by_source({"old": Position("x.000001", 9, "0-1-5"), "new": two})
 
 
 def test_positions_in_a_store() -> None:
@@ -237,12 +257,12 @@ def test_positions_in_a_store() -> None:
         end = Event(
             EntryType.END,
             EventType.NONE,
-            positions[source]._replace(gtids=join_positions(positions)),
+            positions[source]._replace(sources=tuple(positions.items())),
             1,
             transaction=own,
             order=1,
         )
-        return [end._replace(entry=EntryType.BEGIN, position=end.position._replace(gtids=""), order=0), end]
+        return [end._replace(entry=EntryType.BEGIN, position=end.position._replace(gtids="", sources=()), order=0), end]
 
     try:
         with EventStore.create(name, capacity=64, log=False) as store:
@@ -252,7 +272,7 @@ def test_positions_in_a_store() -> None:
             with pytest.raises(PositionNotFound, match=r"holds several sources, so x\.000009:4 is no place in it"):
                 store.find(Position("x.000009", 4))
             with pytest.raises(PositionNotFound, match="no transaction kept"):
-                store.find(place._replace(gtids=place.gtids.replace("0-1-4", "0-1-3")))
+                store.find(place._replace(sources=(("a", Position("x.000009", 4, "0-1-3")), place.sources[1])))
         EventStore.unlink(name)
         with EventStore.create(name, capacity=64, log=False) as store, tempfile.TemporaryDirectory() as folder:
             store.put([*event("b", 2, a=3, b=2), *event("b", 3, a=3, b=3), *event("a", 4, a=4, b=3), *event("a", 5, a=5, b=3)])
@@ -270,11 +290,16 @@ def test_positions_in_a_store() -> None:
 def test_half_a_transaction_of_a_source_that_is_gone() -> None:
     """Nothing can be put before it is whole, so a group without that source says so at once."""
     name = f"group-half-{os.getpid()}"
-    positions = join_positions({"a": Position("x.000001", 9, "0-1-5"), "b": Position("y.000001", 4, f"{UUID}2:1-7")})
-    props = {"resume": f"y.000001:4 {positions}", "source": "b"}
+    cut = Cut((("a", Position("x.000001", 9, "0-1-5")), ("b", Position("y.000001", 4, f"{UUID}2:1-7"))), 1)
     begin = Event(EntryType.BEGIN, EventType.NONE, Position("y.000001", 50), 1, transaction=f"{UUID}2:8")
     part = begin._replace(
-        entry=EntryType.ROWS, type=EventType.QUERY, position=Position("y.000001", 90), order=1, sql="x", props=props
+        entry=EntryType.ROWS,
+        type=EventType.QUERY,
+        position=Position("y.000001", 90),
+        order=1,
+        sql="x",
+        props={"source": "b"},
+        cut=cut,
     )
     try:
         with EventStore.create(name, capacity=16, log=False) as store:
@@ -284,9 +309,12 @@ def test_half_a_transaction_of_a_source_that_is_gone() -> None:
             ):
                 Group([Settings(store=name, name=one) for one in "ac"], store, lambda: True)
             group = Group([Settings(store=name, name=one) for one in "ab"], store, lambda: True)
-            assert [member.resume for member in group.members] == [
-                Resume(Position("x.000001", 9, "0-1-5"), None),
-                Resume(Position("y.000001", 4, f"{UUID}2:1-7"), HalfTransaction(f"{UUID}2:8", 1, 0, "b")),
-            ]
+            a, b = (member.resume() for member in group.members)
+            assert a == Resume(Position("x.000001", 9, "0-1-5"), None)
+            assert b is not None
+            assert b.tail is not None
+            assert b._replace(tail=b.tail._replace(replay=None)) == Resume(
+                Position("y.000001", 4, f"{UUID}2:1-7"), HalfTransaction(f"{UUID}2:8", 1, 0, "b")
+            )
     finally:
         EventStore.unlink(name)

@@ -15,7 +15,6 @@ from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
 from shmstore.home.snapshots import ProgressFile, Request, TableProgress
 from shmstore.producer import Progress, SettingsError, load_settings
-from shmstore.producer.start.positions import join_positions
 
 
 @pytest.fixture
@@ -69,8 +68,8 @@ def test_a_store_of_several_sources_has_no_snapshots(
     file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its producer would never take the request up: it is refused, and nothing is asked."""
-    positions = join_positions({"a": Position("binlog.000001", 4, "0-1-1"), "b": Position("binlog.000001", 4, "1-2-1")})
-    store.put([Event(EntryType.END, EventType.NONE, Position("", 0, positions), 0)])
+    sources = (("a", Position("binlog.000001", 4, "0-1-1")), ("b", Position("binlog.000001", 4, "1-2-1")))
+    store.put([Event(EntryType.END, EventType.NONE, Position("", 0, sources=sources), 0)])
     assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", "shop.*", "--watch"]) == 2
     assert "has several sources" in capsys.readouterr().err
     assert file.asked() == []

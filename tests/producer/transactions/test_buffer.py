@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import EntryType, Event, EventType, Position, SlotFlag
-from shmstore.encoding.codec import decode, decode_stored, slot_of
+from shmstore.encoding.codec import decode, slot_of
+from shmstore.event import Cut
 from shmstore.producer.binlog.events import RawEvent
-from shmstore.producer.errors import TransactionBroken
-from shmstore.producer.native_code import COMPILED
-from shmstore.producer.settings import Settings
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer, new_buffer
-from shmstore.producer.transactions.seal import Seal
 from shmstore.producer.transactions.state import HalfTransaction, TransactionState
 from shmstore.producer.transactions.writer import EventWriter
 
@@ -82,10 +79,11 @@ def test_parts_and_flushes(transactions: list[list[int]], most_events: int, most
     for event in events[1:]:
         if event.transaction == previous.transaction and event.part != previous.part:
             number = int(event.transaction.split(":")[1])
-            begun = f"binlog.000003:{4 + sum(40 * (len(sizes) + 2) for sizes in transactions[:number])}"
-            assert previous.props["resume"] == begun + (f" uuid:0-{number - 1}" if number else "")
+            begun = 4 + sum(40 * (len(sizes) + 2) for sizes in transactions[:number])
+            executed = f"uuid:0-{number - 1}" if number else ""
+            assert previous.cut == Cut((("", Position("binlog.000003", begun, executed)),), previous.order)
         else:
-            assert "resume" not in previous.props
+            assert previous.cut is None
         previous = event
     for flush in flushes:
         whole = [event for event in flush if event.part == 0 and max(parts[event.transaction]) == 0]
@@ -124,55 +122,6 @@ def test_a_tail_is_passed_over(order: int, part: int) -> None:
     events = [event for flush in drain(buffer) for event in flush]
     assert [event.order for event in events] == [*range(order + 1, 8), 0, 1, 2]
     assert [event.part for event in events] == [part + 1] * (7 - order) + [0] * 3
-
-
-@given(st.integers(1, 8), st.sampled_from(["same", "other", "fewer"]))
-def test_what_is_passed_over_is_compared(cut: int, then: str) -> None:
-    """Of a transaction that stands half in the store, what is passed over must have the checksum of what is there; whichever
-    part it ends with, and over several lives. With other options that cannot be said, and is not."""
-    sizes = [3, 5, 8, 13, 21, 34, 55, 89]
-    settings = Settings(store="s")
-
-    def parts(sizes: list[int], tail: HalfTransaction | None) -> list[Flush]:
-        buffer, seal = TransactionBuffer(events=2, size=100_000), Seal(settings)
-        writer = EventWriter(buffer, TransactionState())
-        writer.state.tail = seal.begin(tail)
-        if tail is None:
-            write(writer, [1], number=0)
-        write(writer, sizes, number=1)
-        flushes = []
-        while (flush := buffer.take()) is not None:
-            seal.close(flush)
-            flushes.append(flush)
-        return flushes
-
-    whole = [flush for flush in parts(sizes, None) if events_of(flush)[-1].transaction == "uuid:1"]
-    assert len(whole) == 5
-
-    def tail_of(flush: Flush) -> HalfTransaction:
-        last = events_of(flush)[-1]
-        return HalfTransaction(last.transaction, last.order, last.part, "", last.props["checksum"])
-
-    tail = tail_of(whole[min(cut, len(whole) - 1) - 1])
-    if then == "same":
-        rest = parts(sizes, tail)
-        assert [event.order for flush in rest for event in events_of(flush)] == list(range(tail.order + 1, 10))
-        if len(rest) > 1:  # a second life's checksum goes on from the first's
-            assert tail_of(rest[0]).checksum == next(
-                tail_of(flush).checksum for flush in whole if tail_of(flush).order == tail_of(rest[0]).order
-            )
-    elif then == "other" and tail.order:
-        with pytest.raises(
-            TransactionBroken, match=f"behind its event {tail.order}, but on this server its events up to there are others"
-        ):
-            parts([4, *sizes[1:]], tail)
-    elif then == "fewer" and tail.order:
-        with pytest.raises(TransactionBroken, match="it ends with event"):
-            parts(sizes[: tail.order - 1], tail)
-    for options in (Settings(store="s", exclude=("a.*",)), Settings(store="s", ghost_tables="keep")):
-        other = Seal(options).begin(tail)
-        assert other is not None
-        assert other.checksum == ""
 
 
 @pytest.mark.parametrize("compiled_code", [True, False])
@@ -284,35 +233,3 @@ def test_positions_beyond_4_gib(start: int, ends: list[int]) -> None:
     assert seen == sorted(seen)
     assert all(offset >= start and offset & 0xFFFFFFFF == end for offset, end in zip(seen, ends, strict=True))
     assert Position("binlog.000001", seen[-1]).order > Position("binlog.000001", start).order
-
-
-@pytest.mark.skipif(not COMPILED, reason="no compiled code here")
-def test_the_compiled_checksum_is_the_same(seed: int) -> None:
-    """Events of every kind and size, cut from their transaction anywhere: compiled or not, the checksum is the same."""
-    rng = random.Random(seed)
-    for _ in range(40):
-        buffer = TransactionBuffer(events=1000, size=10_000_000)
-        writer = EventWriter(buffer, TransactionState())
-        writer.state.move("binlog.000001", 4)
-        writer.state.begin("uuid:1", 0)
-        for order in range(rng.choice((1, 3, 300))):
-            writer.state.order = rng.choice((order, order * 1000, order * 10**8, 2**40))
-            body = [[rng.randbytes(rng.choice((0, 3, 40, 300, 70_000 if order < 3 else 9)))]]
-            schema = rng.randbytes(rng.choice((20, 255, 256, 66_000 if order < 3 else 30)))
-            sql = rng.choice(("", "", "", "ALTER TABLE t ADD x int"))
-            props = rng.choice(({}, {"a": "b" * 50}))
-            kind = (EntryType.ROWS, EventType.UPDATE) if not sql else (EntryType.DDL, EventType.ALTER)
-            writer.write(RAW, *kind, schema=None if sql else schema, body=None if sql else body, rows=1, sql=sql, props=props)
-        writer.cut()
-        flush = buffer.take()
-        assert flush is not None
-        sealed = []
-        for compiled in (True, False):
-            one = flush._replace(blob=memoryview(bytearray(flush.blob)))
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("shmstore.producer.transactions.seal.COMPILED", compiled)
-                Seal(Settings(store="s")).close(one)
-            sealed.append(one.blob)
-        assert sealed[0] == sealed[1]
-        last = sealed[0][-int(flush.slots["size"][-1]) :]
-        assert len(bytes.fromhex(decode_stored(last)[0].props["checksum"])) == 8

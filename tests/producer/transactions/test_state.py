@@ -14,7 +14,7 @@ from shmstore.producer.transactions.state import HalfTransaction, TransactionSta
 UUID = "00000000-0000-4000-8000-000000000001"
 FIELDS = (
     *("file", "file_number", "offset", "gtids", "tail", "in_transaction", "open", "transaction", "has_gtid", "unfinished"),
-    *("order", "events", "rows", "replayed", "marks", "props", "xa"),
+    *("order", "events", "rows", "differing", "marks", "props", "xa"),
 )
 
 
@@ -67,13 +67,13 @@ def test_savepoints(state: TransactionState) -> None:
     state.begin(f"{UUID}:5", 50)
     state.opened()
     state.count(1)
-    state.order, state.replayed = 1, 77
+    state.order, state.differing = 1, 77
     state.mark("a")
     for _ in range(2):
         state.count(5)
-        state.order, state.replayed = state.order + 1, 88
+        state.order, state.differing = state.order + 1, 88
         state.rolled_back_to("a")
-        assert (state.events, state.rows, state.replayed) == (1, 1, 77)
+        assert (state.events, state.rows, state.differing) == (1, 1, 77)
     assert state.order == 3
 
 

@@ -87,9 +87,9 @@ def test_an_event_comes_back_as_it_was(event):
 @given(events())
 @settings(max_examples=50)
 def test_the_bytes_are_plain_messagepack(event):
-    """Any MessagePack library reads an event: four elements, the schema a bin that is MessagePack itself."""
-    format_, header, schema, body = msgpack.unpackb(encode(event), strict_map_key=False)
-    assert format_ == 1
+    """Any MessagePack library reads an event: five elements, the schema a bin that is MessagePack itself."""
+    format_, header, resume, schema, body = msgpack.unpackb(encode(event), strict_map_key=False)
+    assert (format_, resume) == (2, None)
     assert header[2:4] == [event.position.file, event.position.offset]
     assert msgpack.unpackb(schema)[1] == event.table.table
     assert len(body) == 4
@@ -153,31 +153,31 @@ FORGED = {
     "trailing": encode(rows(1)) + b"\x00",
     "nil": msgpack.packb(None),
     "map": msgpack.packb({"a": 1}),
-    "format 2": msgpack.packb([2, HEADER, None, None]),
-    "format nil": msgpack.packb([None, HEADER, None, None]),
-    "header int": msgpack.packb([1, 5, None, None]),
-    "header short": msgpack.packb([1, [2, 1], None, None]),
-    "header nil": msgpack.packb([1, None, None, None]),
-    "entry unknown": msgpack.packb([1, [99, *HEADER[1:]], None, None]),
-    "entry list": msgpack.packb([1, [[], *HEADER[1:]], None, None]),
-    "schema int": msgpack.packb([1, HEADER, 7, None]),
-    "schema str": msgpack.packb([1, HEADER, "abc", None]),
-    "schema garbage": msgpack.packb([1, HEADER, b"\xc1\xc1", None]),
-    "schema short": msgpack.packb([1, HEADER, msgpack.packb(["d"]), None]),
-    "columns int": msgpack.packb([1, HEADER, msgpack.packb(["d", "t", 5, []]), [None] * 4]),
-    "body nil": msgpack.packb([1, HEADER, encode_schema(rows(1).table), None]),
-    "body short": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None]]),
-    "rows int": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None, None, None, 5]]),
-    "row width": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None, None, None, [[1]]]]),
-    "columns far": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None, None, [99], [[1]]]]),
-    "columns str": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None, None, ["x"], [[1]]]]),
-    "decimal text": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None, None, None, [[1, "n", "12,30", 0]]]]),
-    "date far": msgpack.packb([1, HEADER, encode_schema(rows(1).table), [None, None, None, [[1, "n", "1", 2**62]]]]),
+    "format 3": msgpack.packb([3, HEADER, None, None, None]),
+    "format nil": msgpack.packb([None, HEADER, None, None, None]),
+    "header int": msgpack.packb([2, 5, None, None, None]),
+    "header short": msgpack.packb([2, [2, 1], None, None, None]),
+    "header nil": msgpack.packb([2, None, None, None, None]),
+    "entry unknown": msgpack.packb([2, [99, *HEADER[1:]], None, None, None]),
+    "entry list": msgpack.packb([2, [[], *HEADER[1:]], None, None, None]),
+    "schema int": msgpack.packb([2, HEADER, None, 7, None]),
+    "schema str": msgpack.packb([2, HEADER, None, "abc", None]),
+    "schema garbage": msgpack.packb([2, HEADER, None, b"\xc1\xc1", None]),
+    "schema short": msgpack.packb([2, HEADER, None, msgpack.packb(["d"]), None]),
+    "columns int": msgpack.packb([2, HEADER, None, msgpack.packb(["d", "t", 5, []]), [None] * 4]),
+    "body nil": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), None]),
+    "body short": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None]]),
+    "rows int": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None, None, None, 5]]),
+    "row width": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None, None, None, [[1]]]]),
+    "columns far": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None, None, [99], [[1]]]]),
+    "columns str": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None, None, ["x"], [[1]]]]),
+    "decimal text": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None, None, None, [[1, "n", "12,30", 0]]]]),
+    "date far": msgpack.packb([2, HEADER, None, encode_schema(rows(1).table), [None, None, None, [[1, "n", "1", 2**62]]]]),
     "deep": b"\x91" * 100_000 + b"\xc0",
-    "deep body": b"\x94\x01" + msgpack.packb(HEADER) + b"\xc0" + b"\x91" * 100_000 + b"\xc0",
+    "deep body": b"\x95\x02" + msgpack.packb(HEADER) + b"\xc0\xc0" + b"\x91" * 100_000 + b"\xc0",
     "array of four billion": b"\xdd\xff\xff\xff\xff",
-    "bin of four gigabytes": b"\x94\x01\xc6\xff\xff\xff\xff",
-    "utf-8": b"\x94\x01\xa2\xff\xfe\xc0\xc0",
+    "bin of four gigabytes": b"\x95\x02\xc6\xff\xff\xff\xff",
+    "utf-8": b"\x95\x02\xa2\xff\xfe\xc0\xc0\xc0",
 }
 
 
@@ -210,8 +210,17 @@ def test_a_header_of_the_wrong_types_is_refused(field, read):
 @pytest.mark.parametrize("header", [HEADER, [*HEADER, "a field more"], None])
 def test_another_format_is_named_whatever_follows(header, read):
     """An event of a later shmstore is refused as such, also where its header is no longer what this one reads."""
-    with pytest.raises(StoreCorrupt, match="event format 2 is unknown: this shmstore reads format 1; upgrade the reader"):
-        read(msgpack.packb([2, header, None, None]))
+    with pytest.raises(StoreCorrupt, match="event format 3 is unknown: this shmstore reads format 2; upgrade the reader"):
+        read(msgpack.packb([3, header, None, None, None]))
+
+
+@pytest.mark.parametrize("read", [decode, decode_stored, split_stored])
+def test_an_event_of_the_format_before_is_named(read):
+    """It is refused as such, with what to do."""
+    with pytest.raises(
+        StoreCorrupt, match="event format 1 is unknown: this shmstore reads format 2; read it with the shmstore that"
+    ):
+        read(msgpack.packb([1, HEADER, None, None]))
 
 
 def test_the_header_of_an_event_is_read_back():
@@ -225,7 +234,7 @@ def test_the_header_of_an_event_is_read_back():
 
 def test_a_forged_schema_alone_is_refused():
     """decode_schema never raises anything but StoreCorrupt."""
-    for blob in (b"", b"\xc0", b"\x94\x01\x02\x03\x04", b"\x91" * 5000):
+    for blob in (b"", b"\xc0", b"\x95\x02\x02\x03\x04\x05", b"\x91" * 5000):
         with pytest.raises(StoreCorrupt):
             decode_schema(blob)
 

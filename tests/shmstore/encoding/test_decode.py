@@ -151,12 +151,12 @@ def test_schemas_with_lists_for_text(both: Callable[[bytes], Event | None]) -> N
             column[field] = strange
             header = [2, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}]
             schema = msgpack.packb(["d", "t", [column], []])
-            both(msgpack.packb([1, header, schema, [None, None, None, [[1]]]]))
+            both(msgpack.packb([2, header, None, schema, [None, None, None, [[1]]]]))
 
 
 def test_bodies_without_a_schema(both: Callable[[bytes], Event | None]) -> None:
     """An event without a table has no body: whatever is in its place is damage."""
-    payload = msgpack.packb([1, [1, 0, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}], None, None])
+    payload = msgpack.packb([2, [1, 0, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}], None, None, None])
     assert both(payload) is not None
     for body in (b"\xa1a", b"\xa1\xff", b"\x94\xc0\xc0\xc0\xc0", b"\xc0\xc0", b""):
         assert both(payload[:-1] + body) is None

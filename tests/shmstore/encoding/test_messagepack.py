@@ -18,6 +18,22 @@ from shmstore.encoding import codec
 from shmstore.encoding.codec import Header, Packed
 
 HEADER = [2, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {"xid": "5"}]
+RESUMES = [
+    *(
+        5,
+        "x",
+        [],
+        [{}],
+        [{}, 1],
+        [{}, 1, 2, 3],
+        [[], 1, 2],
+        [{}, "1", 2],
+        [{}, 1, None],
+        [{"a": 5}, 1, 2],
+        [{5: ["f", 4, ""]}, 1, 2],
+    ),
+    *([{"a": at}, 1, 2] for at in (["f", 4], ["f", "4", ""], [5, 4, ""], ["f", 4, None], ["f", 4, "", 0])),
+]
 READ = [codec.decode, codec.decode_stored, codec.split_stored]
 
 plain = (
@@ -50,15 +66,15 @@ def test_values_are_written_as_msgpack_does(value: Any) -> None:
 @given(st.lists(st.lists(plain, min_size=2, max_size=2), max_size=5), st.lists(st.integers(0, 4095), max_size=3) | st.none())
 def test_what_is_packed_is_copied(rows: list[list[Any]], columns: list[int] | None) -> None:
     """A `Packed` in the place of a body, or of its rows, gives the bytes that the values would, by compiled code and without."""
-    whole = msgpack.packb([1, HEADER, b"s", [columns, rows, None, rows]])
+    whole = msgpack.packb([2, HEADER, None, b"s", [columns, rows, None, rows]])
     packed = Packed(memoryview(msgpack.packb(rows)))
     for body in (
         [columns, packed, None, packed],
         [columns, rows, None, packed],
         Packed(msgpack.packb([columns, rows, None, rows])),
     ):
-        assert codec.encode_stored(HEADER, b"s", body) == whole
-        assert b"".join(codec._pieces((1, HEADER, b"s", body))) == whole
+        assert codec.encode_stored(Header(*HEADER), b"s", body) == whole
+        assert b"".join(codec._pieces((2, HEADER, None, b"s", body))) == whole
     assert codec.pack([packed] * 4) == b"\x94" + bytes(packed.data) * 4  # more than compiled code takes
 
 
@@ -84,7 +100,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def test_a_field_of_another_type_is_refused(either: str, read: Callable[[bytes], Any], place: int, wrong: Any) -> None:
     """Each field of a header has its type exactly: a truth value is no number, and props are text to text."""
     header = [*HEADER[:place], wrong, *HEADER[place + 1 :]]
-    payload = msgpack.packb([1, header, None, None])
+    payload = msgpack.packb([2, header, None, None, None])
     if type(wrong) is type(HEADER[place]) and wrong not in ({"a": 1}, {"a": None}, {"a": {}}):
         codec.split_stored(payload)
     else:
@@ -96,28 +112,30 @@ def test_a_field_of_another_type_is_refused(either: str, read: Callable[[bytes],
 @pytest.mark.parametrize(
     "event",
     [
-        [1, HEADER[:-1], None, None],
-        [1, [*HEADER, 1], None, None],
-        [1, tuple(HEADER), "schema", None],
-        [1, HEADER, 5, None],
-        [1, HEADER, None],
-        [1, HEADER, None, None, None],
-        [1.0, HEADER, None, None],
-        [True, HEADER, None, None],
+        [2, HEADER[:-1], None, None, None],
+        [2, [*HEADER, 1], None, None, None],
+        [2, tuple(HEADER), None, "schema", None],
+        [2, HEADER, None, 5, None],
         [2, HEADER, None, None],
+        [2, HEADER, None, None, None, None],
+        [2.0, HEADER, None, None, None],
+        [True, HEADER, None, None, None],
+        [1, HEADER, None, None],
+        [3, HEADER, None, None, None],
+        *([2, HEADER, resume, None, None] for resume in RESUMES),
         {"a": 1},
         5,
     ],
     ids=str,
 )
 def test_another_shape_is_refused(either: str, read: Callable[[bytes], Any], event: Any) -> None:
-    """An event is an array of four: the format, a header of fifteen fields, bytes or nil, and one more."""
+    """An event is an array of five: the format, a header of fifteen fields, where its sources go on, bytes or nil, and one more."""
     with pytest.raises(StoreCorrupt):
         read(msgpack.packb(event))
 
 
 @pytest.mark.parametrize("read", READ)
-@pytest.mark.parametrize("head", [b"", b"\x94\x01", b"\x94\x01\x9f", b"\x94\x01\xdd", b"\x94\x01\x9f\x02\x01"])
+@pytest.mark.parametrize("head", [b"", b"\x95\x02", b"\x95\x02\x9f", b"\x95\x02\xdd", b"\x95\x02\x9f\x02\x01"])
 @pytest.mark.parametrize(
     "claim",
     [
@@ -140,7 +158,7 @@ def test_a_length_is_not_believed(either: str, read: Callable[[bytes], Any], hea
 def test_long_heads(either: str) -> None:
     """A head that is longer than most, as of a long statement or a wide table, is read, and ends where it ends."""
     for size in (10, 60_000, 65_536, 200_000, 3_000_000):
-        header = Header._make([*HEADER[:13], "x" * size, {str(i): "v" for i in range(40)}])
+        header = Header(*HEADER[:13], "x" * size, {str(i): "v" for i in range(40)})
         payload = codec.encode_stored(header, b"s" * size, [None, None, None, [[1]]])
         found, schema, body = codec.split_stored(memoryview(payload))
         assert (found, schema, bytes(body.data)) == (header, b"s" * size, msgpack.packb([None, None, None, [[1]]]))
@@ -149,7 +167,7 @@ def test_long_heads(either: str) -> None:
 def test_every_cut_and_every_flipped_bit(either: str, seed: int) -> None:
     """A damaged event is read, or is refused as damage: nothing else comes of it."""
     chance = random.Random(seed)
-    payload = bytearray(codec.encode_stored(HEADER, None, None))
+    payload = bytearray(codec.encode_stored(Header(*HEADER), None, None))
     for end in range(len(payload)):
         with pytest.raises(StoreCorrupt):
             codec.decode(bytes(payload[:end]))

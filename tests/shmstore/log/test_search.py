@@ -9,9 +9,10 @@ import pytest
 
 from shmstore import Event, PositionNotFound, SlotFlag
 from shmstore.encoding import codec
-from shmstore.event import EntryType, EventType, Position
+from shmstore.event import EntryType, EventType, Position, Sources
 from shmstore.log import search
 from shmstore.log.files import LogFiles, remove_sets
+from shmstore.sources import parse_sources
 from tests.shmstore.log.appending import Appending, Folder, Item
 
 EPOCH = 3
@@ -35,13 +36,18 @@ def after_position(files: LogFiles, file: int, offset: int) -> int | None:
     return search.after_position(seen(files), file, offset)
 
 
-def after_gtids(files: LogFiles, gtids: str) -> int:
-    return search.after_gtids(seen(files), gtids, lambda each: codec.decode_stored(files.read(each, each).raw)[0].gtids)
+def after_gtids(files: LogFiles, place: str | Sources) -> int:
+    wanted = Position("", 0, place) if isinstance(place, str) else Position("", 0, sources=place)
+    return search.after_gtids(seen(files), wanted, lambda each: codec.decode_stored(files.read(each, each).raw)[0].position)
 
 
-def event(entry: EntryType, type_: EventType, time: int, file: int, offset: int, gtids: str = "", flags: int = 0) -> Item:
+def event(
+    entry: EntryType, type_: EventType, time: int, file: int, offset: int, gtids: str | Sources = "", flags: int = 0
+) -> Item:
     """An encoded event whose slot says the same."""
-    payload = codec.encode(Event(entry, type_, Position(f"binlog.{file:06d}", offset, gtids), time))
+    position = Position(f"binlog.{file:06d}", offset)
+    position = position._replace(gtids=gtids) if isinstance(gtids, str) else position._replace(sources=gtids)
+    payload = codec.encode(Event(entry, type_, position, time))
     return Item(payload, 1, flags, time, file, offset, int(entry), int(type_))
 
 
@@ -185,15 +191,17 @@ def test_a_snapshot_at_the_beginning(tmp_path: Path) -> None:
 
 
 def test_several_sources(tmp_path: Path) -> None:
-    """A place in a store of several sources is found by its text, and MariaDB's sets by what they cover."""
+    """A place in a store of several sources is found by where each of them is, and MariaDB's sets by what they cover."""
     for k, tail in enumerate(("0-1-{}", "")):
-        sets = [f"a=binlog.000001:{i}/{tail.format(i)};b=binlog.000001:4/{tail.format(i // 3)}" for i in range(1, 40)]
+        sets = [
+            parse_sources(f"a=binlog.000001:{i}/{tail.format(i)};b=binlog.000001:4/{tail.format(i // 3)}") for i in range(1, 40)
+        ]
         writer = Appending(Folder(tmp_path / f"a{k}"), EPOCH, 1 << 20, 7)
         writer.append([event(EntryType.END, EventType.NONE, i, 1, i, each, END) for i, each in enumerate(sets)])
         files = LogFiles(tmp_path / f"a{k}", EPOCH, lambda: 38)
         assert [after_gtids(files, each) for each in sets] == list(range(1, 40))
         with pytest.raises(PositionNotFound):
-            after_gtids(files, "a=binlog.000001:99/;b=binlog.000001:4/")
+            after_gtids(files, parse_sources("a=binlog.000001:99/;b=binlog.000001:4/"))
     maria = Appending(Folder(tmp_path / "b"), EPOCH, 1 << 20, 7)
     maria.append([event(EntryType.END, EventType.NONE, i, 1, i, f"0-1-{i},1-3-77", END) for i in range(1, 40)])
     files = LogFiles(tmp_path / "b", EPOCH, lambda: maria.logged)

@@ -111,7 +111,7 @@ def test_raw_bytes_have_no_position(make):
     """Asking raw payloads, or forged ones, for their position raises StoreCorrupt."""
     store = make(capacity=8)
     reader = store.subscribe("a")
-    for payload in (b"raw", b"\x94\x01\x05\xc0\xc0", b"\x94\x01\x91\x01\xc0\xc0"):
+    for payload in (b"raw", b"\x95\x02\x05\xc0\xc0\xc0", b"\x95\x02\x91\x01\xc0\xc0\xc0"):
         store.put(payload)
         with pytest.raises(StoreCorrupt):
             _ = reader.get(timeout=0).position

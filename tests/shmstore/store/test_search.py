@@ -12,6 +12,7 @@ import pytest
 
 from shmstore import EntryType, Event, EventStore, EventType, Position, PositionNotFound, StoreView
 from shmstore.log import format as log_format
+from shmstore.sources import parse_sources
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 BEGAN = 1_700_000_000_000  # ms
@@ -40,7 +41,9 @@ def transactions(random_: random.Random, gtids: Callable[[int], str], raw: bool)
     file, offset, number, now = 1, 4, 0, BEGAN
 
     def event(kind: EntryType, type_: EventType, set_: str = "", moment: int | None = None) -> Put:
-        return Put(Event(kind, type_, Position(f"binlog.{file:06d}", offset, set_), now if moment is None else moment))
+        position = Position(f"binlog.{file:06d}", offset)
+        position = position._replace(sources=parse_sources(set_)) if "=" in set_ else position._replace(gtids=set_)
+        return Put(Event(kind, type_, position, now if moment is None else moment))
 
     while True:
         now += random_.choice((0, 0, 1000, 2000))
@@ -90,11 +93,14 @@ def after_place(puts: list[Put], oldest: int, place: tuple[int, int]) -> int:
     return len(puts)
 
 
-def after_set(puts: list[Put], oldest: int, gtids: str) -> int | None:
+def set_of(event: Event) -> Position:
+    """A place by its GTID set, or by its sources, alone."""
+    return Position("", 0, event.position.gtids, 0, event.position.sources)
+
+
+def after_set(puts: list[Put], oldest: int, place: Position) -> int | None:
     """What follows the transaction that ends at a set, or the rows of a snapshot there, where the transaction is gone."""
-    there = [
-        i for i in range(oldest, len(puts)) if (each := puts[i].event) and each.ends_transaction and each.position.gtids == gtids
-    ]
+    there = [i for i in range(oldest, len(puts)) if (each := puts[i].event) and each.ends_transaction and set_of(each) == place]
     stream = [i for i in there if not puts[i].read]
     if stream or not there:
         return stream[-1] + 1 if stream else None
@@ -189,8 +195,8 @@ def compare(view: StoreView, puts: list[Put], random_: random.Random) -> None:
                 assert got in (None, oldest)
             else:
                 assert got == wanted, (start, oldest, view.newest)
-    for set_ in {each.event.position.gtids for each in random_.sample(puts, min(30, len(puts))) if each.event} - {""}:
-        assert found(view, Position("", 0, set_)) == after_set(puts, oldest, set_), (set_, oldest, view.newest)
+    for place_ in {set_of(each.event) for each in random_.sample(puts, min(30, len(puts))) if each.event} - {Position("", 0)}:
+        assert found(view, place_) == after_set(puts, oldest, place_), (place_, oldest, view.newest)
 
 
 def test_a_time_that_has_not_come(store_name: str, tmp_path: Path) -> None:

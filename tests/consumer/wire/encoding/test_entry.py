@@ -13,7 +13,7 @@ from shmstore.column_type import column_type, logged_type
 from shmstore.consumer.formats.canal_values import Values, renderings
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol import messages as m
-from shmstore.encoding.codec import bare_schema, encode, encode_schema, encode_stored
+from shmstore.encoding.codec import bare_schema, encode, encode_schema, pack
 from shmstore.errors import StoreCorrupt
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 
@@ -339,7 +339,7 @@ def test_damaged_payload(damage: str) -> None:
         header[place] = b"x" if damage in ("time", "server") else 7
     elif damage == "entry":
         schema = b"\xc1"
-    payload = b"\xc1" if damage == "bytes" else encode_stored(header, schema, [None, None, None, [row]])
+    payload = b"\xc1" if damage == "bytes" else pack((2, header, None, schema, [None, None, None, [row]]))
     encoder = Encoder(Values.CANAL, gtids=True)
     for _ in range(2):  # nothing of it is remembered
         with pytest.raises(StoreCorrupt):

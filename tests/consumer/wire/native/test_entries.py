@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import COMPILED, Encoder, compiled
-from shmstore.encoding.codec import encode_schema, encode_stored
+from shmstore.encoding.codec import Header, encode_schema, encode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Column, EntryType, EventType, TableSchema
 
@@ -127,7 +127,7 @@ def tables(draw: st.DrawFn) -> tuple[TableSchema, list[st.SearchStrategy[Any]]]:
 
 
 @st.composite
-def headers(draw: st.DrawFn, entry: EntryType, type_: EventType) -> list[Any]:
+def headers(draw: st.DrawFn, entry: EntryType, type_: EventType) -> Header:
     """A header in stored form."""
     length = draw(st.sampled_from([0, 60, 20_000, 2**31]))
     file = draw(st.sampled_from(["binlog.000001", "b.2", "bin-ä.000003"]))
@@ -142,7 +142,10 @@ def headers(draw: st.DrawFn, entry: EntryType, type_: EventType) -> list[Any]:
     offset = length + draw(st.sampled_from([0, 4, 300, 2**40]))
     time_ms, server = draw(st.sampled_from([0, 999, 1_700_000_000_123])), draw(st.sampled_from([0, 1, 2**32 - 1]))
     gtids = draw(st.sampled_from(["", "0-1-7", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-23" * 10]))
-    return [int(entry), int(type_), file, offset, length, time_ms, server, transaction, 0, 0, gtids, 0, "", "", props]
+    sources = draw(st.dictionaries(st.sampled_from(["", "a", "c d"]), st.sampled_from([["f.1", 4, ""], ["f", 2**40, "0-1-7"]])))
+    resume = draw(st.sampled_from([None, None, [sources, 0, 0], [sources, 5, 2**31]]))
+    place = (file, offset, length, time_ms, server, transaction)
+    return Header(int(entry), int(type_), *place, 0, 0, gtids, 0, "", "", props, resume)
 
 
 @st.composite
@@ -231,7 +234,7 @@ def test_damaged_bytes(payload: bytes, data: st.DataObject, values: Values, gtid
 def test_a_filter_is_asked_and_its_error_is_its_own() -> None:
     """A table that is refused gives nothing; what the filter raises comes out with the filter's error in it or as it is."""
     table = TableSchema("s", "t", (Column("id", "int"),), (0,))
-    head = [2, 1, "b.1", 9, 0, 0, 1, "", 0, 0, "", 0, "", "", {}]
+    head = Header(2, 1, "b.1", 9, 0, 0, 1, "", 0, 0, "", 0, "", "", {})
     payload = encode_stored(head, encode_schema(table), [None, None, None, [[1]]])
     asked: list[str] = []
     encoder = Encoder(Values.CANAL)
