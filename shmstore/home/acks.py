@@ -56,7 +56,9 @@ class CheckpointFile:
             value = json.loads(self.path.read_text())
             file, offset, gtids, row = str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"])
             format_ = value.get("format", 1)  # the first ones had no number
-            if format_ not in (1, FORMAT) or "=" in gtids:  # of one source, format 1 says the same; of several it had them in the GTIDs
+            if (
+                format_ not in (1, FORMAT) or "=" in gtids
+            ):  # of one source, format 1 says the same; of several it had them in the GTIDs
                 raise ValueError(f"it has format {format_}, this shmstore reads {FORMAT}")
             position = Position(file, offset, gtids, row, unpack_sources(value.get("sources", {})))
             return Checkpoint(position, int(value["epoch"]), int(value["sequence"]), bool(value.get("lost", False)))

@@ -282,7 +282,7 @@ def open_transaction(segment: Segment) -> Iterator[memoryview | None]:
     first = point + 1 if point is not None else oldest if has_log(segment) else _oldest_slot(segment, oldest)
     for sequence in range(first, newest + 1):
         try:
-            yield batch_of(segment, sequence, sequence).raw if readable(segment, sequence) else None
+            yield Batch(segment, sequence, sequence, -1).raw if readable(segment, sequence) else None
         except (PositionNotFound, StoreCorrupt):  # gone meanwhile, or damaged: its readers hear of that
             yield None
 

@@ -125,29 +125,31 @@ def test_other_options_inside_a_transaction(any_server: Server, database: str, l
         if puts == 3:
             raise Killed
 
-    with running(any_server, after=after, include=(f"{database}.*",), transaction_events=2, log=log) as run:
-        with EventStore.attach(run.settings.store) as store:
-            with store.subscribe("r") as reader:
-                both = [f"INSERT INTO {table} VALUES ({values})" for table, values in (("a", "1, 2"), ("b", "1"))]
-                again = [f"INSERT INTO {table} VALUES ({values})" for table, values in (("a", "2, 3"), ("b", "2"))]
-                execute(any_server, database, *both, *again, "INSERT INTO b VALUES (3), (4)", "COMMIT", autocommit=False)
-                with pytest.raises(Killed):
-                    run.wait()
-                stored = list(store.peek(store.oldest))
-                assert shape(stored) == ["BEGIN", *["INSERT"] * 5]
-                if log == "off":
-                    reader.get(timeout=0)
-                    reader.ack(store.newest)
-            for other in (
-                {"exclude": (f"{database}.a",)},
-                {"column_exclude": (f"{database}.a.n",)},
-                {"row_filter": (f"{database}.a: id > 1",)},
-            ):
-                made = Running(dataclasses.replace(run.settings, **other))
-                with pytest.raises(TransactionBroken, match="other options may leave out what the store has"):
-                    made.wait()
-            made = Running(run.settings)
-            wait_for_position(any_server, store, put=True)
-            made.stop()
-            assert store.latest_event is not None
-            assert (store.latest_event.entry, store.latest_event.props["rows"]) == (EntryType.END, "6")
+    with (
+        running(any_server, after=after, include=(f"{database}.*",), transaction_events=2, log=log) as run,
+        EventStore.attach(run.settings.store) as store,
+    ):
+        with store.subscribe("r") as reader:
+            both = [f"INSERT INTO {table} VALUES ({values})" for table, values in (("a", "1, 2"), ("b", "1"))]
+            again = [f"INSERT INTO {table} VALUES ({values})" for table, values in (("a", "2, 3"), ("b", "2"))]
+            execute(any_server, database, *both, *again, "INSERT INTO b VALUES (3), (4)", "COMMIT", autocommit=False)
+            with pytest.raises(Killed):
+                run.wait()
+            stored = list(store.peek(store.oldest))
+            assert shape(stored) == ["BEGIN", *["INSERT"] * 5]
+            if log == "off":
+                reader.get(timeout=0)
+                reader.ack(store.newest)
+        for other in (
+            {"exclude": (f"{database}.a",)},
+            {"column_exclude": (f"{database}.a.n",)},
+            {"row_filter": (f"{database}.a: id > 1",)},
+        ):
+            made = Running(dataclasses.replace(run.settings, **other))
+            with pytest.raises(TransactionBroken, match="other options may leave out what the store has"):
+                made.wait()
+        made = Running(run.settings)
+        wait_for_position(any_server, store, put=True)
+        made.stop()
+        assert store.latest_event is not None
+        assert (store.latest_event.entry, store.latest_event.props["rows"]) == (EntryType.END, "6")

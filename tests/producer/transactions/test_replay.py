@@ -28,7 +28,9 @@ def changes(rng: random.Random, count: int) -> list[Change]:
     return [(rng.choice("de"), rng.choice(("", "", f"x{rng.random()}")), rng.choice(rows)) for _ in range(count)]
 
 
-def put(given: list[Change], tail: HalfTransaction | None, *, spelled: str = "", most: int = 3, left_out: int = 0) -> list[list[bytes]]:
+def put(
+    given: list[Change], tail: HalfTransaction | None, *, spelled: str = "", most: int = 3, left_out: int = 0
+) -> list[list[bytes]]:
     """The events of each put of one transaction, of which the store has what `tail` says. `left_out`: the order of an event that a filter
     leaves out. `spelled`: how a column is defined. A change whose database is "rollback" is taken back by a savepoint."""
     buffer = TransactionBuffer(events=most, size=100_000)

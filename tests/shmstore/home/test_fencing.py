@@ -286,8 +286,8 @@ def test_what_is_in_the_file(name: str) -> None:
     with filled(name) as store:
         store.subscribe("r").close()
         path = CheckpointFile(None, name, "r").path
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
-        with pytest.raises(StoreError, match="format 2, this shmstore reads 1"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
+        with pytest.raises(StoreError, match="format 3, this shmstore reads 2"):
             store.subscribe("r")
         store.subscribe("other").close()
     EventStore.unlink(name, log=True)
