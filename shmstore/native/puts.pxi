@@ -17,41 +17,41 @@ cdef class Puts:
     cdef Mapped mapped
     cdef public int64_t put, end, rows, _limit_sequence, _limit_end, _floor
     cdef int64_t limit
+    cdef public bint may_put  # False: all is left to the caller
 
     def __cinit__(self, views):
         self.mapped, self.limit = views.native, min(views.limit, views.arena_size)
 
-    def put_now(self, events):
-        """Publish one payload, or a list of them, of unknown kind with one row each.
-
-        Gives the last sequence; -1 where they must go the long way, nothing was written.
-        """
+    def try_put(self, events):
+        """As Writer.try_put."""
         cdef Mapped at = self.mapped
         cdef int64_t n = 1, total = 0, size, end, i, k
         cdef object payload
+        if not self.may_put:
+            return None
         if PyBytes_CheckExact(events):
             total = size = PyBytes_GET_SIZE(events)
             if size == 0:
-                return -1
+                return None
         elif PyList_CheckExact(events):
             n = PyList_GET_SIZE(events)
             if not 0 < n <= at.capacity:
-                return -1
+                return None
             for k in range(n):
                 payload = <object>PyList_GET_ITEM(events, k)
                 if not PyBytes_CheckExact(payload):
-                    return -1
+                    return None
                 size = PyBytes_GET_SIZE(payload)
                 if size == 0:
-                    return -1
+                    return None
                 total += size
                 if total > self.limit:
-                    return -1
+                    return None
         else:
-            return -1
+            return None
         # self.end is 0 to 2**62, or it would not have been taken over from the segment.
-        if total > self.limit or total > UINT32_MAX or self.end < 0 or not self.fits_now(n, total):
-            return -1
+        if total > self.limit or total > UINT32_MAX or self.end < 0 or not self.fits(n, total):
+            return None
         i = (self.put + 1) & at.mask
         if n == 1 and PyBytes_CheckExact(events):
             write(at, i, events, total, self.end + total, self.rows + 1)
@@ -64,27 +64,30 @@ cdef class Puts:
                 write(at, i + k, payload, size, end, self.rows + k + 1)
         return self.published(n, self.end + total, self.rows + n)
 
-    def put_encoded_now(self, blob, slots):
-        """Publish events that lie back to back in `blob`, with their slot records. Answers as `put_now` does."""
+    def try_put_encoded(self, blob, slots):
+        """As Writer.try_put_encoded."""
         cdef Py_buffer bytes_, records
-        if slots.dtype != SLOT:
-            return -1
+        cdef int64_t put
+        if not self.may_put or slots.dtype != SLOT:
+            return None
         try:
             PyObject_GetBuffer(blob, &bytes_, PyBUF_SIMPLE)
         except BufferError:
-            return -1
+            return None
         try:
             PyObject_GetBuffer(slots, &records, PyBUF_SIMPLE)
         except (BufferError, ValueError):
             PyBuffer_Release(&bytes_)
-            return -1
+            return None
         try:
-            return self.publish_encoded(<const uint8_t*>bytes_.buf, bytes_.len, <const Slot*>records.buf, records.len)
+            put = self.publish_encoded(<const uint8_t*>bytes_.buf, bytes_.len, <const Slot*>records.buf, records.len)
+            return None if put < 0 else put
         finally:
             PyBuffer_Release(&records)
             PyBuffer_Release(&bytes_)
 
     cdef int64_t publish_encoded(self, const uint8_t* blob, int64_t size, const Slot* slots, int64_t length) noexcept:
+        """The last sequence; -1 where nothing was written."""
         cdef Mapped at = self.mapped
         cdef int64_t n = length // <int64_t>sizeof(Slot), total = 0, end = self.end, rows = self.rows, i, k
         cdef int64_t* ends
@@ -95,7 +98,7 @@ cdef class Puts:
             if slots[k].size == 0:
                 return -1
             total += slots[k].size
-        if total != size or not self.fits_now(n, size):
+        if total != size or not self.fits(n, size):
             return -1
         i = (self.put + 1) & at.mask
         memcpy(at.slots + i, slots, length)
@@ -107,7 +110,7 @@ cdef class Puts:
             ends[k], sums[k] = end, rows
         return self.published(n, end, rows)
 
-    cdef bint fits_now(self, int64_t n, int64_t size) noexcept:
+    cdef bint fits(self, int64_t n, int64_t size) noexcept:
         """As Writer.fits, after a Writer.refresh where the space known of is too small; then no space is wanted any more.
 
         False, too, where the store was removed.
@@ -116,22 +119,22 @@ cdef class Puts:
             return False
         if n <= self._limit_sequence - self.put and self.end + size <= self._limit_end:
             return True
-        if not (self.spare_now(n, size) if self.mapped.logged else self.refresh_now()) or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
+        if not (self.spare(n, size) if self.mapped.logged else self.refresh()) or n > self._limit_sequence - self.put or self.end + size > self._limit_end:
             return False
         publish(self.mapped.words + ACK_WANTED, DISARM)
         return True
 
-    cdef bint refresh_now(self) noexcept:
+    cdef bint refresh(self) noexcept:
         """As Writer.refresh, in its order: floor, full fence, look again. False: that one must say what is wrong."""
         cdef Mapped at = self.mapped
         cdef int64_t* words = at.words
         cdef int64_t floor, acked
-        if self._limit_sequence < -1 or not self.slowest_now(&floor):  # closed, or damaged
+        if self._limit_sequence < -1 or not self.slowest(&floor):  # closed, or damaged
             return False
         floor = max(self._floor, floor)
         publish(words + FLOOR, floor)
         settle(False)
-        if not self.slowest_now(&acked):
+        if not self.slowest(&acked):
             return False
         floor = max(self._floor, min(floor, acked))
         self._floor = floor
@@ -143,10 +146,10 @@ cdef class Puts:
         self._limit_end = acked + self.limit
         return True
 
-    cdef bint spare_now(self, int64_t n, int64_t size) noexcept:
+    cdef bint spare(self, int64_t n, int64_t size) noexcept:
         """As Writer.refresh in a store with a log: give up what the log has, but no more than half of the ring, or what `n` events need.
 
-        In its order: floor, full fence, and only then is anything written over. False as in `refresh_now`.
+        In its order: floor, full fence, and only then is anything written over. False as in `refresh`.
         """
         cdef Mapped at = self.mapped
         cdef int64_t* words = at.words
@@ -178,7 +181,7 @@ cdef class Puts:
                 high = middle
         return self._floor + low
 
-    cdef bint slowest_now(self, int64_t* slowest) noexcept:
+    cdef bint slowest(self, int64_t* slowest) noexcept:
         """As ring.slowest_ack; False where an ack is absurd."""
         cdef int64_t* words = self.mapped.words
         cdef int64_t entries = look(words + ENTRIES), entry, found = 0
@@ -194,7 +197,7 @@ cdef class Puts:
         return <uint64_t>slowest[0] - <uint64_t>self.put + <uint64_t>FAR <= 2 * <uint64_t>FAR
 
     cdef int64_t published(self, int64_t n, int64_t end, int64_t rows) noexcept:
-        """Let the next `n` events, which are whole, be seen; the answer of `put_now`."""
+        """Let the next `n` events, which are whole, be seen; return the last one's sequence."""
         cdef Mapped at = self.mapped
         publish(at.words + PUT, self.put + n)
         self.put += n

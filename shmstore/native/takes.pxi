@@ -6,14 +6,14 @@ cdef class Takes:
     cdef Mapped mapped
     cdef int64_t ack_word, get_word
     cdef public int64_t get, ack, _seen, generation
-    cdef public bint gets_now, acks_now  # False: everything goes the long way
-    cdef public int64_t due  # ns of the monotonic clock: an ack from then on goes the long way; 0: none does for that
+    cdef public bint may_get, may_ack  # False: all is left to the caller
+    cdef public int64_t due  # ns of the monotonic clock: an ack from then on is left to the caller; 0: none is for that
     cdef public bint interrupted  # by another thread or a handler: the wait is to end
     cdef int64_t wanted_word, state_word, heartbeat_word
     cdef uint32_t* woken
     cdef int64_t short, looks  # ns: after a sleep shorter than that, how long to look before the next
     cdef bint hurried  # the last sleep was that short
-    cdef object segment, batch
+    cdef object segment, batch, freed
     cdef LogWindow window  # of the log, in a store that has one: what may be taken where the ring has moved on
 
     def __cinit__(self, views, int entry, *, ddl_isolation, log=None):
@@ -25,23 +25,24 @@ cdef class Takes:
         self.heartbeat_word = subscription_word(entry, "heartbeat_ms")
         self.woken = <uint32_t*>(self.mapped.words + <int64_t>subscription_word(entry, "woken"))
 
-    def tune(self, segment, batch, bint gets_now, bint acks_now, double short, double looks):
-        """Say what the batches are, a kind of Run of `segment`, and which of the two have nothing unusual about them.
+    def tune(self, segment, batch, freed, bint may_get, bint may_ack, double short, double looks):
+        """Say what the batches are, a kind of Run of `segment`, what to call after an ack that the producer waits for, and which of the two
+        have nothing unusual about them.
 
         After a sleep of less than `short` seconds the next wait looks for `looks` seconds before it sleeps.
         """
         if not issubclass(batch, Run):
             raise TypeError(f"{batch!r} is no Run")
-        self.segment, self.batch, self.gets_now, self.acks_now = segment, batch, gets_now, acks_now
+        self.segment, self.batch, self.freed, self.may_get, self.may_ack = segment, batch, freed, may_get, may_ack
         self.short, self.looks = <int64_t>(short * 1e9), <int64_t>(looks * 1e9)
 
-    def take_now(self, limit_events):
-        """Move get over up to `limit_events` (None: all) and return the batch; None where it must go the long way."""
+    def try_get(self, limit_events):
+        """As Reader.try_get."""
         cdef Mapped at = self.mapped
         cdef int64_t last = self._seen, get = self.get, limit
         cdef LogWindow window = self.window
         cdef Run run
-        if not self.gets_now:
+        if not self.may_get:
             return None
         if at.logged and get < look(at.words + FLOOR):  # what was seen has left the ring
             if window is None or limit_events is None or not window.first - 1 <= get < window.last:
@@ -89,8 +90,8 @@ cdef class Takes:
             self._seen = put
         return put
 
-    def wait_now(self, limit_events, double seconds, double slice):
-        """Sleep until something is there, and take it as `take_now` does; None where it must go the long way, or there is nothing.
+    def try_wait(self, limit_events, double seconds, double slice):
+        """As Reader.try_wait.
 
         The order is that of Subscription._await, and so is what is looked at before each sleep of up to `slice` seconds: wanted,
         armed, heavy fence, put, the states. A handler of a signal may raise, interrupt the wait or close the subscription.
@@ -98,14 +99,14 @@ cdef class Takes:
         cdef Mapped at = self.mapped
         cdef int64_t* words = at.words
         cdef int64_t next = self.get + 1, began, until = clock_now() + <int64_t>(seconds * 1e9)
-        if not self.gets_now or limit_events is not None and limit_events < 1:
+        if not self.may_get or limit_events is not None and limit_events < 1:
             return None
         if at.logged and look(words + PUT) >= next and self.get < look(words + FLOOR):
             return None  # there is something to read, in the log: no need to arm, which costs all processors a fence
         if self.hurried:  # the producer is in full flow
             self.hurried = False
-            if self.look_now(1, min(seconds, self.looks / 1e9)):
-                return self.take_now(limit_events)
+            if self.look_for(1, min(seconds, self.looks / 1e9)):
+                return self.try_get(limit_events)
         try:
             while True:
                 publish(words + self.wanted_word, next)
@@ -115,7 +116,7 @@ cdef class Takes:
                     break
                 PyErr_CheckSignals()
                 began = clock_now()
-                if self.interrupted or not self.gets_now or began >= until:
+                if self.interrupted or not self.may_get or began >= until:
                     break
                 publish(words + self.heartbeat_word, boot_now() // 1000000)
                 with nogil:
@@ -125,10 +126,10 @@ cdef class Takes:
                     break
         finally:
             publish(words + self.wanted_word, DISARM)
-        return self.take_now(limit_events)
+        return self.try_get(limit_events)
 
-    def look_now(self, int64_t n, double seconds):
-        """Look at the put cursor for up to `seconds`; True as soon as it seems that `n` events wait."""
+    def look_for(self, int64_t n, double seconds):
+        """As Reader.look_for."""
         cdef const int64_t* put = self.mapped.words + PUT
         cdef int64_t wanted = self.get + n, until
         cdef int k
@@ -145,23 +146,25 @@ cdef class Takes:
                 break
         return look(put) >= wanted
 
-    def ack_now(self, what):
-        """Ack a batch. 0: it must go the long way, nothing was done; 1: done; 2: done, and the producer waits for free space."""
+    def try_ack(self, what):
+        """As Reader.try_ack."""
         cdef Mapped at = self.mapped
         cdef Run run
         cdef int64_t last
-        if not self.acks_now or not isinstance(what, Run):
-            return 0
+        if not self.may_ack or not isinstance(what, Run):
+            return False
         run = what
         last = run.last
         if run.generation != self.generation or last < run.first or not self.ack < last <= self.get:
-            return 0
+            return False
         if look(at.words + OVERSIZED) > self.ack or self.due and coarse_now() >= self.due:
-            return 0
+            return False
         publish(at.words + self.ack_word, last)
         self.ack = last
         settle(at.asymmetric)
-        return 2 if look(at.words + ACK_WANTED) <= last else 1
+        if look(at.words + ACK_WANTED) <= last:
+            self.freed()
+        return True
 
 
 def sleep(size_t flag, double seconds):

@@ -96,9 +96,14 @@ def slowest_ack(views: Views) -> int:
 
 
 def with_core(core: type, reference: type) -> Any:
-    """`reference` as a subclass of `core`, which keeps its numbers and does its usual cases (see native/hot.pyx)."""
+    """`reference` as a subclass of `core`, which keeps its numbers and has its `try_` methods, compiled (see native/hot.pyx)."""
     kinds = [kind for kind in reversed(reference.__mro__) if kind is not object]
-    methods = {name: value for kind in kinds for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+    methods = {
+        name: value
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if isinstance(value, FunctionType) and name not in vars(core)
+    }
     slots = [name for kind in kinds for name in vars(kind)["__slots__"] if not hasattr(core, name)]
     return type(reference.__name__, (core,), {"__slots__": slots, "__doc__": reference.__doc__, **methods})
 

@@ -25,6 +25,12 @@ class Unclaimed:
     def __init__(self, claim: Callable[[], Writer]) -> None:
         self._claim = claim
 
+    def try_put(self, events: object, /) -> None:
+        """As `Writer`, of which the caller makes one."""
+
+    def try_put_encoded(self, blob: object, slots: NDArray[np.void], /) -> None:
+        """As `try_put`."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._claim(), name)
 

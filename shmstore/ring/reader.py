@@ -4,6 +4,7 @@ Get takes events out of the ring while that has them; where the ring has moved o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Reader:
         "generation",
         "get",
         "interrupted",
+        "may_get",
     )
 
     def __init__(self, views: Views, entry: int, *, ddl_isolation: bool, log: Log | None = None) -> None:
@@ -51,7 +53,8 @@ class Reader:
         self.get: int = self.ack
         self._seen: int = self.ack
         self.generation = 0  # of batches, which rollbacks number: see Subscription
-        self.due = 0  # ns of the monotonic clock: the compiled ack leaves one from then on to Subscription.ack; 0: never
+        self.may_get = False  # whether try_get may do anything
+        self.due = 0  # ns of the monotonic clock: try_ack leaves an ack from then on to its caller; 0: none for that
         self.interrupted = False  # by Subscription.interrupt
         views.words[self._get] = self.ack  # what the last owner got and did not ack comes again
 
@@ -93,8 +96,8 @@ class Reader:
     def _last_in_log(self, get: int, limit_events: int, limit_bytes: int | None) -> int:
         assert self._log is not None
         last = self._log.extent(get + 1, limit_events, limit_bytes, ddl_alone=self._ddl_isolation)
-        core: Any = self
-        if self._views.native is not None and core.gets_now:  # the compiled get continues from here without a look at the files
+        if self.may_get:  # try_get continues from here without a look at the files
+            core: Any = self
             core.look_through(self._log.window(get + 1, last))
         return last
 
@@ -118,6 +121,37 @@ class Reader:
     def get_to(self, sequence: int) -> None:
         """Let get stand at `sequence`; the caller has checked that ack <= sequence <= put."""
         self._words[self._get] = self.get = sequence
+
+    # ------------------------------------------------------------ what compiled code does at once, where nothing is unusual
+
+    def tune(
+        self,
+        segment: Segment,
+        batch: type,
+        freed: Callable[[], None],
+        may_get: bool,
+        may_ack: bool,
+        short: float,
+        looks: float,
+        /,
+    ) -> None:
+        """Say what batches are and what may be tried; `freed` is called after an ack that the producer waits for."""
+
+    def try_get(self, limit_events: int | None, /) -> Any:
+        """Move get over up to `limit_events` (None: all) and return the batch; None: nothing was done, the caller does it."""
+        return None
+
+    def try_wait(self, limit_events: int | None, seconds: float, slice: float, /) -> Any:
+        """Sleep until there are events, and return them as `try_get`; None also where none came in so many seconds."""
+        return None
+
+    def try_ack(self, what: object, /) -> bool:
+        """Ack a batch; False: nothing was done, the caller does it."""
+        return False
+
+    def look_for(self, n: int, seconds: float, /) -> bool:
+        """Whether `n` events seem to wait. Compiled code looks for up to so many seconds."""
+        return self._words[PUT] >= self.get + n
 
 
 _HotReader = with_core(hot.Takes, Reader) if hot is not None else Reader

@@ -67,12 +67,14 @@ class Writer:
         "_views",
         "_words",
         "end",
+        "may_put",
         "put",
         "rows",
     )
 
     def __init__(self, views: Views) -> None:
         self._views = views
+        self.may_put = False  # whether try_put may do anything
         self._words = views.words
         self._ends = views.ends
         self._rows = views.rows
@@ -147,6 +149,15 @@ class Writer:
     def close(self) -> None:
         """Let every later put fail its space check, so that it goes the slow way and finds the store closed."""
         self._limit_sequence = self._limit_end = -2
+
+    def try_put(self, events: object, /) -> int | None:
+        """Publish bytes, or a list of them, of unknown kind with one row each, and wake who waits, where nothing is unusual and compiled code
+        is there. Return the last sequence; None: nothing was done, the caller does it."""
+        return None
+
+    def try_put_encoded(self, blob: object, slots: NDArray[np.void], /) -> int | None:
+        """As `try_put`, events that lie back to back in `blob`, with their slot records."""
+        return None
 
     def put_one(self, payload: bytes) -> bool:
         """Publish one event of unknown kind with one row. False when the space known of is too small, or no slot can say its size; nothing was written."""

@@ -69,8 +69,6 @@ class EventStore(StoreView):
         self._backpressure = Backpressure(mapped, self._table, self._wakeups.freed, self._wakeups.notify)
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
         self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
-        self._put_now: Callable[[object], int] | None = None  # the compiled way of a put about which nothing is unusual
-        self._put_encoded_now: Callable[[object, object], int] | None = None
         self._gave_up = False  # the last put raised StoreFull, and its wish for free space is still there
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
         self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
@@ -222,7 +220,6 @@ class EventStore(StoreView):
 
     def _retire(self) -> None:
         self._closed = True
-        self._put_now = self._put_encoded_now = None
         if not isinstance(self._writer, Unclaimed):
             self._writer.close()
         self._writer = Closed(f"store {self.name!r} is closed: attach again")  # type: ignore[assignment]
@@ -273,13 +270,7 @@ class EventStore(StoreView):
         overflow.remove_orphans(self.segment)
         with self._table.locked():
             self._writer = writer_of(self._views)
-        self._hurry()
-
-    def _hurry(self) -> None:
-        """Let compiled code do the puts about which nothing is unusual."""
-        if self._views.native is not None and not self._checksum:
-            writer: Any = self._writer
-            self._put_now, self._put_encoded_now = writer.put_now, writer.put_encoded_now
+        self._writer.may_put = not self._checksum
 
     def _open_log(self) -> None:
         """Append to the log from here on, in threads of this process. Raises `StoreError` where it cannot be written."""
@@ -306,9 +297,9 @@ class EventStore(StoreView):
         TypeError for an `Event` whose values do not fit its columns, `ProducerInUse`, `StoreClosed`. After an error, and after an
         interrupted wait, nothing was stored.
         """
-        if self._put_now is not None and (sequence := self._put_now(events)) != -1:  # else the long way
-            return sequence
         writer = self._writer
+        if (sequence := writer.try_put(events)) is not None:
+            return sequence
         with self._putting:
             if self._words[STATE] != LIVE:
                 raise self._removed()
@@ -335,12 +326,12 @@ class EventStore(StoreView):
 
         The caller fills size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
         """
-        if self._put_encoded_now is not None and (sequence := self._put_encoded_now(blob, slots)) != -1:
+        writer = self._writer
+        if (sequence := writer.try_put_encoded(blob, slots)) is not None:
             return sequence
         n = len(slots)
         if n == 0:
             return self._words[PUT]
-        writer = self._writer
         with self._putting:
             if self._words[STATE] != LIVE:
                 raise self._removed()
@@ -360,7 +351,7 @@ class EventStore(StoreView):
                     writer.put_encoded(blob, slots, sizes)
             except StoreFull:
                 self._gave_up = True
-                self._put_now = self._put_encoded_now = None
+                self._writer.may_put = False  # until the wish is taken back
                 self._resync()
                 raise
             except BaseException:
@@ -374,7 +365,7 @@ class EventStore(StoreView):
         """Take back the wish of a put that gave up: one after it has found free space, so nobody holds this producer up."""
         self._gave_up = False
         self._words[ACK_WANTED] = DISARMED
-        self._hurry()
+        self._writer.may_put = not self._checksum
 
     def _published(self) -> int:
         """Wake who waits for what is there now. It may not fail: whoever puts again after an error puts twice."""

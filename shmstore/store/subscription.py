@@ -119,19 +119,15 @@ class Subscription:
         self._saved_at = 0.0
         self._spins = 0
         self.spin = 0.0
-        # Compiled ways of a get, of one that waits, and of an ack, about which nothing is unusual.
-        self._take_now = self._wait_now = self._ack_now = None
         self._tune()
 
     def _tune(self) -> None:
-        if self._views.native is not None:
-            reader: Any = self._reader
-            plain = not self._segment.flags & StoreFlag.DDL_ISOLATION
-            acks = (self._checkpoint is None or self._has_log) and not self._careful
-            reader.tune(self._segment, Batch, plain and not self._careful, acks, BUSY, SPINS * LOOK)
-            if self._has_log:
-                reader.due = 1  # the first ack goes the long way, and says when the next does
-            self._take_now, self._wait_now, self._ack_now = reader.take_now, reader.wait_now, reader.ack_now
+        """Say what the reader may try: what has nothing unusual about it."""
+        gets = not self._careful and not self._segment.flags & StoreFlag.DDL_ISOLATION
+        acks = not self._careful and (self._checkpoint is None or self._has_log)
+        self._reader.tune(self._segment, Batch, self._freed, gets, acks, BUSY, SPINS * LOOK)
+        if self._has_log:
+            self._reader.due = 1  # the first ack is done here, and says when the next is
 
     # ------------------------------------------------------------ get
 
@@ -156,17 +152,15 @@ class Subscription:
         if limit is not None:
             limit_events = limit if limit_events is None else min(limit, limit_events)
         deadline = None
-        if self._take_now is not None and limit_bytes is None and min_events == 1:
-            taken = self._take_now(limit_events)
+        if limit_bytes is None and min_events == 1:
+            taken: Batch | None = self._reader.try_get(limit_events)
             if taken is not None:
                 return taken
-            if timeout != 0 and not self.spin:
+            if self._reader.may_get and timeout != 0 and not self.spin:
                 deadline = Deadline(timeout)
-                taken = self._wait_now(
-                    limit_events, deadline.left(WAIT_SLICE), WAIT_SLICE
-                )  # then look whether the store is there
+                taken = self._reader.try_wait(limit_events, deadline.left(WAIT_SLICE), WAIT_SLICE)
                 if taken is not None:
-                    return taken
+                    return taken  # else look whether the store is there
         try:
             if min_events == 1:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
@@ -249,8 +243,7 @@ class Subscription:
             left = until - time.perf_counter()
             if left <= 0 or self._reader.interrupted:
                 return False
-            if self._take_now is not None:
-                self._reader.look_now(n, min(left, A_MOMENT))
+            self._reader.look_for(n, min(left, A_MOMENT))
         return True
 
     def interrupt(self) -> None:
@@ -316,13 +309,8 @@ class Subscription:
         was acked already, or belongs to a batch that a rollback took back; `SubscriptionLost` where the events are gone;
         `StoreError` where the disk refuses the checkpoint: the ack counts all the same, and called again only that is written.
         """
-        done = 0 if self._ack_now is None else self._ack_now(what)
-        if done == 1:
-            return
         reader = self._reader
-        if done:
-            if not self._has_log and ack_is_wanted(self._views, reader.ack):  # with a log the producer waits for that alone
-                self.store._wake_producer()
+        if reader.try_ack(what):
             return
         if isinstance(what, Batch):
             sequence = what.last
@@ -356,13 +344,18 @@ class Subscription:
             self._unsaved = reached  # after the ack: what close() saves is never ahead of it
         if not ASYMMETRIC:
             fence()  # the ack, before the look at who waits for free space: see Backpressure.wait
-        if self._words[ACK_WANTED] <= sequence and ack_is_wanted(self._views, sequence):
-            self.store._wake_producer()
+        if self._words[ACK_WANTED] <= sequence:
+            self._freed()
         if oversized:
             fence()  # our ack, before the look at the others': of two at once, one must see both
             self.store._free_oversized(before)
         if self._unsaved is not None and time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
+
+    def _freed(self) -> None:
+        """Wake the producer where it waits for free space, and this ack was the last that it needs. With a log it waits for that alone."""
+        if not self._has_log and ack_is_wanted(self._views, self._reader.ack):
+            self.store._wake_producer()
 
     def _ack_logged(self, sequence: int) -> None:
         """Ack in a store with a log, which nobody waits for: the producer follows the log, and retention looks by itself."""
@@ -372,10 +365,8 @@ class Subscription:
         self._note_due()
 
     def _note_due(self) -> None:
-        """Say from when on the compiled ack leaves one to the long way again, which writes the checkpoint."""
-        if self._ack_now is not None:
-            reader: Any = self._reader
-            reader.due = int((self._saved_at + self._interval) * 1e9)
+        """Say from when on an ack is left to `ack` again, which writes the checkpoint."""
+        self._reader.due = int((self._saved_at + self._interval) * 1e9)
 
     def rollback(self, what: Batch | int | None = None) -> None:
         """Give again what was got and not acked: all of it, or from a batch or a sequence on.
@@ -585,10 +576,8 @@ class Subscription:
 
     def _retire(self) -> None:
         """Make every later call raise `StoreClosed`; the role is gone already."""
-        if self._wait_now is not None:
-            reader: Any = self._reader
-            reader.gets_now = False  # a signal's handler may close while compiled code waits
-        self._take_now = self._wait_now = self._ack_now = None
+        if not isinstance(self._reader, Closed):
+            self._reader.may_get = False  # a signal's handler may close while compiled code waits
         # All that has the memory in it: see EventStore._let_go.
         self._reader = self._segment = self._views = self._words = self._condition = _CLOSED  # type: ignore[assignment]
 

@@ -45,6 +45,7 @@ class Log:
     def __init__(self, segment: Segment, folder: Path, file_bytes: int = 1 << 20, file_slots: int = 1 << 14) -> None:
         self.segment, self.views, self.words = segment, segment.views, segment.views.words
         self.writer: Any = writer_of(self.views)
+        self.writer.may_put = True
         self.path, self.folder = folder, os.open(folder, os.O_RDONLY)
         self.files: set[int] = {self.folder}
         self.appender: Appends = appender_of(self.views, self.folder, EPOCH, file_bytes, file_slots)
@@ -405,13 +406,13 @@ def test_a_compiled_put_wakes_the_appender(made):
     running = Running(log)
     for k in range(20):
         asleep(log, k)
-        assert log.writer.put_now(b"x") == k
+        assert log.writer.try_put(b"x") == k
         log.payloads.append(b"x")
         reached(log, k)
     log.appender.stop()
     running.ended()
     log.words[WANTED_OF[0]], log.words[ARMED] = LOITERING, 1
-    log.writer.put_now(b"x")
+    log.writer.try_put(b"x")
     assert (log.words[WANTED_OF[0]], log.words[ARMED]) == (LOITERING, 0)
 
 

@@ -21,7 +21,7 @@ from shmstore.memory import segment as segments
 from shmstore.memory.create_options import checked
 from shmstore.memory.layout import BatchMode
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, LOGGED, PUT
+from shmstore.ring.cursors import ACK_WANTED, FLOOR, LOGGED, PUT
 from shmstore.ring.reader import reader_of
 from shmstore.ring.writer import writer_of
 from shmstore.store.batch import Batch
@@ -139,18 +139,18 @@ def test_the_compiled_get_leaves_what_is_behind_the_floor(made):
     segment = made()
     writer = writer_of(segment.views)
     reader: Any = reader_of(segment, 1)
-    reader.tune(segment, FromLog, True, True, 0, 0)
+    reader.tune(segment, FromLog, print, True, True, 0, 0)
     for number in range(30):
         put(segment, writer, b"%d" % number)
-        assert bytes(reader.take_now(None).raw) == b"%d" % number
+        assert bytes(reader.try_get(None).raw) == b"%d" % number
     assert reader.ack == -1
     for _ in range(40):
         put(segment, writer, b"more")
-    assert reader.take_now(None) is None
+    assert reader.try_get(None) is None
     assert reader.available() == 40
     segment.views.words[FLOOR] = reader.get
     segment.views.words[PUT] = reader.get + 1000  # forged: more than the ring can have
-    assert reader.take_now(None) is None
+    assert reader.try_get(None) is None
 
 
 @compiled_only
@@ -159,13 +159,17 @@ def test_an_ack_that_is_due_goes_the_long_way(made):
     segment = made()
     writer = writer_of(segment.views)
     reader: Any = reader_of(segment, 1)
-    reader.tune(segment, FromLog, True, True, 0, 0)
+    wanted: list[int] = []
+    reader.tune(segment, FromLog, lambda: wanted.append(reader.ack), True, True, 0, 0)
     assert reader.due == 0
-    for due, done in ((0, 1), (time.monotonic_ns() + 10**12, 1), (time.monotonic_ns() - 10**8, 0)):
+    for due, done in ((0, True), (time.monotonic_ns() + 10**12, True), (time.monotonic_ns() - 10**8, False)):
         put(segment, writer, b"x")
-        batch = reader.take_now(None)
+        batch = reader.try_get(None)
         reader.due = due
-        assert reader.ack_now(batch) == done
+        assert reader.try_ack(batch) is done
+    reader.due, segment.views.words[ACK_WANTED] = 0, batch.last
+    assert reader.try_ack(batch)
+    assert wanted == [batch.last]
 
 
 PRODUCER = """
