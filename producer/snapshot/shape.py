@@ -47,9 +47,7 @@ class NotRead(NamedTuple):
     problem: str
 
 
-def shape_of(
-    session: ServerSession, settings: Settings, decoder: EventDecoder, request: Request, task: Task
-) -> Shape | NotRead:
+def shape_of(session: ServerSession, settings: Settings, decoder: EventDecoder, request: Request, task: Task) -> Shape | NotRead:
     """Return how the table of `task` is read now, and note in `task` what that is. Raises `SourceError`."""
     table = read_table(session, task.database, task.table, history=settings.schema_history)
     if table is None:
