@@ -21,7 +21,8 @@ from shmstore.producer.errors import (
 from shmstore.producer.pipeline.replicator import run
 from shmstore.producer.pipeline.sources import run_all
 from shmstore.producer.pipeline.statistics import Summary
-from shmstore.producer.settings import Settings, add_flags, load_all, load_settings
+from shmstore.producer.settings import Settings
+from shmstore.producer.settings_sources import add_flags, load_all, load_settings
 from shmstore.producer.snapshot.request import request_snapshot
 from shmstore.producer.snapshot.server_tables import ServerTable, ServerTables
 

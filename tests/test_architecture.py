@@ -38,7 +38,19 @@ LAYERS = {
         "store",
     ),
     "shmstore.producer": (
-        *("native", "native_code", "gtid", "errors stop", "filters", "settings", "values", "binlog", "connection", "schema"),
+        *(
+            "native",
+            "native_code",
+            "gtid",
+            "errors stop",
+            "filters",
+            "settings",
+            "settings_sources",
+            "values",
+            "binlog",
+            "connection",
+            "schema",
+        ),
         *("transactions", "positions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (

@@ -239,6 +239,8 @@ class Replicator:
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
             found = ServerFound(session, server, resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
             chosen = choose_beginning(self._settings, found, self._store.home.of_source(sink.source or ""), self._log)
+            if found.fresh:
+                self._look_at_start()
             self._claim(found)
             self._look_at_row_filters(session)
             self._write(found, chosen)
@@ -246,6 +248,16 @@ class Replicator:
             return self._open(found, chosen)
         finally:
             session.close()
+
+    def _look_at_start(self) -> None:
+        """Say, where the stream begins as configured, what a time that is not past means."""
+        start = self._settings.beginning
+        if not self._linked and isinstance(start, datetime) and start.timestamp() > time.time():
+            self._log.warning(
+                "start is %r, a time that has not come yet: nothing of what the binlog has now is read, and all that is written from now on, as "
+                "with start = latest",
+                self._settings.start,
+            )
 
     def _claim(self, found: ServerFound) -> None:
         server, domain = found.server, ""
@@ -316,6 +328,7 @@ class Replicator:
             )
             files, position, executed = find_position(files, resume.position, self._stop)
         elif isinstance(start, datetime):
+            self._look_at_start()
             files, position, executed = find_time(files, start.timestamp(), self._stop)
         else:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.settings import Settings, add_flags, load_all, load_settings
+from shmstore.producer.settings import Settings
+from shmstore.producer.settings_sources import add_flags, load_all, load_settings
 
 
 def from_line(*line: str, environ: dict[str, str] | None = None) -> Settings:

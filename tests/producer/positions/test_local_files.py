@@ -39,3 +39,16 @@ def test_a_producer_that_is_stopped_while_it_looks_for_its_start_ends(
         summary = producer.run(settings, lambda: next(looks, True))
     assert summary.reconnects == 0
     assert not [record for record in caplog.records if "again" in record.getMessage()]
+
+
+@pytest.mark.parametrize(("start", "warned"), [("2100-01-01", True), ("time:2100-01-01T00:00:00Z", True), ("2001-01-01", False)])
+def test_a_start_that_has_not_come_yet_says_what_it_does(
+    tmp_path: Path, store_name: str, caplog: pytest.LogCaptureFixture, start: str, warned: bool
+) -> None:
+    """One line names the option and says that it means what latest does; a time that is past says nothing."""
+    log_file(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        producer.run(producer.Settings(store=store_name, binlog=str(tmp_path), start=start, log="off"), lambda: False)
+    said = [record.getMessage() for record in caplog.records if "has not come yet" in record.getMessage()]
+    assert len(said) == warned
+    assert all(repr(start) in line and "start = latest" in line for line in said)
