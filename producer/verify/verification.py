@@ -18,32 +18,30 @@ Changed keys are noted as a snapshot notes them (`changed_keys`). After a DDL of
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shmstore import BinlogDisabled, EntryType, Position, SourceError, StoreError, StoreView, TableSchema
-from shmstore.atomic_file import replace
-from shmstore.encoding.codec import Packed, decode, encode_schema, unpack_rows
-from shmstore.errors import CopyUnreadable, PositionNotFound
+from shmstore import BinlogDisabled, Position, SourceError, StoreError, StoreView, TableSchema
+from shmstore.encoding.codec import Packed, unpack_rows
+from shmstore.errors import CopyUnreadable
 from shmstore.producer.connection.server import SourceServer, read_server
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.positions.gtid_position import current_position
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.changed_keys import Window
 from shmstore.producer.snapshot.tables import list_tables, read_table
 from shmstore.producer.snapshot.watermarks import prepare
 from shmstore.producer.stop import Stop, Stopped
-from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, parts_for
+from shmstore.producer.verify.changed_rows import ChangedRows, Disturbed
+from shmstore.producer.verify.copy import ReadableCopy
+from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of
+from shmstore.producer.verify.result import Difference, TableResult, VerifyProgress
+from shmstore.producer.verify.source_progress import SourceProgress
 from shmstore.producer.verify.source_rows import SourceRows, StoredRow
-from shmstore.sql.classify import classify
-from shmstore.sql.tokens import SqlMode
 
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time
@@ -52,65 +50,6 @@ BATCH_EVENTS = 4096
 LOOK = 0.05  # seconds between two looks at the store
 
 _TEMPORAL = frozenset({"date", "datetime", "timestamp"})
-
-
-class ReadableCopy(Protocol):
-    """A table's copy, to be read. Rows are in stored form, their values in the order of the columns asked for."""
-
-    def rows(self, table: TableSchema) -> Iterator[Sequence[StoredRow]]:
-        """Yield every row, some at a time. Raises `CopyUnreadable`."""
-
-    def rows_of(self, table: TableSchema, keys: Sequence[StoredRow]) -> Sequence[StoredRow]:
-        """Return the rows that have these values in the columns of ``table.primary_key``; there may be others among them."""
-
-    def close(self) -> None:
-        """Let go of files and connections."""
-
-
-class Difference(NamedTuple):
-    """A key whose rows differ: in stored form, None where there is no row."""
-
-    key: StoredRow
-    source: StoredRow | None
-    copy: StoredRow | None
-
-
-class TableResult(NamedTuple):
-    """What came of one table. It is equal where `differences` is 0 and `problem` is empty.
-
-    `rows` were read of the source, `copied` of the copy; `changed` keys changed between the positions `since` and `until`, and `again` rows
-    were compared again for it. `told` has some of the differences.
-    """
-
-    table: TableSchema
-    rows: int = 0
-    copied: int = 0
-    changed: int = 0
-    again: int = 0
-    differences: int = 0
-    told: tuple[Difference, ...] = ()
-    problem: str = ""
-    since: Position | None = None
-    until: Position | None = None
-    seconds: float = 0.0
-
-    @property
-    def equal(self) -> bool:
-        """Whether source and copy have the same rows."""
-        return not self.differences and not self.problem
-
-
-class VerifyProgress(NamedTuple):
-    """How far the comparison of a table is. `estimate` is the server's guess at its rows."""
-
-    table: TableSchema
-    doing: str
-    rows: int = 0
-    estimate: int = 0
-
-
-class _Disturbed(Exception):
-    """The table's definition changed."""
 
 
 class Verification:
@@ -193,7 +132,7 @@ class Verification:
             try:
                 with closing(self._copies(database, table)) as copy:
                     return self._compare(source, copy)._replace(seconds=time.monotonic() - began)
-            except _Disturbed:
+            except Disturbed:
                 continue
             except CopyUnreadable as error:
                 return TableResult(source.schema, problem=str(error))
@@ -215,20 +154,20 @@ class Verification:
     def _compare(self, source: SourceRows, copy: ReadableCopy) -> TableResult:
         schema = source.schema._replace(primary_key=source.key)
         folder = self._folder(schema)
-        changes = _Changes(self._view, source)
-        with _State.open(folder, schema, self._view, source.table.rows) as state:
+        changes = ChangedRows(self._view, source)
+        with SourceProgress.open(folder, schema, self._view, source.table.rows) as state:
             since = state.first = changes.begin(state.first)
             self._read_source(source, state)
             try:
                 found = self._read_copy(source, copy, schema, changes, state, since)
-            except _Disturbed:
+            except Disturbed:
                 state.done()
                 raise
             state.done()
         return found
 
     def _read_copy(
-        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, changes: _Changes, state: _State, since: int
+        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, changes: ChangedRows, state: SourceProgress, since: int
     ) -> TableResult:
         until = self._passed(changes)
         theirs = Digests(state.folder / "copy", len(state.digests))
@@ -243,7 +182,7 @@ class Verification:
             )
             return self._look_again(source, copy, schema, odd, changes, read)
 
-    def _read_source(self, source: SourceRows, state: _State) -> None:
+    def _read_source(self, source: SourceRows, state: SourceProgress) -> None:
         if state.whole:
             return
         schema = source.schema
@@ -274,7 +213,7 @@ class Verification:
     # ---------------------------------------------------------------- rows that differ
 
     def _look_again(
-        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, changes: _Changes, found: TableResult
+        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, changes: ChangedRows, found: TableResult
     ) -> TableResult:
         """Compare the rows of the keys with these numbers again, each by its values."""
         if not len(odd):
@@ -325,7 +264,7 @@ class Verification:
             if not rest:
                 break
             self._say(schema, f"comparing {len(rest):,} rows again", 0, 0)
-            changes = _Changes(self._view, source)
+            changes = ChangedRows(self._view, source)
             changes.begin(None)
             values = [_values(key, len(source.key)) for key in rest]
             ours = self._by_key(self._as_copied(schema, source.rows_of(values)), source.key)
@@ -357,7 +296,7 @@ class Verification:
         point = self._view.ack_point_until(sequence)
         return None if point is None else self._view.peek(point, limit_events=1).position_of(point)
 
-    def _passed(self, changes: _Changes) -> Position | None:
+    def _passed(self, changes: ChangedRows) -> Position | None:
         """Wait until the store has what the server has now, and the copy what the store then has; return where that is."""
         try:
             here = current_position(self._session, self._server)
@@ -368,7 +307,7 @@ class Verification:
         self._wait(lambda: self._behind_copy(newest), changes)
         return here
 
-    def _wait(self, behind: Callable[[], str], changes: _Changes) -> None:
+    def _wait(self, behind: Callable[[], str], changes: ChangedRows) -> None:
         """Wait until `behind` says nothing. Raises `StoreError` with it when it has said the same for as long as the patience is."""
         said, until = "", time.monotonic() + self._patience
         while now := behind():
@@ -425,97 +364,3 @@ def _values(key: bytes, count: int) -> StoredRow:
         Packed(bytes([0x90 | count]) + key if count < 16 else b"\xdc" + count.to_bytes(2, "big") + key)
     )
     return found
-
-
-class _Changes:
-    """The keys of a table that change in the store, from a moment on."""
-
-    def __init__(self, view: StoreView, source: SourceRows) -> None:
-        schema = source.schema
-        self._view, self._name = view, (schema.database, schema.table)
-        self._window = Window(schema.database, schema.table, tuple([column.name for column in source.key_columns]))
-        self._next = 0
-
-    def begin(self, first: int | None) -> int:
-        """Note what comes behind event `first`, which may be past (None: behind the newest); return it."""
-        since = self._view.newest if first is None else first
-        self._segment, self._next = self._window.open(), since + 1
-        return since
-
-    def follow(self) -> None:
-        """Read what has come. Raises `StoreError` where it is not kept any more, `_Disturbed`."""
-        newest = self._view.newest
-        while self._next <= newest:
-            try:
-                batch = self._view.peek(self._next, limit_events=min(BATCH_EVENTS, newest - self._next + 1))
-            except PositionNotFound as error:
-                raise StoreError(
-                    f"store {self._view.name!r} does not keep event {self._next} any more, so what changed meanwhile is not known: "
-                    "give its log more room (--log-size, --log-keep), or verify when less is written"
-                ) from error
-            self._window.note(bytes(batch.raw), batch.slots)
-            for payload, entry in zip(batch.payloads(), batch.slots["entry"].tolist(), strict=True):
-                if entry == int(EntryType.DDL):
-                    event = decode(payload)
-                    mode = SqlMode.named(event.props.get("sql_mode", ""))
-                    default = event.props.get("default_database", event.database)
-                    self._window.altered(classify(event.sql, default, mode), event.database)
-            self._next += len(batch)
-        if self._window.broken(self._segment):
-            raise _Disturbed
-
-    @property
-    def keys(self) -> list[bytes]:
-        """The keys that changed so far."""
-        return sorted(set().union(*self._window.keys(self._segment)))
-
-
-class _State:
-    """How far the source was read, on disk, so that it is not read again after a kill.
-
-    first    the event behind which changes are noted
-    after    the last key, as SQL literals
-    counts   the rows of each part of the digests
-    whole    whether all was read
-    """
-
-    def __init__(self, folder: Path, schema: TableSchema, view: StoreView, found: dict[str, Any], rows: int) -> None:
-        self.folder, self._what = folder, {"epoch": view.epoch, "schema": encode_schema(schema).hex()}
-        mine = {key: found.get(key) for key in self._what} == self._what
-        mine = mine and found["first"] + 1 >= view.oldest  # else what changed since is not known any more
-        self.first: int | None = found["first"] if mine else None
-        self.after: tuple[str, ...] = tuple(found["after"]) if mine else ()
-        self.whole: bool = mine and found["whole"]
-        counts = found["counts"] if mine else ()
-        self.digests = Digests(folder / "source", len(counts) or parts_for(rows), counts)
-
-    @classmethod
-    def open(cls, folder: Path, schema: TableSchema, view: StoreView, rows: int) -> _State:
-        """Open what is there of this table, or begin."""
-        found: dict[str, Any] = {}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            found = json.loads((folder / "progress.json").read_text())
-        except (OSError, ValueError):
-            pass
-        return cls(folder, schema, view, found, rows)
-
-    def save(self, after: tuple[str, ...]) -> None:
-        """Write down that all rows up to `after` are in the digests: after these, so that a kill between the two has them read again."""
-        self.after = after or self.after
-        self.digests.flush()
-        text = json.dumps(
-            {**self._what, "first": self.first, "after": self.after, "counts": self.digests.counts, "whole": self.whole}
-        )
-        replace(self.folder / "progress.json", lambda at: at.write_text(text), "progress", "give the state folder more room")
-
-    def done(self) -> None:
-        """Remove it: the next comparison begins anew."""
-        self.digests.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> _State:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.digests.close()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shmstore import Position
     from shmstore.consumer.copies.address import Address
     from shmstore.producer import Settings
-    from shmstore.producer.verify.verification import ReadableCopy, TableResult, VerifyProgress
+    from shmstore.producer.verify import ReadableCopy, TableResult, VerifyProgress
 
 SHOWN = 20  # rows that differ, of each table
 EVERY = 10.0  # seconds between two lines of progress; on a terminal one line is kept

@@ -27,10 +27,12 @@ from shmstore.consumer.spark.replicate.sql_dialect import Dialect
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
 from shmstore.producer.verify import source_rows
+from shmstore.producer.verify.copy import ReadableCopy
 from shmstore.producer.verify.digests import Digests, differing, key_bytes, numbers_of
+from shmstore.producer.verify.result import TableResult, VerifyProgress
 from shmstore.producer.verify.server_copy import ServerCopy
 from shmstore.producer.verify.source_rows import SourceRows
-from shmstore.producer.verify.verification import ReadableCopy, TableResult, Verification, VerifyProgress
+from shmstore.producer.verify.verification import Verification
 from tests.producer.running import Running, running, wait_for
 from tests.producer.snapping import Load, fill
 from tests.servers.postgres import start_postgres
