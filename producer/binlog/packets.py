@@ -1,7 +1,7 @@
-"""Bytes in, raw events out: packets of the client/server protocol after a dump command. No socket here.
+"""Packets of the client/server protocol, which are framed here alone; and raw events out of those after a dump command. No socket here.
 
-A packet is length (3 bytes), number (1 byte), then a status byte and one event; an event of 16 MiB and more goes over
-several packets, each full but the last. The event is a 19-byte header, a body, and a CRC-32 where the binlog has them.
+A packet is length (3 bytes), number (1 byte), then its body; a body of 16 MiB and more goes over several packets, each full but the last.
+After a dump command it is a status byte and one event: a 19-byte header, a body, and a CRC-32 where the binlog has them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,41 @@ _TOLD = 5 + HEADER_SIZE + 8  # bytes of the first packet that tell a rows event'
 LeavesOut = Callable[[int, bytes], bool]
 _FORMAT = int(EventCode.FORMAT)  # an enum's member costs more to look up than the rest of a comparison
 _HEADER = struct.Struct("<IBIIIH")
+_HEAD = struct.Struct("<I")  # of a packet: its length, and its number in the fourth byte
 
 
 class ServerRefused(Exception):
     """The server sent an error packet: (code, text)."""
+
+    @classmethod
+    def read(cls, body: bytes) -> ServerRefused:
+        """Return what the body of an error packet says."""
+        text = body[9:] if body[3:4] == b"#" else body[3:]
+        return cls(int.from_bytes(body[1:3], "little"), text.decode("utf-8", "replace"))
+
+
+def framed(body: bytes) -> bytes:
+    """Return a command, of less than 16 MiB, as the packet that it is sent in."""
+    return _HEAD.pack(len(body)) + body
+
+
+def whole(data: bytes, at: int) -> tuple[bytes, int] | None:
+    """Return the body that begins with the packet at ``data[at]``, and where its last packet ends; None while that has not come."""
+    parts = []
+    while len(data) - at >= 4:
+        size = _HEAD.unpack_from(data, at)[0] & FULL_PACKET
+        at += 4 + size
+        if at > len(data):
+            break
+        parts.append(data[at - size : at])
+        if size < FULL_PACKET:
+            return parts[0] if len(parts) == 1 else b"".join(parts), at
+    return None
+
+
+def missing(data: bytes) -> int:
+    """Return how many bytes the packet lacks that `data` begins with; 0 where not even its length has come."""
+    return 4 + (_HEAD.unpack_from(data)[0] & FULL_PACKET) - len(data) if len(data) >= 4 else 0
 
 
 class PacketSplitter:
@@ -170,8 +201,7 @@ class PacketSplitter:
     def check_status(packet: bytes) -> None:
         """Raise what a packet means that is not an event."""
         if packet[:1] == b"\xff" and len(packet) >= 3:
-            text = packet[9:] if packet[3:4] == b"#" else packet[3:]
-            raise ServerRefused(int.from_bytes(packet[1:3], "little"), text.decode("utf-8", "replace"))
+            raise ServerRefused.read(packet)
         if packet[:1] == b"\xfe":
             raise LinkLost("the server ended the stream; it is shutting down")
         if packet[:1] != b"\0" or len(packet) < 1 + HEADER_SIZE:

@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 from shmstore import Column
 from shmstore.encoding.codec import pack
 from shmstore.producer.binlog import row_interpreter
+from shmstore.producer.binlog.packets import missing, whole
 from shmstore.producer.binlog.row_program import RowStep, characters
 from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.values import scalars
 from shmstore.sql.charsets import decoder, python_codec
 
-__all__ = ["BIG", "Cell", "ResultRows", "new_rows", "row_steps"]
+__all__ = ["Cell", "ResultRows", "new_rows", "row_steps"]
 
-BIG = 0xFFFFFF  # bytes of a packet that the next one goes on with
 _UNSIGNED, _ZEROFILL = 32, 64
 _SECOND = 1_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -142,32 +142,21 @@ class ResultRows:
             return None
         d, p = b"".join((self._rest, *self._pieces)), 0
         self._pieces.clear()
-        while p + 4 <= len(d):
-            length = int.from_bytes(d[p : p + 3], "little")
-            end = p + 4 + length
-            if end > len(d):
-                break
-            if length == BIG:
-                whole = _joined(d, p)
-                if whole is None:
-                    break
-                body, p = whole
-                self._row(body, 0, len(body))
-            elif not length or d[p + 4]:
+        while (packet := whole(d, p)) is not None:
+            body, end = packet
+            if body[:1] != b"\0":
                 self._rest = d[end:]
-                return d[p + 4 : end]
-            else:
-                self._row(d, p + 4, end)
-                p = end
+                return body
+            self._row(body)
+            p = end
         self._rest = d[p:]
-        if len(self._rest) >= 4:
-            self._missing = 4 + int.from_bytes(self._rest[:3], "little") - len(self._rest)
+        self._missing = missing(self._rest)
         return None
 
-    def _row(self, d: bytes, start: int, end: int) -> None:
-        """Keep the row in d[start:end]. Raises ValueError, LookupError or what a conversion raises."""
-        p = start + 1 + self._nulls
-        nulls = int.from_bytes(d[start + 1 : p], "little") >> 2
+    def _row(self, d: bytes) -> None:
+        """Keep the row that `d` is. Raises ValueError, LookupError or what a conversion raises."""
+        p, end = 1 + self._nulls, len(d)
+        nulls = int.from_bytes(d[1:p], "little") >> 2
         values: list[Any] = []
         for size, convert in self._columns:
             if nulls & 1:
@@ -182,7 +171,7 @@ class ResultRows:
                 p = q
             nulls >>= 1
         if p != end:
-            raise ValueError(f"a row of {end - start} bytes ends {end - p} early")
+            raise ValueError(f"a row of {end} bytes ends {end - p} early")
         self._rows.append(tuple(values[: self._shown]))
         self._extras = tuple(values[self._shown :])
 
@@ -207,21 +196,6 @@ class ResultRows:
     def clear(self) -> None:
         """Forget the rows that came so far."""
         self._rows.clear()
-
-
-def _joined(d: bytes, p: int) -> tuple[bytes, int] | None:
-    """A row over several packets, and where it ends; None while it is not whole."""
-    parts = []
-    while p + 4 <= len(d):
-        size = int.from_bytes(d[p : p + 3], "little")
-        part = d[p + 4 : p + 4 + size]
-        if len(part) < size:
-            return None
-        parts.append(part)
-        p += 4 + size
-        if size < BIG:
-            return b"".join(parts), p
-    return None
 
 
 def _counted(d: bytes, p: int) -> tuple[int, int]:

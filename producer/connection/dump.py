@@ -22,7 +22,7 @@ from pymysqlreplication import BinLogStreamReader
 
 from shmstore.errors import PositionNotFound, SourceError
 from shmstore.producer.binlog.events import RawEvent
-from shmstore.producer.binlog.packets import LeavesOut, ServerRefused, new_splitter
+from shmstore.producer.binlog.packets import LeavesOut, ServerRefused, framed, new_splitter
 from shmstore.producer.connection.server_errors import GRANT, translate
 from shmstore.producer.connection.session import FAR, ServerSession, login
 from shmstore.producer.errors import (
@@ -140,7 +140,7 @@ class BinlogReader:
         command = (
             struct.pack("<BHII", COMMAND.COM_BINLOG_DUMP_GTID, 4, server_id, 0) + struct.pack("<QI", 4, len(encoded)) + encoded
         )
-        connection._write_bytes(struct.pack("<I", len(command)) + command)
+        connection._write_bytes(framed(command))
         connection._next_seq_id = 1
 
     def read(self) -> list[RawEvent]:

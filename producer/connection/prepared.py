@@ -10,6 +10,7 @@ from typing import Any
 
 from shmstore import Column, SourceError
 from shmstore.encoding.codec import Packed, unpack_rows
+from shmstore.producer.binlog.packets import ServerRefused, whole
 from shmstore.producer.binlog.result_rows import Cell, ResultRows, new_rows
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.session import ServerSession
@@ -172,19 +173,16 @@ class SelectRows:
 
     def _ready(self) -> list[Cell] | None:
         """The columns that the server announces, when all of that has come."""
-        d, packets, p = self._rest, list[bytes](), 0
-        while p + 4 <= len(d):
-            size = int.from_bytes(d[p : p + 3], "little")
-            body = d[p + 4 : p + 4 + size]
-            if len(body) < size:
-                return None
-            p += 4 + size
-            if body[:1] == b"\xff" and not packets:
+        bodies, at = list[bytes](), 0
+        while (packet := whole(self._rest, at)) is not None:
+            body, at = packet
+            if body[:1] == bytes([_ERROR]) and not bodies:
                 raise self._failed(body)
-            packets.append(body)
-            if len(packets) == packets[0][0] + 2 if packets[0][0] < 251 else len(packets) == _count(packets[0]) + 2:
-                self._rest = d[p:]
-                return [_cell(packet) for packet in packets[1:-1]]
+            bodies.append(body)
+            count = bodies[0][0] if bodies[0][0] < 251 else int.from_bytes(bodies[0][1:], "little")
+            if len(bodies) == count + 2:
+                self._rest = self._rest[at:]
+                return [_cell(body) for body in bodies[1:-1]]
         return None
 
     def _receive(self) -> None:
@@ -203,26 +201,19 @@ class SelectRows:
     def _packet(self) -> bytes:
         """One packet of the answer to PREPARE."""
         while True:
-            d = self._rest
-            size = int.from_bytes(d[:3], "little")
-            if len(d) >= 4 and len(d) >= 4 + size:
-                self._rest = d[4 + size :]
-                if d[4] == _ERROR:
-                    raise self._failed(d[4 : 4 + size])
-                return d[4 : 4 + size]
+            if (packet := whole(self._rest, 0)) is not None:
+                body, end = packet
+                self._rest = self._rest[end:]
+                if body[:1] == bytes([_ERROR]):
+                    raise self._failed(body)
+                return body
             try:
                 self._receive()
             except TimeoutError as error:
                 raise translate(OSError(2013, "no answer in time"), self._session.endpoint) from error
 
     def _failed(self, body: bytes) -> SourceError:
-        code = int.from_bytes(body[1:3], "little")
-        text = body[9:] if body[3:4] == b"#" else body[3:]
-        return translate(Exception(code, text.decode("utf-8", "replace")), self._session.endpoint)
-
-
-def _count(body: bytes) -> int:
-    return int.from_bytes(body[1:], "little")  # 251 columns and more
+        return translate(ServerRefused.read(body), self._session.endpoint)
 
 
 def _cell(body: bytes) -> Cell:

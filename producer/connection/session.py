@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pymysql
 
 from shmstore.certificate import load_certificate
+from shmstore.producer.binlog.packets import framed
 from shmstore.producer.connection.password import password
 from shmstore.producer.connection.server_errors import translate
 from shmstore.producer.connection.tls import TlsContext
@@ -56,7 +56,7 @@ class ServerSession:
     def command(self, body: bytes) -> socket.socket:
         """Send a command of the protocol by hand; return the socket that its answer comes on. Nothing else may be under way."""
         try:
-            self._connection._write_bytes(struct.pack("<I", len(body)) + body)
+            self._connection._write_bytes(framed(body))
             self._connection._next_seq_id = 1
             made: socket.socket = self._connection._sock
             made.settimeout(self._connection._read_timeout)

@@ -9,7 +9,8 @@ import msgpack
 import pytest
 
 from shmstore import Column
-from shmstore.producer.binlog.result_rows import BIG, Cell, ResultRows, new_rows
+from shmstore.producer.binlog.packets import FULL_PACKET
+from shmstore.producer.binlog.result_rows import Cell, ResultRows, new_rows
 from shmstore.producer.binlog.wire_types import Wire
 from shmstore.producer.native_code import COMPILED
 
@@ -86,8 +87,8 @@ def _value(chance: random.Random, cell: Cell, column: Column) -> bytes:
 def _packet(body: bytes, number: int) -> bytes:
     """A row as packets."""
     packets = []
-    for at in range(0, len(body) + 1, BIG):
-        part = body[at : at + BIG]
+    for at in range(0, len(body) + 1, FULL_PACKET):
+        part = body[at : at + FULL_PACKET]
         packets.append(struct.pack("<I", len(part))[:3] + bytes([number & 255]) + part)
     return b"".join(packets)
 
@@ -153,14 +154,14 @@ def test_a_row_over_several_packets_is_one_row() -> None:
     """Of 16 MiB and more, also where its last packet is empty, with others before and behind it."""
     columns = [(Cell(Wire.LONG, 0), Column("c", "int")), (Cell(Wire.BLOB, 0), Column("c", "longblob"))]
     heads = [b"\0\0" + struct.pack("<i", i) for i in range(4)]
-    sizes = [3, BIG - 10, BIG + 5, 1]  # the second's packet is full, so that an empty one follows
+    sizes = [3, FULL_PACKET - 10, FULL_PACKET + 5, 1]  # the second's packet is full, so that an empty one follows
     bodies = [
         head + b"\xfd" + struct.pack("<I", size)[:3] + bytes(size)
         if size < 1 << 24
         else head + b"\xfe" + struct.pack("<Q", size) + bytes(size)
         for head, size in zip(heads, sizes, strict=True)
     ]
-    assert len(bodies[1]) == BIG
+    assert len(bodies[1]) == FULL_PACKET
     compiled, reference = _both(columns, 2)
     stream = b"".join(_packet(body, i) for i, body in enumerate(bodies)) + _END
     for rows in (compiled, reference):
