@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shmstore import EntryType, EventType, Position, SchemaUnknown, SlotFlag, TableSchema, UnsupportedEvent
+from shmstore import EntryType, Position, SchemaUnknown, SlotFlag, TableSchema, UnsupportedEvent
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
@@ -28,12 +28,12 @@ from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.stop import Stopped
+from shmstore.producer.transactions import statements
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.fast_path import FastPath
 from shmstore.producer.transactions.state import NO_PROPS, HalfTransaction, new_state
 from shmstore.producer.transactions.writer import EventWriter
 from shmstore.sql.classify import Kind, Statement, classify
-from shmstore.sql.tokens import USUAL
 
 _HARMLESS = frozenset(
     {
@@ -409,36 +409,17 @@ class EventDecoder:
                 self.forget_tables()  # a table map that was seen may be of another table now
             self._followed(self.position, query)
         if statement.changes_rows and not self._pass_statements:
-            shown = query.sql if len(query.sql) <= 60 else query.sql[:57] + "..."
-            raise UnsupportedEvent(
-                f"a change was logged as a statement, not as rows: {shown!r}; SET GLOBAL binlog_format = ROW (sessions may have "
-                "set their own), or pass such statements on with statements = pass"
-            )
+            raise statements.refused(query)
 
     def _passes(self, statement: Statement, query: events.QueryEvent) -> bool:
-        if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
-            return True  # rows that were put before wait for it
         if statement.kind is Kind.ACCOUNT:
             if not self.account_statements:
                 self._log.info("statements about accounts (CREATE USER, GRANT, ...) are left out: they carry secrets")
             self.account_statements += 1
             return False
-        passes = self._chosen(statement, query)
+        passes = statements.passes(self.filter, statement, query)
         self.state.filtered_events += not passes
         return passes
-
-    def _chosen(self, statement: Statement, query: events.QueryEvent) -> bool:
-        operations = ["ddl"] if statement.kind is Kind.DDL else ["query"]
-        operations += ["query"] if statement.fills else []
-        if self.filter.operations.isdisjoint(operations):
-            return False
-        names = statement.tables + statement.targets
-        if not names and statement.kind is Kind.DML:
-            return True  # it may change any table: a filter must not lose that
-        if not names:
-            database = statement.name or query.database
-            return not database or self.filter.passes(database, "")
-        return any(self.filter.passes(database, table) for database, table in names)
 
     def _write_statement(
         self,
@@ -449,40 +430,9 @@ class EventDecoder:
         more: dict[str, str],
         gtids: str = "",
     ) -> None:
-        props = {"thread_id": str(query.thread_id)}
-        database = query.database
-        if query.database:
-            props["default_database"] = query.database
-        if query.mode != USUAL:
-            props["sql_mode"] = str(query.mode)
-        if not query.strict:
-            props["sql_strict"] = "off"
-        if self._table_case:
-            props["lower_case_table_names"] = self._table_case
-        if statement.kind in (Kind.XA_COMMIT, Kind.XA_ROLLBACK):
-            props |= {"xa": "commit" if statement.kind is Kind.XA_COMMIT else "rollback", "xa_xid": statement.name}
-        elif statement.tables:
-            database, props["table"] = statement.tables[0]
-        elif statement.name:
-            database = statement.name
-        if len(statement.tables) > 1:
-            props["tables"] = ",".join(f"{database}.{table}" for database, table in statement.tables)
-        if statement.targets:
-            props["to_table"] = ",".join(f"{database}.{table}" for database, table in statement.targets)
-        type_ = statement.type
-        if statement.fills:  # no rows come with it
-            props["change"] = "insert"
-        elif statement.kind is Kind.DML and type_ is not EventType.QUERY:
-            type_, props["change"] = EventType.QUERY, type_.name.lower()
+        type_, database, props = statements.described(statement, query, self._table_case)
         self.writer.write(
-            raw,
-            entry,
-            type_,
-            sql=query.sql,
-            database=database,
-            props=props | more,
-            gtids=gtids,
-            microsecond=query.microsecond,
+            raw, entry, type_, sql=query.sql, database=database, props=props | more, gtids=gtids, microsecond=query.microsecond
         )
 
     # ------------------------------------------------------------ rows
