@@ -19,6 +19,7 @@ from shmstore.producer.gtid import GtidSet
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.state import HalfTransaction
+from shmstore.sql.tokens import SqlMode
 from tests.producer.running import execute
 from tests.servers.server import Server, start_server
 
@@ -66,7 +67,7 @@ def start(decoder: EventDecoder, tail: HalfTransaction | None = None) -> None:
     ("mode", "wanted"),
     [
         (None, None),
-        (0xFFFFFFFF & ~0x100004, None),
+        (0xFFFFFFFF & ~SqlMode(*[True] * len(SqlMode._fields)).bits, None),
         (0x4, "ANSI_QUOTES"),
         (0x100000, "NO_BACKSLASH_ESCAPES"),
         (0x100004, "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"),
