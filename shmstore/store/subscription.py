@@ -6,7 +6,7 @@ import logging
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from shmstore.clock import boot_ms
 from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, StoreError, SubscriptionLost
