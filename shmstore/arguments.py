@@ -12,7 +12,7 @@ from shmstore.errors import did_you_mean
 
 WIDTH = 100  # columns of help at most
 OPTIONS_AT = 30  # where the texts of options begin
-SECTIONS = ("serve", "metrics", "web", "top")  # of the configuration file: one for each of these commands
+SECTIONS = ("serve", "metrics", "web", "top", "queue")  # of the configuration file: one for each of these commands
 LOG = "log"  # another, for the log lines of all commands
 
 

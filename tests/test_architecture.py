@@ -55,13 +55,14 @@ LAYERS = {
     ),
     "shmstore.consumer": (
         *("serving", "table_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),
-        *("wire", "flight", "live", "spark"),
+        *("wire", "flight", "live", "queues", "spark"),
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),
     "shmstore.consumer.serving": ("access audit capacity", "http_server"),
     "shmstore.consumer.spark": ("callbacks ddl options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
+    "shmstore.consumer.queues": ("queue canal_routing", "messages kafka", "kinds sender"),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),
 }
 
@@ -133,6 +134,7 @@ OWNERS = {
     "psycopg": ("consumer/copies/",),
     "pyiceberg": ("consumer/copies/",),
     "google": ("consumer/wire/protocol/",),
+    "confluent_kafka": ("consumer/queues/kafka.py",),
     "kazoo": ("consumer/wire/cluster/",),
     "textual": ("consumer/live/top.py",),
     "rich": ("consumer/live/top.py",),

@@ -18,8 +18,9 @@ from typing import Any, Final
 from shmstore.clock import calendar_ms
 from shmstore.consumer.formats.context import Context, Convert, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
+from shmstore.consumer.formats.key_change import filled, key_changes
 from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
-from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
+from shmstore.event import Column, EntryType, Event, EventType, TableSchema
 from shmstore.sql.tokens import statement
 
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -79,14 +80,16 @@ def _statements(event: Event, database: str, name: str) -> Iterator[tuple[str, l
 def _changes(event: Event, table: TableSchema, context: Context) -> Iterator[dict[str, Any]]:
     values = _converters(table)
     source = _source(event, context.name, table.database, table.table, context.thread)
-    for number, (before, after) in enumerate(event.rows):
+    for number, row in enumerate(event.rows):
+        moves = key_changes(row, table.primary_key)
+        before, after = filled(row) if moves else row
         here = source | {"row": number}
         was, is_ = image(table, before, values), image(table, after, values)
         if before is None:
             yield _payload("r" if event.type is EventType.READ else "c", here, None, is_)
         elif after is None:
             yield _payload("d", here, was, None)
-        elif table.primary_key and ABSENT not in (new := _key(table, after)) and _key(table, before) != new:
+        elif moves:
             # An update of the key is a delete of the old key and a create of the new one.
             yield _payload("d", here, was, None)
             yield _payload("c", here, None, is_)
@@ -98,10 +101,6 @@ def _payload(op: str, source: dict[str, Any], before: dict[str, Any] | None, aft
     now = time.time_ns()
     seen = {"ts_ms": now // 1_000_000, "ts_us": now // 1000, "ts_ns": now}
     return {"before": before, "after": after, "source": source, "transaction": None, "op": op, **seen}
-
-
-def _key(table: TableSchema, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([values[i] for i in table.primary_key])
 
 
 def _source(event: Event, name: str, database: str, table: str | None, thread: int | None = None) -> dict[str, Any]:
@@ -296,6 +295,19 @@ def _envelope(name: str, table: TableSchema) -> dict[str, Any]:
         *[_field(each, "int64") for each in ("ts_ms", "ts_us", "ts_ns")],
     ]
     return _struct(f"{base}.Envelope", 2, fields)
+
+
+@lru_cache(maxsize=1024)
+def key_schema(name: str, table: TableSchema) -> dict[str, Any]:
+    """Return the schema of the key of a table's messages, as Kafka Connect writes it; `name` is the topics' prefix."""
+    columns = [_column(table.columns[i]) for i in table.primary_key]
+    return _struct(f"{name}.{table.database}.{table.table}.Key", None, columns)
+
+
+#: The schema of the key of a transaction's messages.
+TRANSACTION_KEY_SCHEMA: Final = _struct(
+    "io.debezium.connector.common.TransactionMetadataKey", 1, [_field("id", "string", optional=False)]
+)
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from shmstore.consumer.formats import canal, debezium, maxwell, own
 from shmstore.consumer.formats.context import Context
@@ -26,7 +26,8 @@ _SHAPES: Final = {
     "maxwell": maxwell.documents,
 }
 FORMATS: Final = tuple(_SHAPES)
-_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+#: A document as text.
+dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Formatter:
@@ -59,13 +60,16 @@ class Formatter:
 
         What is not `wanted` is only looked at: it may begin the transaction of what is, or end it.
         """
+        return map(dump, self.documents(event, sequence, wanted=wanted))
+
+    def documents(self, event: Event, sequence: int | None = None, *, wanted: bool = True) -> Iterator[dict[str, Any]]:
+        """As `lines`, before they are text."""
         context = self._context
         context.watch(event)
         if not wanted and not (context.transactions and event.entry is EntryType.END):
             return
         context.sequence = sequence
-        for document in self._shape(event, context):
-            yield _dump(document)
+        yield from self._shape(event, context)
 
 
 def format_event(event: Event, format: str = "json", *, sequence: int | None = None, name: str = "shmstore") -> Iterator[str]:

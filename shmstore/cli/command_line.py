@@ -12,6 +12,7 @@ from shmstore.cli.commands import (
     log,
     metrics,
     producing,
+    queue,
     serve,
     snapshot,
     spark,
@@ -21,7 +22,7 @@ from shmstore.cli.commands import (
     verify,
 )
 
-MODULES = (init, config, producing, snapshot, verify, tail, serve, spark, stores, subscriptions, log, metrics, live)
+MODULES = (init, config, producing, snapshot, verify, tail, queue, serve, spark, stores, subscriptions, log, metrics, live)
 
 
 def commands() -> Commands:

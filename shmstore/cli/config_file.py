@@ -73,7 +73,8 @@ def _words(parser: argparse.ArgumentParser, path: str, section: str, table: dict
     found: list[str] = []
     for key, value in table.items():
         if key in named:
-            parser.set_defaults(**{key: [str(each) for each in value] if isinstance(value, list) else [str(value)]})
+            several = [str(each) for each in value] if isinstance(value, list) else [str(value)]
+            parser.set_defaults(**{key: several if named[key].nargs == "*" else several[0]})
             continue
         name = key.replace("_", "-")
         if name not in known or name in ("config", "help"):

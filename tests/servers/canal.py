@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import struct
@@ -93,6 +94,30 @@ def flat_messages(entries: list[bytes]) -> list[dict[str, Any]]:
         command = ["java", "-Xmx1g", "-cp", f"{work}:{folder}/*", "CanalMessages"]
         done = subprocess.run(command, input=framed, capture_output=True, check=True, timeout=120)
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def sent_to_kafka(entries: list[bytes], configurations: list[tuple[str, ...]]) -> list[list[tuple[str, int, bytes]]]:
+    """What Canal's own Kafka producer sends of entries, under each configuration of ``CanalQueue.java``: (topic, partition, value)."""
+    folder = _jars()
+    kafka = jars(f"canal-kafka-{VERSION}", f"com.alibaba.otter:connector.kafka:{VERSION}")
+    with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
+        path = f"{work}:{folder}/*:{kafka}/*"
+        subprocess.run(
+            ["javac", "-nowarn", "-cp", path, "-d", work, _SOURCE.with_name("CanalQueue.java")], check=True, capture_output=True
+        )
+        (Path(work) / "logback.xml").write_text(_QUIET)
+        named = Path(work) / "configurations"
+        named.write_text("".join("\t".join(words) + "\n" for words in configurations))
+        framed = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
+        done = subprocess.run(
+            ["java", "-Xmx1g", "-cp", path, "CanalQueue", str(named)], input=framed, capture_output=True, check=False, timeout=240
+        )
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+    found: list[list[tuple[str, int, bytes]]] = [[] for _ in configurations]
+    for line in done.stdout.decode().splitlines():
+        number, topic, partition, value = line.split("\t")
+        found[int(number)].append((topic, int(partition), base64.b64decode(value)))
+    return found
 
 
 def _jars() -> Path:

@@ -1,6 +1,6 @@
 """Kafka as a peer: one broker of the newest kind (KRaft, no ZooKeeper) with its own producer and consumer, which measure themselves.
 
-Its jars come from Maven Central through `mvn`, once, into the cache folder (`SHMSTORE_CACHE`). Each client is a JVM of its own; what
+Each client is a JVM of its own; what
 one costs that moves next to nothing is taken off its seconds of CPU.
 """
 
@@ -8,40 +8,13 @@ from __future__ import annotations
 
 import re
 import resource
-import socket
 import subprocess
-import time
 from pathlib import Path
 
-from tests.servers import maven
+from tests.servers import kafka
 from tests.servers.packages import ServerUnavailable
-from tests.servers.ports import free_port
 
-VERSION = "4.0.0"
-_BROKER = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs={folder}/log
-num.partitions=1
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
-"""
 _TINY = 100  # events whose moving costs nothing beside the JVM's start
-
-
-def jars() -> Path:
-    """The folder of Kafka's jars, fetched the first time. Raises ImportError where they cannot be had."""
-    try:
-        return maven.jars(f"kafka-{VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-tools:{VERSION}")
-    except ServerUnavailable as error:
-        raise ImportError(str(error)) from error
 
 
 class Broker:
@@ -49,23 +22,11 @@ class Broker:
 
     def __init__(self, folder: Path, size: int) -> None:
         self._size = size
-        self._java = ["java", "-Xmx1g", "-cp", f"{jars()}/*"]
-        port, controller = free_port(), free_port()
-        self.address = f"127.0.0.1:{port}"
-        settings = folder / "server.properties"
-        settings.write_text(_BROKER.format(folder=folder, port=port, controller=controller))
-        done = self._run("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAQACAAAAAAAAAAQ", "-c", str(settings))
-        if done.returncode:
-            raise ImportError(f"Kafka does not start here: {done.stderr[-500:]}")
-        self.process = subprocess.Popen(
-            [*self._java, "kafka.Kafka", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 60
-        while not self._answers(port):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.close()
-                raise ImportError("Kafka does not start here")
-            time.sleep(0.1)
+        try:
+            self._broker = kafka.Broker(folder, memory="1g", options={"num.partitions": "1"})
+            self._broker.start()
+        except ServerUnavailable as error:
+            raise ImportError(str(error)) from error
         self.produce("warm", 20_000)
         self._idle = {
             kind: min(act("warm", _TINY)[1] for _ in range(2)) for kind, act in (("p", self.produce), ("c", self.consume))
@@ -85,7 +46,13 @@ class Broker:
         """Send events with acks=1 in batches of 200 KB; return (seconds, seconds of CPU of the JVM)."""
         before = _cpu_of_children()
         options = ["--topic", topic, "--num-records", str(events), "--record-size", str(self._size), "--throughput", "-1"]
-        properties = [f"bootstrap.servers={self.address}", "acks=1", "batch.size=200000", "linger.ms=5", "buffer.memory=67108864"]
+        properties = [
+            f"bootstrap.servers={self._broker.address}",
+            "acks=1",
+            "batch.size=200000",
+            "linger.ms=5",
+            "buffer.memory=67108864",
+        ]
         done = self._run("org.apache.kafka.tools.ProducerPerformance", *options, "--producer-props", *properties)
         rates = re.findall(r"([\d.]+) records/sec", done.stdout)
         if not rates:
@@ -95,7 +62,7 @@ class Broker:
     def consume(self, topic: str, events: int) -> tuple[float, float]:
         """Fetch events from the topic's beginning; return (seconds of fetching, seconds of CPU of the JVM)."""
         before = _cpu_of_children()
-        options = ["--bootstrap-server", self.address, "--topic", topic, "--messages", str(events), "--hide-header"]
+        options = ["--bootstrap-server", self._broker.address, "--topic", topic, "--messages", str(events), "--hide-header"]
         done = self._run("org.apache.kafka.tools.ConsumerPerformance", *options, "--timeout", "30000")
         told = [line.split(", ") for line in done.stdout.splitlines() if line.count(", ") >= 9]
         if not told or int(told[-1][4]) < events:
@@ -103,16 +70,11 @@ class Broker:
         return int(told[-1][7]) / 1000, _cpu_of_children() - before
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*self._java, *command], capture_output=True, text=True, check=False)
-
-    def _answers(self, port: int) -> bool:
-        with socket.socket() as tried:
-            return tried.connect_ex(("127.0.0.1", port)) == 0
+        return self._broker.run(*command)
 
     def close(self) -> None:
         """End the broker."""
-        self.process.kill()
-        self.process.wait()
+        self._broker.stop()
 
 
 def _cpu_of_children() -> float:

@@ -1,0 +1,418 @@
+"""Kafka, through confluent-kafka (librdkafka).
+
+Each `send` is a Kafka transaction: the messages, and the mark as a record of a compacted topic, whose key is STORE/SUBSCRIPTION. `open` calls
+``init_transactions``, which fences a former instance and ends its open transaction; then it reads the mark as readers with
+``isolation.level=read_committed`` do.
+
+Other senders write into the same topic. An open transaction of one of them hides what was committed behind it, so `open` waits until all that
+was there when it began is decided: at most the other one's time-out.
+
+With ``exactly_once=False`` messages go out without transactions (but idempotent: a retry of librdkafka's own makes no duplicate), and no mark is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
+
+PROGRESS: Final = "shmstore-progress"
+TRANSACTION_SECONDS: Final = 60  # after which the broker ends the transaction of an instance that is gone
+ANSWER_SECONDS: Final = 30.0  # for a broker to answer
+_SLICE: Final = 1.0  # seconds of one wait, so that Ctrl-C comes through
+_LAST_RECORDS: Final = 4096  # of the progress topic are looked at first
+
+_log = logging.getLogger("shmstore.queue")
+
+_REFUSED: Final = frozenset(
+    (
+        KafkaError._AUTHENTICATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError._SSL,
+    )
+)
+_FENCED: Final = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
+_TOO_LARGE: Final = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
+_OURS: Final = (
+    "transactional.id",
+    "enable.idempotence",
+    "isolation.level",
+    "group.id",
+    "enable.auto.commit",
+    "delivery.report.only.error",
+)
+
+
+class Kafka:
+    """A Kafka cluster as a `Queue`: `brokers` are HOST:PORT,...
+
+    `reader` names what is sent, STORE/SUBSCRIPTION: it is the key of the mark and, with ``shmstore-`` before it, the transactional id. Topics that
+    are not there are made with `partitions` and `replication` (-1: as the cluster's default is), unless `create` is false: then they are left to the broker.
+    `settings` are librdkafka's own, over all that is set here. Raises ValueError for one that librdkafka does not know or that is decided here.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        reader: str,
+        *,
+        exactly_once: bool = True,
+        progress_topic: str = PROGRESS,
+        partitions: int = -1,
+        replication: int = -1,
+        create: bool = True,
+        compression: str = "lz4",
+        settings: Mapping[str, str | int | float | bool] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._brokers, self._reader, self._exactly_once, self._progress = brokers, reader, exactly_once, progress_topic
+        self._new = partitions, replication
+        self._create, self._stopped = create, stopped
+        given = dict(settings or {})
+        if taken := next((name for name in _OURS if name in given), None):
+            raise ValueError(f"{taken} is decided by the delivery that is asked for: leave it out")
+        # Errors come by callback: a client that cannot log in only says so there, and tries for ever.
+        common: dict[str, Any] = {
+            "bootstrap.servers": brokers,
+            "client.id": "shmstore",
+            "error_cb": self._noted,
+            "logger": _silent(),
+        }
+        self._common = common | given
+        # murmur2_random: a key goes where Java's producers send it.
+        self._settings = common | {
+            "partitioner": "murmur2_random",
+            "compression.type": compression,
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 262_144,
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+            "metadata.max.age.ms": 60_000,
+            **given,
+        }
+        if exactly_once:
+            self._settings |= {"transactional.id": f"shmstore-{reader}", "transaction.timeout.ms": TRANSACTION_SECONDS * 1000}
+        self._producer: Producer | None = None
+        self._admin: AdminClient | None = None
+        self._counts: dict[str, int] = {}  # partitions of topics
+        self._error: KafkaError | None = None  # what the client last said of itself
+        self._failed: list[tuple[Any, Message]] = []  # what was not delivered
+        try:
+            Producer(self._settings)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise ValueError(f"Kafka's settings: {_text(error)}") from error
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether each batch is a transaction."""
+        return self._exactly_once
+
+    # ---------------------------------------------------------------- begin
+
+    def open(self) -> Mark | None:
+        """Begin, or begin again: fence a former instance, and return the mark; None where there is none, and always without transactions."""
+        self.close()
+        self._error, self._failed = None, []
+        self._counts.clear()
+        producer = self._producer = Producer(self._settings)
+        self._admin = AdminClient(self._common)
+        if not self._exactly_once:
+            self._asked(lambda: producer.list_topics(timeout=_SLICE), "does not answer")
+            return None
+        self._asked(lambda: producer.init_transactions(_SLICE), "does not begin transactions")
+        self.partitions(self._progress, compacted=True)
+        return self._read_mark()
+
+    def _asked(self, ask: Callable[[], Any], trouble: str) -> Any:
+        """Ask until there is an answer, in waits that a signal can come between."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                why = error.args[0]
+                self._hear()
+                said = self._error
+                if said is not None and said.code() in _REFUSED:
+                    raise self._raised(said, trouble) from error
+                waits = why.retriable() or why.code() in (
+                    KafkaError._TIMED_OUT,
+                    KafkaError._TRANSPORT,
+                    KafkaError._ALL_BROKERS_DOWN,
+                )
+                if not waits or time.monotonic() >= until or self._stopped():
+                    raise self._raised(said if waits and said is not None else why, trouble) from error
+                time.sleep(0.05)
+
+    def _hear(self) -> None:
+        """Let the client say what it met meanwhile."""
+        try:
+            if self._producer is not None:
+                self._producer.poll(0)
+        except KafkaException as met:
+            self._noted(met.args[0])
+
+    def _read_mark(self) -> Mark | None:
+        """The last committed mark of this reader."""
+        reading = {
+            "group.id": "shmstore",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        reader = Consumer(self._common | reading)
+        looking = Consumer(self._common | reading | {"isolation.level": "read_uncommitted"})
+        try:
+            place = TopicPartition(self._progress, 0)
+            first, end = self._asked(
+                lambda: looking.get_watermark_offsets(place, timeout=_SLICE * 5), "does not say what the mark is"
+            )
+            for start in (max(first, end - _LAST_RECORDS), OFFSET_BEGINNING):
+                if (found := self._look(reader, TopicPartition(self._progress, 0, start), end)) is not None:
+                    return self._understood(found)
+                if start <= first:
+                    break
+            return None
+        finally:
+            looking.close()
+            reader.close()
+
+    def _look(self, reader: Consumer, place: TopicPartition, end: int) -> bytes | None:
+        """The last value of our key that was committed before `end`, read from `place`."""
+        if end == 0:
+            return None
+        reader.assign([place])
+        key = self._reader.encode()
+        found: bytes | None = None
+        until = time.monotonic() + TRANSACTION_SECONDS + ANSWER_SECONDS
+        while True:
+            message: Any = reader.poll(_SLICE)
+            error = None if message is None else message.error()
+            if message is not None and error is None:
+                until = max(until, time.monotonic() + ANSWER_SECONDS)
+                if message.key() == key:
+                    found = message.value()
+                if message.offset() >= end - 1:
+                    return found
+            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+                if message.offset() >= end:
+                    return found  # else an open transaction of another sender is in the way
+            elif error is not None and error.code() in _REFUSED:
+                raise self._raised(error, "does not let the mark be read")
+            if time.monotonic() >= until or self._stopped():
+                raise QueueUnreachable(
+                    f"Kafka's topic {self._progress} cannot be read to its end: an open transaction of another sender, or a broker that is gone"
+                )
+
+    def _understood(self, value: bytes) -> Mark:
+        try:
+            return Mark.of_json(value)
+        except ValueError as error:
+            raise QueueRefused(
+                f"Kafka's topic {self._progress} has for {self._reader!r} what is no mark: {error}; "
+                "let only shmstore write it, and give another --progress-topic or subscription"
+            ) from error
+
+    # ---------------------------------------------------------------- topics
+
+    def partitions(self, topic: str, compacted: bool = False) -> int:
+        """How many partitions a topic has."""
+        if (known := self._counts.get(topic)) is None:
+            known = self._counts[topic] = self._asked_partitions(topic, compacted)
+        return known
+
+    def _asked_partitions(self, topic: str, compacted: bool) -> int:
+        producer, admin = self._producer, self._admin
+        if producer is None or admin is None:
+            raise QueueUnreachable("Kafka is not open")
+        until = time.monotonic() + ANSWER_SECONDS
+        made = False
+        while True:
+            # A producer's own question lets a broker make the topic, where it may; ours is asked of all topics, which makes none.
+            about = self._asked(lambda: admin.list_topics(timeout=_SLICE * 5), "does not say which topics it has")
+            found = about.topics.get(topic)
+            if found is None and (not self._create or made):
+                asked = self._asked(lambda: producer.list_topics(topic, timeout=_SLICE * 5), f"has no topic {topic}")
+                found = asked.topics.get(topic)
+            if found is not None and found.error is None and found.partitions:
+                return len(found.partitions)
+            if found is not None and found.error is not None and found.error.code() in _REFUSED:
+                raise self._raised(found.error, f"does not let topic {topic} be written")
+            if self._create and not made:
+                self._make(admin, topic, compacted)
+                made = True
+            elif time.monotonic() >= until or self._stopped():
+                raise QueueRefused(f"Kafka has no topic {topic}, and makes none: create it, or leave out --no-create-topics")
+            time.sleep(0.1)
+
+    def _make(self, admin: AdminClient, topic: str, compacted: bool) -> None:
+        partitions, replication = (1, self._new[1]) if compacted else self._new
+        config = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)} if compacted else {}
+        wish = NewTopic(topic, partitions, replication, config=config)
+        future = admin.create_topics([wish], request_timeout=ANSWER_SECONDS)[topic]
+        try:
+            future.result(ANSWER_SECONDS + 5)
+            _log.info("made topic %s", topic)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._raised(error.args[0], f"did not make topic {topic}") from error
+
+    # ---------------------------------------------------------------- send
+
+    def send(self, messages: Sequence[Message], mark: Mark) -> None:
+        """Bring in the messages and the mark, as one transaction."""
+        producer = self._producer
+        if producer is None:
+            raise QueueUnreachable("Kafka is not open")
+        for topic in {message.topic for message in messages}:
+            self.partitions(topic)
+        self._failed.clear()
+        try:
+            if self._exactly_once:
+                producer.begin_transaction()
+            for message in messages:
+                self._produce(producer, message)
+            if self._exactly_once:
+                self._produce(producer, Message(self._progress, self._reader.encode(), mark.to_json(), 0))
+                self._commit(producer)
+            else:
+                self._flush(producer)
+        except KafkaException as error:
+            self._hear()
+            self._raise_failed(error)
+            raise self._raised(error.args[0], "did not take a batch") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _produce(self, producer: Producer, message: Message) -> None:
+        partition = -1 if message.partition is None else message.partition
+        until = time.monotonic() + TRANSACTION_SECONDS
+        while True:
+            try:
+                producer.produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    partition,
+                    on_delivery=lambda error, _: self._failed.append((error, message)),
+                    headers=message.headers or None,  # type: ignore[arg-type]
+                )
+                return
+            except BufferError:  # the client holds as much as it may: let some of it go out
+                producer.poll(0.1)
+                if self._failed or self._stopped() or time.monotonic() >= until:
+                    self._raise_failed(None)
+                    raise QueueUnreachable("Kafka takes no messages") from None
+            except KafkaException as error:
+                if error.args[0].code() in _TOO_LARGE:
+                    raise self._too_large(message, "message.max.bytes of this client") from error
+                raise
+
+    def _commit(self, producer: Producer) -> None:
+        """Commit; asked again after each wait, as librdkafka wants it."""
+        until = time.monotonic() + TRANSACTION_SECONDS
+        while True:
+            try:
+                producer.commit_transaction(_SLICE)
+                return
+            except KafkaException as error:
+                why = error.args[0]
+                if self._failed or not why.retriable() or time.monotonic() >= until:
+                    raise
+
+    def _flush(self, producer: Producer) -> None:
+        until = time.monotonic() + TRANSACTION_SECONDS
+        while producer.flush(_SLICE):
+            if self._failed or time.monotonic() >= until:
+                break
+        self._raise_failed(None)
+        if len(producer):
+            raise QueueUnreachable(f"Kafka did not take {len(producer)} messages in {TRANSACTION_SECONDS} s")
+
+    def _raise_failed(self, cause: Exception | None) -> None:
+        """Raise for what was not delivered, the most telling first."""
+        too_large = [message for error, message in self._failed if error.code() in _TOO_LARGE]
+        if too_large:
+            largest = max(too_large, key=_size)
+            whole = int(self._settings["batch.size"])
+            if len(too_large) > 1 and whole > _size(largest):
+                # A topic's limit is on what one request has for a partition: each of these may be small enough.
+                self._settings["batch.size"] = max(_size(largest), whole // 4)
+                raise QueueUnreachable("Kafka takes only smaller batches of messages") from cause
+            raise self._too_large(largest, "the broker refuses it") from cause
+        for error, message in self._failed:
+            if error.code() in _REFUSED:
+                raise self._raised(error, f"does not take messages for topic {message.topic}") from cause
+        for error, _ in self._failed:
+            if error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+                raise self._raised(error, "did not take a message") from cause
+
+    def _too_large(self, message: Message, why: str) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"row {message.row} of event {message.sequence} is a message of {_size(message):,} bytes for topic {message.topic}, more than Kafka takes "
+            f"({why}): raise the topic's max.message.bytes and --set message.max.bytes=..., or choose --oversized",
+            message,
+        )
+
+    def close(self) -> None:
+        """Let go of the client. What was not committed is not there for readers of committed messages."""
+        producer, self._producer, self._admin = self._producer, None, None
+        if producer is not None:
+            producer.purge(in_flight=True)
+
+    # ---------------------------------------------------------------- errors
+
+    def _noted(self, error: KafkaError) -> None:
+        """What the client says of itself, in its own time."""
+        if self._error is None or self._error.code() not in _REFUSED:
+            self._error = error
+
+    def _raised(self, error: KafkaError, trouble: str) -> QueueUnreachable | QueueRefused:
+        """The error of ours that says it."""
+        code = error.code()
+        why = re.sub(r"\s+", " ", error.str() or error.name())
+        if code in _FENCED:
+            return QueueRefused(
+                f"another instance sends {self._reader!r} now, and Kafka fenced this one: let one of them run, or give each a subscription of its own"
+            )
+        if code in _REFUSED:
+            return QueueRefused(
+                f"Kafka at {self._brokers} {trouble}: {why}; the user needs WRITE and CREATE on topics and on the transactional id, READ on {self._progress}"
+            )
+        return QueueUnreachable(f"Kafka at {self._brokers} {trouble}: {why}")
+
+
+def _size(message: Message) -> int:
+    """About what a message takes, with what Kafka puts around it."""
+    headers = sum([len(name) + len(value) + 4 for name, value in message.headers])
+    return len(message.value or b"") + len(message.key or b"") + headers + 100
+
+
+def _text(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return str(first.str() if isinstance(first, KafkaError) else first)
+
+
+def _silent() -> logging.Logger:
+    """Takes librdkafka's own lines: what matters of them comes as an error too."""
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    return logger

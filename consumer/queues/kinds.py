@@ -1,0 +1,92 @@
+"""Which queues there are: Kafka, and those that other packages bring by the entry point ``shmstore.queues``.
+
+An entry point names a callable that takes a `Connection` and returns a `Queue`, as `kafka` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Final
+
+from shmstore.consumer.queues.queue import Queue
+from shmstore.errors import did_you_mean, install
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a queue is and how it is reached. `reader` names what is sent, STORE/SUBSCRIPTION; `settings` are the queue's own.
+
+    `stopped` is asked in long waits: where it returns true they end.
+    """
+
+    address: str
+    reader: str
+    exactly_once: bool = True
+    user: str = ""
+    password: str = field(default="", repr=False)
+    mechanism: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    progress: str = ""
+    partitions: int = -1
+    replication: int = -1
+    create: bool = True
+    compression: str = "lz4"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    stopped: Callable[[], bool] = lambda: False
+
+
+Make = Callable[[Connection], Queue]
+
+
+def kafka(connection: Connection) -> Queue:
+    """A Kafka cluster. Raises ModuleNotFoundError without confluent-kafka, ValueError for what cannot be a setting."""
+    try:
+        from shmstore.consumer.queues.kafka import PROGRESS, Kafka
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"Kafka needs confluent-kafka: {install('kafka')}", name=error.name) from error
+    tls = connection.tls or bool(connection.tls_ca or connection.tls_cert)
+    login: dict[str, str] = {}
+    if connection.user:
+        mechanism = connection.mechanism or "SCRAM-SHA-512"
+        login = {"sasl.mechanism": mechanism, "sasl.username": connection.user, "sasl.password": connection.password}
+    login["security.protocol"] = ("SASL_" if login else "") + ("SSL" if tls else "PLAINTEXT")
+    files = {
+        "ssl.ca.location": connection.tls_ca,
+        "ssl.certificate.location": connection.tls_cert,
+        "ssl.key.location": connection.tls_key,
+    }
+    return Kafka(
+        connection.address,
+        connection.reader,
+        exactly_once=connection.exactly_once,
+        progress_topic=connection.progress or PROGRESS,
+        partitions=connection.partitions,
+        replication=connection.replication,
+        create=connection.create,
+        compression=connection.compression,
+        settings=login | {name: file for name, file in files.items() if file} | dict(connection.settings),
+        stopped=connection.stopped,
+    )
+
+
+_OURS: Final[dict[str, Make]] = {"kafka": kafka}
+
+
+def kinds() -> list[str]:
+    """Return the names of the queues that can be asked for."""
+    return [*_OURS, *(point.name for point in entry_points(group="shmstore.queues") if point.name not in _OURS)]
+
+
+def make(kind: str, connection: Connection) -> Queue:
+    """Return the queue of that kind. Raises ValueError for one that is not known."""
+    if kind in _OURS:
+        return _OURS[kind](connection)
+    for point in entry_points(group="shmstore.queues", name=kind):
+        queue: Queue = point.load()(connection)
+        return queue
+    raise ValueError(f"queue {kind!r} is unknown; there are {', '.join(kinds())}{did_you_mean(kind, kinds())}")

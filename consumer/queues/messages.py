@@ -1,0 +1,307 @@
+"""Events as messages: topic, key, value, partition and headers of each row.
+
+    format     key                                     value                        topic
+    json       {"id": 1}, the primary key              a document for each row      STORE.DATABASE.TABLE
+    debezium   {"id": 1}, with schemas its own         the envelope                 STORE.DATABASE.TABLE
+    maxwell    {"database":,"table":,"pk.id": 1}       a document for each row      STORE
+    canal      none, as Canal's; a key on request      one for each rows event      STORE, or as `CanalRouting` says
+
+All messages of a key are in one partition, in the order of the binlog. So an update that changes the key is a delete of the old one, in its
+partition, and an insert of the new one in that of the new one. Behind a delete comes a tombstone, where asked for: a compacted topic
+then forgets the key. Rows of a table without a primary key have no key, and go into one partition for each table.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from shmstore import Batch, Row
+from shmstore.consumer.formats import debezium
+from shmstore.consumer.formats.canal_values import Values, renderings
+from shmstore.consumer.formats.formatter import Formatter, dump
+from shmstore.consumer.formats.key_change import filled, key_changes
+from shmstore.consumer.queues.canal_routing import CanalRouting
+from shmstore.consumer.queues.queue import Message
+from shmstore.consumer.table_choice import TableChoice, tables_of
+from shmstore.event import ABSENT, EntryType, Event, EventType, TableSchema
+
+FORMATS: Final = ("json", "canal", "debezium", "maxwell")
+ORDERS: Final = ("key", "table", "transaction")
+NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9._-]")  # Kafka's rule, and the narrowest
+_FIELDS: Final = ("store", "database", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions:
+    """How messages are made. `topic` and `ddl_topic` are templates with {store}, {database} and {table}; an empty `ddl_topic` leaves DDLs out.
+
+    `order`: what stays in order beyond each key: "table" puts each table into one partition, "transaction" everything into partition 0.
+    `tombstones` follow deletes; None: with json and debezium. `keys` gives Canal's messages keys too, and then each row is one. `ddl_partition` is
+    the partition of DDLs, -1 a copy in each. `tables` are patterns as those of ``shmstore tail``.
+    """
+
+    store: str
+    format: str = "json"
+    topic: str | None = None
+    ddl_topic: str | None = None
+    ddl_partition: int = 0
+    order: str = "key"
+    tombstones: bool | None = None
+    keys: bool | None = None
+    schemas: bool = False
+    transactions: bool = False
+    gtids: bool = False
+    headers: bool = True
+    tables: str | None = None
+    routing: CanalRouting | None = None
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"order {self.order!r} is unknown; orders are {', '.join(ORDERS)}")
+        for template in (self.topic, self.ddl_topic):
+            unknown = [name for name in re.findall(r"\{([^}]*)\}", template or "") if name not in _FIELDS]
+            if unknown:
+                raise ValueError(f"topic {template!r} has {{{unknown[0]}}}: names are {{store}}, {{database}} and {{table}}")
+        if self.routing is not None and self.order != "key":
+            raise ValueError("Canal's routing says where each row goes: leave out order, or the routing")
+        if self.transactions and self.format != "debezium":
+            raise ValueError(f"format {self.format} has no transaction metadata: that is debezium's")
+
+
+class Messages:
+    """Makes messages of a store's events, which come in order. `partitions` returns how many a topic has."""
+
+    def __init__(self, options: MessageOptions, partitions: Callable[[str], int]) -> None:
+        self._options = options
+        self._partitions = partitions
+        self._choice = None if options.tables is None else TableChoice(options.tables)
+        how = {"schemas": options.schemas, "transactions": options.transactions, "gtids": options.gtids}
+        self._formatter = Formatter(options.format, name=options.store, **how)
+        self._keyed = options.format != "canal" if options.keys is None else options.keys
+        self._tombstones = options.format in ("json", "debezium") if options.tombstones is None else options.tombstones
+        by_table = "{store}.{database}.{table}"
+        self._topic = options.topic or (by_table if options.format in ("json", "debezium") else "{store}")
+        self._ddl_topic = options.ddl_topic
+        if self._ddl_topic is None:
+            self._ddl_topic = self._topic if options.format == "canal" else "{store}"
+        self._named = lru_cache(maxsize=4096)(self._name)
+        self._tables_partition = lru_cache(maxsize=4096)(self._hash_of_table)
+
+    def of(self, batch: Batch) -> list[Message]:
+        """Return the messages of a batch."""
+        return [message for event in batch for message in self.of_event(event)]
+
+    def of_event(self, event: Event) -> Iterator[Message]:
+        """Yield the messages of the next event."""
+        wanted = self._choice is None or self._choice.has(event)
+        if event.table is None:
+            yield from self._of_others(event, wanted)
+        elif self._options.format == "canal" and not self._keyed:
+            if wanted:
+                yield from self._of_canal(event)
+        else:
+            yield from self._of_rows(event, event.table, wanted)
+
+    # ---------------------------------------------------------------- rows
+
+    def _of_rows(self, event: Event, table: TableSchema, wanted: bool) -> Iterator[Message]:
+        """A message for each row, and what follows it."""
+        topic, headers = self._named(self._topic, table.database, table.table), self._headers(event)
+        form, sequence = self._options.format, event.sequence
+        # Debezium's documents split an update of the key themselves.
+        parts = _split(event, one_row=form == "canal") if self._keyed and wanted and form != "debezium" else iter(((0, event),))
+        for first, part in parts:
+            for number, document in enumerate(self._formatter.documents(part, sequence, wanted=wanted), first):
+                if _is_metadata(document):
+                    yield self._metadata(document, event)
+                    continue
+                row, deleted, values = self._looked_at(document, number, part)
+                key = self._key(table, values, document) if self._keyed else None
+                partition = self._partition(topic, table, key)
+                yield Message(topic, key, _encoded(document), partition, sequence, row, headers)
+                if deleted and self._tombstones and key is not None:
+                    yield Message(topic, key, None, partition, sequence, row, headers)
+
+    def _looked_at(self, document: dict[str, Any], number: int, event: Event) -> tuple[int, bool, Mapping[str, Any]]:
+        """A document's row, whether that was deleted, and its values by name, of which the key's are the newest."""
+        form = self._options.format
+        if form == "debezium":
+            payload = document["payload"] if self._options.schemas else document
+            return payload["source"]["row"], payload["op"] == "d", (payload["before"] or {}) | (payload["after"] or {})
+        if form == "json":
+            document["row"] = number  # its own, where an event was split
+            return number, document["op"] == "delete", document["pk"]
+        deleted = event.type is EventType.DELETE
+        if form == "maxwell":
+            return number, deleted, dict(zip(document["primary_key_columns"], document["primary_key"], strict=True))
+        return number, deleted, _texts(event)
+
+    def _key(self, table: TableSchema, values: Mapping[str, Any], document: Mapping[str, Any]) -> bytes | None:
+        """The key as the format has it; None without a primary key, or where the image lacks a part of it."""
+        names = [table.columns[i].name for i in table.primary_key]
+        key: dict[str, Any] = {name: values.get(name) for name in names}
+        if not names or None in key.values():
+            return None
+        if self._options.format == "maxwell":
+            key = {"database": table.database, "table": table.table} | {f"pk.{name}": value for name, value in key.items()}
+        elif self._options.schemas:
+            key = {"schema": debezium.key_schema(self._options.store, table), "payload": key}
+        return _encoded(key)
+
+    def _partition(self, topic: str, table: TableSchema, key: bytes | None) -> int | None:
+        order = self._options.order
+        if order == "transaction":
+            return 0
+        if order == "table" or key is None:
+            return self._tables_partition(topic, table.database, table.table)
+        return None
+
+    def _hash_of_table(self, topic: str, database: str, table: str) -> int:
+        return zlib.crc32(f"{database}.{table}".encode()) % max(1, self._partitions(topic))
+
+    # ---------------------------------------------------------------- as Canal
+
+    def _of_canal(self, event: Event) -> Iterator[Message]:
+        """One message for each rows event and partition."""
+        routing, headers = self._options.routing, self._headers(event)
+        for document in self._formatter.documents(event, event.sequence):
+            owner, name = document["database"], document["table"]
+            if routing is None:
+                topic = self._named(self._topic, owner, name)
+                yield self._canal_message(topic, 0, document, event, headers)
+                continue
+            topic = routing.topic_of(owner, name)
+            if not document["data"]:
+                yield self._canal_message(topic, 0 if routing.partition_hash else routing.partition, document, event, headers)
+                continue
+            parts: dict[int, list[int]] = {}
+            for number, row in enumerate(document["data"]):
+                parts.setdefault(routing.partition_of(topic, owner, name, row, document["pkNames"] or ()), []).append(number)
+            for partition, numbers in sorted(parts.items()):
+                some = document
+                if len(parts) > 1:
+                    picked = {of: [document[of][i] for i in numbers] for of in ("data", "old") if document[of]}
+                    some = document | picked
+                yield self._canal_message(topic, partition, some, event, headers, numbers[0])
+
+    def _canal_message(
+        self,
+        topic: str,
+        partition: int,
+        document: Mapping[str, Any],
+        event: Event,
+        headers: Sequence[tuple[str, bytes]],
+        row: int = 0,
+    ) -> Message:
+        return Message(topic, None, _encoded(document), partition, event.sequence, row, headers)
+
+    # ---------------------------------------------------------------- what is no row
+
+    def _of_others(self, event: Event, wanted: bool) -> Iterator[Message]:
+        """Of a DDL, a statement, or the end of a transaction."""
+        options = self._options
+        if event.entry not in (EntryType.DDL, EntryType.ROWS) and not (options.transactions and event.entry is EntryType.END):
+            self._look_at(event)
+            return
+        for document in self._formatter.documents(event, event.sequence, wanted=wanted):
+            if _is_metadata(document):
+                yield self._metadata(document, event)
+                continue
+            if not self._ddl_topic:
+                continue
+            database, _, table = (tables_of(event) or [event.database])[0].partition(".")
+            value = _encoded(document)
+            if options.routing is not None:
+                topic = options.routing.topic_of(document["database"], document["table"])
+                at: Sequence[int] = (0 if options.routing.partition_hash else options.routing.partition,)
+            else:
+                topic = self._named(self._ddl_topic, database, table)
+                at = range(self._partitions(topic)) if options.ddl_partition < 0 else (options.ddl_partition,)
+            for partition in at:
+                yield Message(topic, None, value, partition, event.sequence, 0, self._headers(event))
+
+    def _look_at(self, event: Event) -> None:
+        """Let the formatter see what begins or ends a transaction."""
+        for _ in self._formatter.documents(event, event.sequence, wanted=False):
+            pass
+
+    def _metadata(self, document: Mapping[str, Any], event: Event) -> Message:
+        """Debezium's message of a transaction that begins or ends."""
+        payload = document["payload"] if self._options.schemas else document
+        key: Any = {"id": payload["id"]}
+        if self._options.schemas:
+            key = {"schema": debezium.TRANSACTION_KEY_SCHEMA, "payload": key}
+        topic = self._named("{store}.transaction", "", "")
+        return Message(topic, _encoded(key), _encoded(document), 0, event.sequence, 0, self._headers(event))
+
+    def _name(self, template: str, database: str, table: str) -> str:
+        store = self._options.store
+        name = template.replace("{store}", store).replace("{database}", database).replace("{table}", table).strip(".")
+        return NOT_IN_TOPICS.sub("_", name)[:249]
+
+    def _headers(self, event: Event) -> Sequence[tuple[str, bytes]]:
+        """Where the message comes from."""
+        if not self._options.headers:
+            return ()
+        position = event.position
+        found = [
+            ("shmstore.position", f"{position.file}:{position.offset}".encode()),
+            ("shmstore.sequence", str(event.sequence).encode()),
+        ]
+        if event.transaction:
+            found.append(("shmstore.transaction", event.transaction.encode()))
+        return found
+
+
+def _texts(event: Event) -> dict[str, str]:
+    """The key's values of an event of one row as Canal's text."""
+    table, row = event.table, event.rows[0]
+    assert table is not None
+    shown = renderings(table, Values.CANAL)
+    found = {}
+    for i in table.primary_key:
+        value = next((image[i] for image in (row.after, row.before) if image is not None and image[i] is not ABSENT), None)
+        if value is not None:
+            found[table.columns[i].name] = shown[i].text(value)
+    return found
+
+
+def _encoded(document: Mapping[str, Any]) -> bytes:
+    """Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back."""
+    return dump(document).encode("utf-8", "backslashreplace")
+
+
+def _is_metadata(document: Mapping[str, Any]) -> bool:
+    payload = document.get("payload", document)
+    return "status" in payload and "data_collections" in payload
+
+
+def _split(event: Event, one_row: bool = False) -> Iterator[tuple[int, Event]]:
+    """Yield (number of its first row, part) in order: an update that changes the key as a delete and an insert, with `one_row` every row."""
+    table = event.table
+    assert table is not None
+    changed = [key_changes(row, table.primary_key) for row in event.rows]
+    if not one_row and not any(changed):
+        yield 0, event
+        return
+    first = 0  # of the rows that are not yielded yet
+    for number, (row, other) in enumerate(zip(event.rows, changed, strict=True)):
+        if first < number and (other or one_row):
+            yield first, _with(event, event.type, event.rows[first:number])
+            first = number
+        if other:
+            before, after = filled(row)
+            yield number, _with(event, EventType.DELETE, (Row(before, None),))
+            yield number, _with(event, EventType.INSERT, (Row(None, after),))
+            first = number + 1
+    if first < len(event.rows):
+        yield first, _with(event, event.type, event.rows[first:])
+
+
+def _with(event: Event, kind: EventType, rows: tuple[Row, ...]) -> Event:
+    return event._replace(type=kind, rows=rows)

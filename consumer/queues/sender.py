@@ -1,0 +1,235 @@
+"""A subscription into a queue: batches as messages, marked, and acked once the queue has them.
+
+Plan. What is done is what the queue says. At the start, and after every error, the queue is opened: that ends what was being written, and
+gives the mark of what is in it. Reading goes on behind the mark, whatever the subscription had acked. So there is one way on from a kill, a lost
+broker and a commit whose answer did not come. The ack follows the mark, and only frees the store.
+
+A power cut must not give sequences that the mark counts to other events: a batch is sent once the store's log has it on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from shmstore import Batch, PositionNotFound
+from shmstore.atomic_file import replace
+from shmstore.consumer.consumer import Consumer
+from shmstore.consumer.monitoring.metrics import Families
+from shmstore.consumer.queues.messages import MessageOptions, Messages
+from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable
+from shmstore.sources import sources_text
+from shmstore.start_position import parse_start
+
+OVERSIZED: Final = ("stop", "skip", "truncate", "claim-check")
+FIRST_PAUSE: Final = 0.2  # seconds before the queue is opened again; twice as long each time
+LONGEST_PAUSE: Final = 30.0
+
+_log = logging.getLogger("shmstore.queue")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a sender did since it began."""
+
+    messages: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+    oversized: int = 0
+    sequence: int = -1  # the last that is in the queue
+    trouble: str = ""  # why nothing goes out now
+
+
+def exposition(counters: Counters, store: str, subscription: str) -> str:
+    """Return the counters as Prometheus text."""
+    families = Families("shmstore_queue")
+    for name, kind, help, value in (
+        ("messages_total", "counter", "Messages that the queue has.", counters.messages),
+        ("bytes_total", "counter", "Bytes of their values.", counters.bytes),
+        ("batches_total", "counter", "Batches that the queue has.", counters.batches),
+        ("retries_total", "counter", "How often the queue was opened again after an error.", counters.retries),
+        ("oversized_total", "counter", "Messages that were too large.", counters.oversized),
+        ("sequence", "gauge", "Sequence of the last event that is in the queue; -1: of none.", counters.sequence),
+        ("in_trouble", "gauge", "1 while nothing goes out.", int(bool(counters.trouble))),
+    ):
+        families.add(name, kind, help, value, store=store, subscription=subscription)
+    return families.text()
+
+
+class Sender:
+    """Sends what `consumer` reads into `queue`.
+
+    `oversized` says what becomes of a message that the queue does not take: "stop" raises `MessageTooLarge`; "skip" leaves it out with a warning;
+    "truncate" shortens its longest texts; "claim-check" puts it into a file of `folder`, and a message with its name in its place.
+
+    `run` returns after `stop`, or at the end of a consumer with a time-out; it raises `QueueRefused`, `MessageTooLarge`, `StoreError`, and
+    `PositionNotFound` where the mark is of a store that this one does not continue.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        queue: Queue,
+        options: MessageOptions,
+        *,
+        oversized: str = "stop",
+        folder: str | os.PathLike[str] = "",
+    ) -> None:
+        if oversized not in OVERSIZED:
+            raise ValueError(f"oversized {oversized!r} is unknown; give one of {', '.join(OVERSIZED)}")
+        if (oversized == "claim-check") != bool(folder):
+            raise ValueError("oversized claim-check needs a folder, and nothing else has one")
+        self.counters = Counters()
+        self._consumer, self._queue, self._options = consumer, queue, options
+        self._messages = Messages(options, queue.partitions)
+        self._oversized, self._folder = oversized, Path(folder)
+        self._stopped = threading.Event()
+        self._gtids = ""
+        self._began = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End `run` after the batch that is being sent. May be called from a signal handler."""
+        self._stopped.set()
+        self._consumer.stop()
+
+    def run(self) -> None:
+        """Send until `stop`."""
+        pause = FIRST_PAUSE
+        while not self._stopped.is_set():
+            try:
+                self._go_to(self._queue.open())
+                for batch in self._consumer:
+                    self._send(batch)
+                    if self.counters.trouble:
+                        _log.info("the queue takes messages again")
+                        self.counters.trouble, pause = "", FIRST_PAUSE
+                return
+            except QueueUnreachable as error:
+                self.counters.retries += 1
+                if str(error) != self.counters.trouble:
+                    _log.warning("%s; trying again until it answers", error)
+                self.counters.trouble = str(error)
+                self._messages = Messages(self._options, self._queue.partitions)  # what is read comes again, in order
+                self._stopped.wait(pause * random.uniform(0.5, 1))
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    def _go_to(self, mark: Mark | None) -> None:
+        """Continue reading behind what is in the queue."""
+        consumer = self._consumer
+        if mark is None:
+            consumer.rollback()
+            return
+        self._gtids = mark.gtids
+        if consumer.resume(mark.epoch, mark.sequence):
+            self.counters.sequence = mark.sequence
+            return
+        place = mark.position or (f"gtid:{mark.gtids}" if mark.gtids else "")
+        if not place:
+            raise PositionNotFound(
+                f"the queue has events up to {mark.sequence} of another store than {consumer.store.name!r}, and no position of them: "
+                "send with another subscription name, which begins at the oldest event"
+            )
+        try:
+            consumer.seek(parse_start(place))
+        except PositionNotFound as error:
+            raise PositionNotFound(
+                f"the queue has all up to {place} of another store, and {consumer.store.name!r} does not continue there: {error}; "
+                "with another subscription name sending begins at the oldest event"
+            ) from error
+        _log.info("the queue has all up to %s of another store; sending continues there", place)
+
+    def _send(self, batch: Batch) -> None:
+        """Send a batch, until it is in."""
+        messages = self._messages.of(batch)
+        ended = None if batch.ack_point is None else batch.position_of(batch.ack_point)
+        if ended is not None:
+            self._gtids = sources_text(ended.sources) if ended.sources else ended.gtids or self._gtids
+        self._consumer.sync(batch)
+        last = batch.position
+        # With several sources a file is not a place: each has files of its own.
+        place = f"{last.file}:{last.offset}" if last is not None and last.file and "=" not in self._gtids else ""
+        mark = Mark(self._consumer.store.epoch, batch.last, place, self._gtids)
+        while True:
+            try:
+                self._queue.send(messages, mark)
+                break
+            except MessageTooLarge as error:
+                messages = self._without(messages, error)
+                self._queue.open()
+        count = self.counters
+        count.messages += len(messages)
+        count.bytes += sum([len(message.value or b"") for message in messages])
+        count.batches += 1
+        count.sequence = batch.last
+
+    # ---------------------------------------------------------------- what is too large
+
+    def _without(self, messages: Sequence[Message], error: MessageTooLarge) -> list[Message]:
+        """The messages, with another in the place of the one that is too large; none, if that is what was asked for."""
+        large = error.message
+        if self._oversized == "stop":
+            raise error
+        self.counters.oversized += 1
+        what = f"row {large.row} of event {large.sequence} for topic {large.topic}, {len(large.value or b''):,} bytes"
+        if self._oversized == "skip":
+            _log.warning("%s is too large and is left out", what)
+            return [message for message in messages if message is not large]
+        if self._oversized == "truncate":
+            smaller = _truncated(large)
+            if smaller is None:
+                raise error
+            _log.warning("%s is too large: its longest texts are cut", what)
+        else:
+            smaller = self._checked_in(large)
+            _log.warning("%s is too large: it is in %s", what, self._folder)
+        return [smaller if message is large else message for message in messages]
+
+    def _checked_in(self, message: Message) -> Message:
+        """Put the value into a file; a message with its name takes its place. The same message always has the same file."""
+        value = message.value or b""
+        digest = hashlib.sha256(value).hexdigest()
+        file = self._folder / f"{re.sub('[^A-Za-z0-9._-]', '_', message.topic)}-{message.sequence}-{message.row}-{digest[:8]}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace(file, lambda path: path.write_bytes(value), "claim check", "give another folder")
+        check = {"claim_check": str(file.resolve()), "size": len(value), "sha256": digest}
+        return message._replace(
+            value=json.dumps(check).encode(), headers=[*message.headers, ("shmstore.claim_check", str(file.resolve()).encode())]
+        )
+
+
+def _truncated(message: Message) -> Message | None:
+    """The message with its longest text halved, and so on; None where there is none that is long."""
+    if message.value is None:
+        return None
+    document = json.loads(message.value)
+    longest: tuple[int, Any, Any] = (0, None, None)
+    held: list[Any] = [document]
+    while held:
+        one = held.pop()
+        for key, value in one.items() if isinstance(one, dict) else enumerate(one):
+            if isinstance(value, str) and len(value) > longest[0]:
+                longest = len(value), one, key
+            elif isinstance(value, dict | list):
+                held.append(value)
+    length, owner, key = longest
+    if length < 1024:
+        return None
+    owner[key] = owner[key][: length // 2]
+    value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    headers = [header for header in message.headers if header[0] != "shmstore.truncated"]
+    return message._replace(value=value, headers=[*headers, ("shmstore.truncated", b"1")])

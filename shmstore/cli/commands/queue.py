@@ -1,0 +1,291 @@
+"""`shmstore queue`: a store's changes into a message queue."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from shmstore.cli import log_lines, service
+from shmstore.cli.command import Commands
+from shmstore.cli.listening import cannot_listen
+from shmstore.cli.log_lines import say
+from shmstore.cli.options import FORMATS, add_log_lines, add_state
+from shmstore.cli.signals import ended, on_signal
+from shmstore.cli.values import place, port, whole
+from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
+
+if TYPE_CHECKING:
+    from shmstore.consumer.queues.canal_routing import CanalRouting
+    from shmstore.consumer.queues.messages import MessageOptions
+    from shmstore.consumer.queues.sender import Sender
+
+PASSWORD = "SHMSTORE_QUEUE_PASSWORD"
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    sub = commands.add(
+        queue,
+        "queue",
+        "send a store's changes into a message queue (Kafka), each once",
+        "  shmstore queue orders --brokers kafka:9092\n"
+        "  shmstore queue orders --brokers kafka:9092 --format debezium --tables 'shop.*'\n"
+        "  shmstore queue orders --brokers kafka:9092 --format canal --topic example --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
+        "Reads as a subscription, so that it delays no other reader, and the store keeps what is not sent. Each batch is one Kafka\n"
+        "transaction with the mark of what it was: after a kill, a lost broker or a second start, sending continues behind the mark,\n"
+        "and readers with isolation.level=read_committed see each change once. A second instance takes over from the first one.\n\n"
+        "The key of a message is the row's primary key: its changes are in one partition, in order. An update that changes the key\n"
+        "is a delete of the old one and an insert of the new one. Kafka needs the extra `kafka`.",
+        store=False,
+    )
+    sub.add_argument(
+        "store", nargs="?", metavar="STORE", help="name of the store, as `shmstore ls` shows it; or `store` in [queue]"
+    )
+    sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    add_state(sub)
+    sub.add_argument("--kind", default="kafka", help="which queue; packages may bring others (default: kafka)")
+    where = sub.add_argument_group("The queue")
+    where.add_argument("--brokers", required=True, metavar="HOST:PORT,...", help="where it is")
+    where.add_argument("--user", default="", help="user that logs in (default: nobody)")
+    where.add_argument("--password-file", metavar="FILE", help=f"file with the password; or set {PASSWORD}")
+    where.add_argument(
+        "--sasl", default="", metavar="MECHANISM", help="SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN (default: SCRAM-SHA-512)"
+    )
+    where.add_argument("--tls", action="store_true", help="speak TLS, and trust what the system trusts")
+    where.add_argument("--tls-ca", default="", metavar="FILE", help="speak TLS, and trust what this CA (PEM file) signed")
+    where.add_argument("--tls-cert", default="", metavar="FILE", help="certificate (PEM file) to show")
+    where.add_argument("--tls-key", default="", metavar="FILE", help="its private key (PEM file)")
+    where.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka's; may be given again"
+    )
+    what = sub.add_argument_group("What is sent")
+    what.add_argument("--subscription", default="queue", metavar="NAME", help="read as this subscription (default: queue)")
+    what.add_argument(
+        "--from", dest="start", type=place, default="earliest", metavar="WHERE", help="where a new one begins, as in `tail`"
+    )
+    what.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
+    what.add_argument("--format", choices=FORMATS, default="json", help="form of the messages, as in `tail` (default: json)")
+    what.add_argument("--schemas", action="store_true", help="debezium: add the schema to key and value")
+    what.add_argument(
+        "--transactions", action="store_true", help="debezium: add transaction metadata, and the topic STORE.transaction"
+    )
+    what.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal with gtidon")
+    what.add_argument("--keys", action=argparse.BooleanOptionalAction, help="give messages keys (default: yes, but for canal)")
+    what.add_argument(
+        "--tombstones",
+        action=argparse.BooleanOptionalAction,
+        help="send one behind each delete (default: with json and debezium)",
+    )
+    what.add_argument(
+        "--headers", action=argparse.BooleanOptionalAction, default=True, help="send position, sequence and transaction"
+    )
+    to = sub.add_argument_group("Topics and partitions")
+    to.add_argument(
+        "--topic",
+        metavar="TEMPLATE",
+        help="with {store}, {database} and {table} (default: {store}.{database}.{table}; maxwell and canal {store})",
+    )
+    to.add_argument(
+        "--ddl-topic", metavar="TEMPLATE", help="of DDLs; '' leaves them out (default: {store}; canal: that of the table)"
+    )
+    to.add_argument("--ddl-partition", type=int, default=0, metavar="N", help="of DDLs; -1 sends one into each (default: 0)")
+    to.add_argument(
+        "--order",
+        choices=("key", "table", "transaction"),
+        default="key",
+        help="key: each key in order; table: a table in one partition; transaction: all in partition 0, in commit order (default: key)",
+    )
+    to.add_argument(
+        "--create-topics", action=argparse.BooleanOptionalAction, default=True, help="make topics that are not there (default)"
+    )
+    to.add_argument(
+        "--new-partitions", type=whole, default=-1, metavar="N", help="of topics that are made (default: the broker's)"
+    )
+    to.add_argument(
+        "--new-replication", type=whole, default=-1, metavar="N", help="of topics that are made (default: the broker's)"
+    )
+    canal = sub.add_argument_group("Canal's own routing (with --format canal)")
+    canal.add_argument("--dynamic-topic", default="", metavar="RULES", help="canal.mq.dynamicTopic: [TOPIC:]REGEX,...")
+    canal.add_argument("--partition", type=int, default=0, metavar="N", help="canal.mq.partition (default: 0)")
+    canal.add_argument("--partitions-num", type=whole, default=1, metavar="N", help="canal.mq.partitionsNum (default: 1)")
+    canal.add_argument(
+        "--dynamic-topic-partition-num", default="", metavar="RULES", help="canal.mq.dynamicTopicPartitionNum: TOPIC:N,..."
+    )
+    canal.add_argument(
+        "--partition-hash", default="", metavar="RULES", help="canal.mq.partitionHash: TABLE:$pk$, TABLE:column^column, TABLE"
+    )
+    canal.add_argument(
+        "--database-hash", action=argparse.BooleanOptionalAction, default=True, help="canal.mq.database.hash (default: yes)"
+    )
+    how = sub.add_argument_group("How it is sent")
+    how.add_argument(
+        "--delivery",
+        choices=("exactly-once", "at-least-once"),
+        default="exactly-once",
+        help="at-least-once: without transactions, faster; after a kill the last batch comes again (default: exactly-once)",
+    )
+    how.add_argument("--progress-topic", default="", metavar="TOPIC", help="where the marks are (default: shmstore-progress)")
+    how.add_argument("--batch", type=whole, default=5000, metavar="EVENTS", help="most events of one transaction (default: 5000)")
+    how.add_argument(
+        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="lz4", help="of messages (default: lz4)"
+    )
+    how.add_argument(
+        "--oversized",
+        choices=("stop", "skip", "truncate", "claim-check"),
+        default="stop",
+        help="a message that is too large: stop, leave it out, cut its longest texts, or put it into a file (default: stop)",
+    )
+    how.add_argument("--claim-checks", default="", metavar="FOLDER", help="where --oversized claim-check puts them")
+    how.add_argument(
+        "--metrics-port",
+        type=port,
+        default=0,
+        metavar="PORT",
+        help="serve counters at /metrics there, to this host alone (default: none)",
+    )
+    how.add_argument("--once", action="store_true", help="end when all is sent that is there now")
+    add_log_lines(sub)
+
+
+def queue(options: argparse.Namespace) -> int:
+    """`shmstore queue`."""
+    from shmstore.consumer import Consumer
+    from shmstore.consumer.queues import kinds
+    from shmstore.consumer.queues.sender import Sender
+
+    if options.store is None:
+        raise ValueError("no store is given: name it, or write `store` into [queue] of the configuration file")
+    log_lines.show(options)
+    connection = kinds.Connection(
+        options.brokers,
+        f"{options.store}/{options.subscription}",
+        exactly_once=options.delivery == "exactly-once",
+        user=options.user,
+        password=_password(options),
+        mechanism=options.sasl,
+        tls=options.tls,
+        tls_ca=options.tls_ca,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        progress=options.progress_topic,
+        partitions=options.new_partitions,
+        replication=options.new_replication,
+        create=options.create_topics,
+        compression=options.compression,
+        settings=_settings(options.set),
+        stopped=lambda: bool(senders) and senders[0].stopped,
+    )
+    senders: list[Sender] = []
+    about = _messages(options)
+    to = kinds.make(options.kind, connection)
+    with Consumer(
+        options.store,
+        options.subscription,
+        start=options.start,
+        limit_events=options.batch,
+        limit_bytes=64 << 20,
+        timeout=0 if options.once else None,
+        path=options.path,
+        state=options.state,
+    ) as reader:
+        sender = Sender(reader, to, about, oversized=options.oversized, folder=options.claim_checks)
+        senders.append(sender)
+        say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
+        service.notify("READY=1", f"STATUS=sending to {options.brokers}")
+        try:
+            with on_signal(sender.stop) as came, _counting(options.metrics_port, options.store, options.subscription, sender):
+                sender.run()
+        finally:
+            to.close()
+    done = sender.counters
+    say(f"sent {done.messages:,} messages, {done.bytes:,} bytes, up to event {done.sequence}")
+    return ended(came)
+
+
+@contextmanager
+def _counting(number: int, store: str, subscription: str, sender: Sender) -> Iterator[None]:
+    """Answer on --metrics-port while the block runs."""
+    if not number:
+        yield
+        return
+    from shmstore.consumer.monitoring.metrics import Endpoint
+    from shmstore.consumer.queues.sender import exposition
+
+    def answer(path: str) -> tuple[int, str] | None:
+        if path == "/metrics":
+            return 200, exposition(sender.counters, store, subscription)
+        if path == "/healthz":
+            trouble = sender.counters.trouble
+            return (503, f"{trouble}\n") if trouble else (200, "ok\n")
+        return None
+
+    try:
+        endpoint = Endpoint(("127.0.0.1", number), answer)
+    except OSError as error:
+        raise cannot_listen(("127.0.0.1", number), error, "--metrics-port") from error
+    endpoint.start()
+    try:
+        yield
+    finally:
+        endpoint.close()
+
+
+def _messages(options: argparse.Namespace) -> MessageOptions:
+    from shmstore.consumer.queues.messages import MessageOptions
+
+    return MessageOptions(
+        options.store,
+        options.format,
+        topic=options.topic,
+        ddl_topic=options.ddl_topic,
+        ddl_partition=options.ddl_partition,
+        order=options.order,
+        tombstones=options.tombstones,
+        keys=options.keys,
+        schemas=options.schemas,
+        transactions=options.transactions,
+        gtids=options.gtids,
+        headers=options.headers,
+        tables=options.tables,
+        routing=_routing(options),
+    )
+
+
+def _routing(options: argparse.Namespace) -> CanalRouting | None:
+    from shmstore.consumer.queues.canal_routing import CanalRouting
+
+    asked = {
+        name: getattr(options, name)
+        for name in ("dynamic_topic", "partition", "partitions_num", "dynamic_topic_partition_num", "partition_hash")
+    }
+    given = [name for name, value in asked.items() if value not in ("", 0, 1)] + ["database_hash"] * (not options.database_hash)
+    if not given:
+        return None
+    if options.format != "canal" or options.keys:
+        raise ValueError(f"--{given[0].replace('_', '-')} is Canal's own routing: it needs --format canal, without --keys")
+    return CanalRouting(options.topic or options.store, database_hash=options.database_hash, **asked)
+
+
+def _password(options: argparse.Namespace) -> str:
+    if not options.user:
+        return ""
+    if options.password_file:
+        from shmstore.consumer.serving.access import SecretFile
+
+        return SecretFile(options.password_file)()
+    if password := os.environ.get(PASSWORD, ""):
+        return password
+    raise ValueError(f"--user {options.user} has no password: give --password-file or {PASSWORD}")
+
+
+def _settings(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name:
+            raise ValueError(f"--set {word!r} is no setting: write NAME=VALUE")
+        found[name.strip()] = value
+    return found

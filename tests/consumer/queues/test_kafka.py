@@ -1,0 +1,377 @@
+"""Kafka as a queue (consumer/queues/kafka.py, `shmstore queue`): real brokers, kills, logins, and readers of two languages."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from shmstore import EventStore
+from shmstore.consumer.queues.kafka import Kafka
+from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
+from shmstore.event import EventType, Row
+from tests.consumer.queues.reading import committed, messages
+from tests.consumer.queues.test_sender import inserts, transaction
+from tests.producer.running import execute, running, wait_for_position
+from tests.servers.kafka import Broker, kafka
+from tests.servers.server import Server
+
+pytestmark = pytest.mark.usefixtures("state")
+
+
+@pytest.fixture
+def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
+    with EventStore.create(store_name, capacity=1024) as made:
+        yield made
+
+
+@contextmanager
+def sending(store: str, broker: Broker, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """`shmstore queue` in a process of its own, killed at the end."""
+    command = [sys.executable, "-m", "shmstore", "queue", store, "--brokers", broker.address, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def send(store: str, broker: Broker, *words: str, **more: str) -> str:
+    """Send all that is there, and return what was said."""
+    with sending(store, broker, "--once", *words, **more) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return said
+
+
+def refused(store: str, broker: Broker, *words: str, **more: str) -> str:
+    """Return the one line with which sending ends."""
+    with sending(store, broker, "--once", *words, **more) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2, said
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
+def wait_for(there: Callable[[], object], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def ids(broker: Broker, topic: str) -> list[int]:
+    """The keys of all rows that are committed, sorted: each is there once where nothing comes twice."""
+    found = [
+        json.loads(value)["pk"]["id"] for each in committed(broker, topic).values() for _, value in each if value is not None
+    ]
+    return sorted(found)
+
+
+# ---------------------------------------------------------------- exactly once
+
+
+def exactly_once(store: EventStore, broker: Broker, kills: int, chance: random.Random, between: Callable[[int], None]) -> None:
+    """Put transactions while senders are killed; in the end each row is there once, and each key in order."""
+    topic, over, put = f"{store.name}.shop.orders", threading.Event(), [0]
+
+    def load() -> None:
+        while not over.is_set():
+            number = put[0]
+            store.put(transaction(number, inserts(*range(number * 3, number * 3 + 3))))
+            if number % 4 == 3:
+                pair = ((number * 3 - 3, "note"), (number * 3 - 3, f"changed {number}"))
+                store.put(transaction(number, [Row(*pair)], EventType.UPDATE))
+            put[0] += 1
+            time.sleep(0.002)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for number in range(kills):
+            with sending(store.name, broker, "--batch", str(chance.randint(3, 400))) as process:
+                time.sleep(chance.uniform(1, 3.5))
+                between(number)
+                assert process.poll() is None
+                process.send_signal(signal.SIGKILL)
+    finally:
+        over.set()
+        loader.join()
+    send(store.name, broker)
+    found = messages(broker, topic)
+    rows = [json.loads(each.value()) for some in found.values() for each in some]
+    assert sorted(row["pk"]["id"] for row in rows if row["op"] == "insert") == list(range(put[0] * 3))
+    assert sum(row["op"] == "update" for row in rows) == put[0] // 4
+    for some in found.values():
+        by_key: dict[bytes, list[int]] = {}
+        for each in some:
+            by_key.setdefault(each.key(), []).append(json.loads(each.value())["seq"])
+        assert all(each == sorted(each) for each in by_key.values())
+
+
+def test_kills(log_store: EventStore, kafka_broker: Broker, seed: int) -> None:
+    """Five senders are killed at any moment: each row is in the topic once."""
+    exactly_once(log_store, kafka_broker, 5, random.Random(seed), lambda number: None)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills(log_store: EventStore, seed: int) -> None:
+    """The same 200 times, with brokers that are killed and cut off in between."""
+    chance = random.Random(seed)
+    with kafka() as broker:
+
+        def between(number: int) -> None:
+            if number % 10 == 4:
+                broker.stop()
+                time.sleep(chance.uniform(0, 2))
+                broker.start()
+            elif number % 10 == 8:
+                broker.pause()
+                time.sleep(chance.uniform(0, 5))
+                broker.go_on()
+
+        exactly_once(log_store, broker, 200, chance, between)
+
+
+def test_a_broker_that_goes_and_comes(log_store: EventStore) -> None:
+    """A sender outlives its broker: killed and started again, cut off for a while; what was put meanwhile comes once."""
+    with kafka() as broker, sending(log_store.name, broker) as process:
+        topic, number = f"{log_store.name}.shop.orders", 0
+
+        def put(count: int) -> None:
+            nonlocal number
+            for _ in range(count):
+                log_store.put(transaction(number, inserts(number)))
+                number += 1
+
+        def acked() -> bool:
+            return min(stat.ack.sequence for stat in log_store.subscriptions()) == log_store.newest
+
+        put(10)
+        wait_for(lambda: log_store.subscriptions() and acked())
+        broker.stop()
+        put(10)
+        time.sleep(1)
+        broker.start()
+        wait_for(acked)
+        broker.pause()
+        put(10)
+        time.sleep(3)
+        assert process.poll() is None
+        broker.go_on()
+        wait_for(acked)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert ids(broker, topic) == list(range(30))
+
+
+def test_a_sender_that_hides_another_ones_mark(kafka_broker: Broker) -> None:
+    """An open transaction of another sender in front of our mark: `open` waits until that is decided, and finds the mark."""
+    other, ours = Kafka(kafka_broker.address, "hidden/other"), Kafka(kafka_broker.address, "hidden/ours")
+    other.open()
+    ours.open()
+    producer = other._producer
+    assert producer is not None
+    producer.begin_transaction()
+    producer.produce("shmstore-progress", b"{}", b"hidden/other", 0)
+    producer.flush(10)
+    ours.send([], Mark(1, 77))
+    done: list[Any] = []
+    opener = threading.Thread(target=lambda: done.append(Kafka(kafka_broker.address, "hidden/ours").open()))
+    opener.start()
+    opener.join(3)
+    assert not done
+    producer.abort_transaction(10)
+    opener.join(60)
+    assert done == [Mark(1, 77)]
+    other.close()
+    ours.close()
+
+
+# ---------------------------------------------------------------- from a server to readers
+
+
+def test_a_compacted_topic_is_the_table(any_server: Server, database: str, kafka_broker: Broker, tmp_path: Path) -> None:
+    """Random changes on a real server, keys included: the last message of each key is what SELECT shows, in each format."""
+    chance = random.Random(5)
+    with running(any_server, include=(f"{database}.*",)) as run:
+        execute(any_server, database, f"CREATE TABLE {database}.t (a INT, b VARCHAR(20), n DECIMAL(20,4), PRIMARY KEY (a, b))")
+        for number in range(200):
+            key, other = chance.randint(0, 12), chance.randint(0, 12)
+            execute(
+                any_server,
+                database,
+                chance.choice(
+                    [
+                        f"REPLACE INTO {database}.t VALUES ({key}, 'k{key % 3}', {number}.5)",
+                        f"UPDATE IGNORE {database}.t SET a = {other}, b = 'k{other % 3}', n = {number} WHERE a = {key}",
+                        f"UPDATE {database}.t SET n = {number} WHERE a = {key}",
+                        f"DELETE FROM {database}.t WHERE a = {key}",
+                    ]
+                ),
+            )
+        name = run.settings.store
+        with EventStore.attach(name) as store:
+            wait_for_position(any_server, store, put=True)
+        with any_server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT a, b, n FROM {database}.t ORDER BY a, b")
+            wanted = [(a, b, str(n)) for a, b, n in cursor.fetchall()]
+        for form in ("json", "debezium"):
+            topic = f"{name}-{form}"
+            send(name, kafka_broker, "--subscription", form, "--format", form, "--topic", topic)
+            table: dict[bytes, bytes | None] = {}
+            for each in committed(kafka_broker, topic).values():
+                table.update((key or b"", value) for key, value in each)
+            rows = [json.loads(value)["after"] for value in table.values() if value is not None]
+            assert sorted((row["a"], row["b"], row["n"]) for row in rows) == wanted
+
+
+def test_javas_consumer(log_store: EventStore, kafka_broker: Broker, tmp_path: Path) -> None:
+    """Kafka's own console consumer reads what is committed: keys, values, headers."""
+    log_store.put(transaction(0, inserts(1, 2, 3)))
+    send(log_store.name, kafka_broker)
+    settings = tmp_path / "consumer.properties"
+    settings.write_text("isolation.level=read_committed\n")
+    words = ["--bootstrap-server", kafka_broker.address, "--topic", f"{log_store.name}.shop.orders", "--from-beginning"]
+    shown = ["--formatter-property", "print.key=true", "--formatter-property", "print.headers=true", "--max-messages", "3"]
+    words += [*shown, "--timeout-ms", "30000", "--command-config", str(settings)]
+    done = kafka_broker.run("org.apache.kafka.tools.consumer.ConsoleConsumer", *words)
+    lines = [line for line in done.stdout.splitlines() if "\t" in line]
+    assert len(lines) == 3, done.stderr[-1000:]
+    for number, line in enumerate(sorted(lines, key=lambda line: line.split("\t")[1]), 1):
+        headers, key, value = line.split("\t")
+        assert "shmstore.position:binlog.000001:2" in headers
+        assert json.loads(key) == {"id": number}
+        assert json.loads(value)["after"] == {"id": number, "note": f"note {number}"}
+
+
+# ---------------------------------------------------------------- topics, sizes, logins
+
+
+def test_topics_made_by_whom(log_store: EventStore, kafka_broker: Broker) -> None:
+    """A topic that is there keeps its partitions; one that is not is made as asked for, or by the broker, or the line says who should."""
+    log_store.put(transaction(0, inserts(*range(40))))
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    name = log_store.name
+    admin.create_topics([NewTopic(f"{name}-there", 7, 1)])[f"{name}-there"].result(30)
+    send(name, kafka_broker, "--subscription", "a", "--topic", f"{name}-there")
+    send(name, kafka_broker, "--subscription", "b", "--topic", f"{name}-made", "--new-partitions", "5")
+    send(name, kafka_broker, "--subscription", "c", "--topic", f"{name}-auto", "--no-create-topics")
+    topics = admin.list_topics(timeout=30).topics
+    assert [len(topics[f"{name}-{kind}"].partitions) for kind in ("there", "made", "auto")] == [7, 5, 3]
+    assert all(ids(kafka_broker, f"{name}-{kind}") == list(range(40)) for kind in ("there", "made", "auto"))
+
+
+def test_what_the_broker_finds_too_large(kafka_broker: Broker, log_store: EventStore) -> None:
+    """A topic's own limit is met at the broker: the error names row, event, topic and setting; `skip` sends all others."""
+    topic = f"{log_store.name}-small"
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "2000"})])[topic].result(30)
+    queue = Kafka(kafka_broker.address, "large/a", compression="none")
+    small = [Message(topic, b"a", b"x" * 100, None, 1, number) for number in range(100)]
+    with pytest.raises(MessageTooLarge, match=r"row 300 of event 12 .* max\.message\.bytes"):
+        _until_it_goes(queue, [*small, Message(topic, b"b", os.urandom(5000), None, 12, 300)])
+    assert committed(kafka_broker, topic) == {}
+    _until_it_goes(queue, small)
+    assert len(committed(kafka_broker, topic)[0]) == 100
+    queue.close()
+    log_store.put(transaction(0, [*inserts(1), *inserts(2, note=os.urandom(3000).hex()), *inserts(3)]))
+    assert "max.message.bytes" in refused(log_store.name, kafka_broker, "--topic", topic, "--compression", "none")
+    send(log_store.name, kafka_broker, "--topic", topic, "--compression", "none", "--oversized", "skip")
+    assert sum(b'"op":"insert"' in (value or b"") for _, value in committed(kafka_broker, topic)[0]) == 2
+
+
+def _until_it_goes(queue: Kafka, some: list[Message]) -> None:
+    """Send as a sender does: opened again where it did not go."""
+    for _ in range(10):
+        queue.open()
+        with suppress(QueueUnreachable):
+            return queue.send(some, Mark(1, 1))
+    raise AssertionError("it never went")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Broker]:
+    """A broker that asks for a login, and lets only `admin` and who is allowed do anything."""
+    jaas = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="admin-secret";'
+    options = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": jaas,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    with kafka("SASL_PLAINTEXT", options, scram="SCRAM-SHA-512=[name=admin,password=admin-secret]") as broker:
+        broker.login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "admin",
+            "sasl.password": "admin-secret",
+        }
+        yield broker
+
+
+def test_logins(log_store: EventStore, guarded: Broker, tmp_path: Path) -> None:
+    """The right password sends; a wrong one, none, and one without rights end with a line that says so, and no password in it."""
+    log_store.put(transaction(0, inserts(1, 2)))
+    secret = tmp_path / "secret"
+    secret.write_text("admin-secret\n")
+    send(log_store.name, guarded, "--user", "admin", "--password-file", str(secret))
+    assert len(messages(guarded, f"{log_store.name}.shop.orders", **guarded.login)) >= 1
+    secret.write_text("wrong-secret")
+    said = refused(log_store.name, guarded, "--user", "admin", "--password-file", str(secret), "--subscription", "b")
+    assert "uthentication" in said
+    assert "wrong-secret" not in said
+    assert "has no password" in refused(log_store.name, guarded, "--user", "admin", "--subscription", "b")
+
+
+def test_rights(log_store: EventStore, guarded: Broker) -> None:
+    """A user whom the broker allows nothing: the line says what it needs."""
+    log_store.put(transaction(0, inserts(1, 2)))
+    weak = UserScramCredentialUpsertion("weak", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"weak")
+    admin = AdminClient({"bootstrap.servers": guarded.address} | guarded.login)
+    admin.alter_user_scram_credentials([weak])["weak"].result(30)
+    said = refused(log_store.name, guarded, "--user", "weak", SHMSTORE_QUEUE_PASSWORD="weak")
+    assert "needs WRITE" in said
+
+
+def test_nothing_listens(log_store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing answers, `open` says so within its time, and `run` would try again."""
+    monkeypatch.setattr("shmstore.consumer.queues.kafka.ANSWER_SECONDS", 2.0)
+    queue = Kafka("127.0.0.1:1", "s/none")
+    with pytest.raises(QueueUnreachable, match=r"127\.0\.0\.1:1"):
+        queue.open()
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"no.such": "1"}, "no.such"), ({"transactional.id": "x"}, "transactional.id"), ({"batch.size": "many"}, "batch.size")],
+)
+def test_settings_that_cannot_be(settings: dict[str, str], says: str) -> None:
+    """Each is refused before anything is sent, by its name."""
+    with pytest.raises(ValueError, match=says):
+        Kafka("127.0.0.1:1", "s/none", settings=settings)
+
+
+def test_a_foreign_record_for_our_key(kafka_broker: Broker) -> None:
+    """What is no mark, under our key, stops with a line: anybody may be able to write there."""
+    queue = Kafka(kafka_broker.address, "s/foreign")
+    queue.open()
+    queue.send([Message("shmstore-progress", b"s/foreign2", b"\x00{", 0)], Mark(1, 1))
+    with pytest.raises(QueueRefused, match="no mark"):
+        Kafka(kafka_broker.address, "s/foreign2").open()
+    queue.close()

@@ -1,0 +1,237 @@
+"""consumer/queues/sender.py: each change once, whatever fails; and what becomes of messages that are too large."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shmstore import Consumer, EventStore, PositionNotFound
+from shmstore.consumer.queues import sender as module
+from shmstore.consumer.queues.messages import MessageOptions
+from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused
+from shmstore.consumer.queues.sender import Sender
+from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
+from tests.consumer.queues.memory import Broker, MemoryQueue
+
+TABLE = TableSchema("shop", "orders", (Column("id", "bigint", nullable=False), Column("note", "varchar")), (0,))
+FAULTS = st.sampled_from(["", "", "open", "before", "half", "answer"])
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue is tried again at once."""
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.0)
+
+
+def transaction(number: int, rows: list[Row], kind: EventType = EventType.INSERT) -> list[Event]:
+    """BEGIN, an event of `rows`, END."""
+    name, file = f"0-1-{number}", "binlog.000001"
+    return [
+        Event(EntryType.BEGIN, EventType.NONE, Position(file, 1000 * number + 1), number, transaction=name),
+        Event(
+            EntryType.ROWS,
+            kind,
+            Position(file, 1000 * number + 2),
+            number,
+            transaction=name,
+            order=1,
+            table=TABLE,
+            rows=tuple(rows),
+        ),
+        Event(EntryType.END, EventType.NONE, Position(file, 1000 * (number + 1), name), number, transaction=name, order=2),
+    ]
+
+
+def inserts(*ids: int, note: str = "") -> list[Row]:
+    return [Row(None, (number, note or f"note {number}")) for number in ids]
+
+
+def sent(
+    store: EventStore, broker: Broker, *, limit: int = 4, oversized: str = "stop", folder: str = "", **options: Any
+) -> Sender:
+    """Send all that is in the store now."""
+    with Consumer(store.name, "queue", timeout=0, limit_events=limit) as reader:
+        sender = Sender(reader, MemoryQueue(broker), MessageOptions(store.name, **options), oversized=oversized, folder=folder)
+        sender.run()
+    return sender
+
+
+@pytest.fixture
+def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
+    with EventStore.create(store_name, capacity=256) as made:
+        yield made
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.lists(FAULTS, max_size=4), st.booleans()), min_size=1, max_size=6), st.integers(1, 9)
+)
+def test_each_change_comes_once(
+    make_log_store: Callable[[], EventStore], steps: list[tuple[int, list[str], bool]], limit: int
+) -> None:
+    """Transactions come, sends fail before, within and after a commit, senders are killed: what is committed is each row once, in order."""
+    store, broker, number = make_log_store(), Broker(), 0
+    expected = []
+    for count, faults, killed in steps:
+        for _ in range(count):
+            ids = [number * 10 + i for i in range(1 + number % 3)]
+            store.put(transaction(number, inserts(*ids)))
+            expected += ids
+            number += 1
+        broker.faults = list(faults)
+        if killed:
+            _killed(store, broker, limit)
+        broker.faults = [fault for fault in broker.faults if fault]
+        sent(store, broker, limit=limit, order="transaction")
+    found = [json.loads(message.value or b"")["pk"]["id"] for message in broker.of(f"{store.name}.shop.orders")]
+    assert found == expected
+    assert broker.mark is not None
+    assert broker.mark.sequence == store.newest
+
+
+def _killed(store: EventStore, broker: Broker, limit: int) -> None:
+    """Send one batch, and go without an ack, as a process that is killed."""
+    reader = Consumer(store.name, "queue", timeout=0, limit_events=limit)
+    try:
+        with suppress(_Killed):
+            Sender(reader, _Ending(broker), MessageOptions(store.name, order="transaction")).run()
+    finally:
+        reader.close()
+
+
+class _Killed(BaseException):
+    pass
+
+
+class _Ending(MemoryQueue):
+    def send(self, messages: Sequence[Message], mark: Mark) -> None:
+        super().send(messages, mark)
+        raise _Killed
+
+
+@pytest.fixture
+def make_log_store(state: Path) -> Iterator[Callable[[], EventStore]]:
+    """A new store with a log at each call; removed at the end, or when the next one is made."""
+    made: list[EventStore] = []
+
+    def remove() -> None:
+        for store in made:
+            store.close()
+            EventStore.unlink(store.name, log=True)
+        made.clear()
+
+    def make() -> EventStore:
+        remove()
+        made.append(EventStore.create(f"test-queue-{os.getpid()}", capacity=256))
+        return made[-1]
+
+    yield make
+    remove()
+
+
+def test_what_comes_twice_without_transactions(log_store: EventStore) -> None:
+    """At least once: a batch whose answer was lost comes again; nothing is lost, and each key stays in order."""
+    broker = Broker(transactional=False, faults=["", "half", "", "answer"])
+    for number in range(6):
+        log_store.put(transaction(number, inserts(number, number + 100)))
+    sent(log_store, broker)
+    by_key: dict[bytes, list[int]] = {}
+    for message in broker.of(f"{log_store.name}.shop.orders"):
+        by_key.setdefault(message.key or b"", []).append(message.sequence)
+    assert len(by_key) == 12
+    assert all(each == sorted(each) for each in by_key.values())
+
+
+def test_another_instance(log_store: EventStore) -> None:
+    """Who was opened last sends; the one before ends with a line, and has put nothing."""
+    broker = Broker()
+    log_store.put(transaction(0, inserts(1)))
+    with Consumer(log_store.name, "queue", timeout=0) as reader:
+        first = MemoryQueue(broker)
+        first.open()
+        MemoryQueue(broker).open()
+        with pytest.raises(QueueRefused):
+            first.send([], Mark(1, 1))
+        Sender(reader, MemoryQueue(broker), MessageOptions(log_store.name)).run()
+    assert len(broker.of(f"{log_store.name}.shop.orders")) == 1
+
+
+def test_a_mark_of_another_store(log_store: EventStore) -> None:
+    """The position decides where the store is another one; where that is not to be found, sending ends with what to do."""
+    broker = Broker(mark=Mark(log_store.epoch + 1, 500, "binlog.000001:2000", "0-1-1"))
+    for number in range(4):
+        log_store.put(transaction(number, inserts(number)))
+    sent(log_store, broker)
+    assert [json.loads(each.value or b"")["pk"]["id"] for each in broker.of(f"{log_store.name}.shop.orders")] in ([2, 3], [3, 2])
+    broker.mark = Mark(log_store.epoch + 1, 500)
+    with pytest.raises(PositionNotFound, match="another subscription"):
+        sent(log_store, broker)
+
+
+def test_a_stop_between_batches(log_store: EventStore) -> None:
+    """`stop` ends it after the batch in hand; the next one continues, and nothing is sent twice."""
+    broker = Broker()
+    for number in range(20):
+        log_store.put(transaction(number, inserts(number)))
+    with Consumer(log_store.name, "queue", limit_events=3) as reader:
+        sender = Sender(reader, MemoryQueue(broker), MessageOptions(log_store.name))
+        threading.Timer(0.05, sender.stop).start()
+        sender.run()
+    sent(log_store, broker)
+    assert len(broker.of(f"{log_store.name}.shop.orders")) == 20
+
+
+LARGE = "x" * 5000
+
+
+@pytest.mark.parametrize("oversized", ["stop", "skip", "truncate", "claim-check"])
+def test_what_is_too_large(log_store: EventStore, tmp_path: Path, oversized: str) -> None:
+    """Stop names row, event and topic, and loses nothing; the others put a warning in its place, or less of it, or its file's name."""
+    broker = Broker(most_bytes=2000)
+    log_store.put(transaction(0, [*inserts(1), *inserts(2, note=LARGE), *inserts(3)]))
+    topic, folder = f"{log_store.name}.shop.orders", str(tmp_path / "checks") if oversized == "claim-check" else ""
+    if oversized == "stop":
+        with pytest.raises(MessageTooLarge):
+            sent(log_store, broker, oversized=oversized, order="table")
+        broker.most_bytes = 1 << 20
+        sent(log_store, broker, order="table")
+        assert len(broker.of(topic)) == 3
+        return
+    sender = sent(log_store, broker, oversized=oversized, folder=folder, order="table")
+    found = [json.loads(each.value or b"") for each in broker.of(topic)]
+    assert sender.counters.oversized >= 1
+    assert len(found) == (2 if oversized == "skip" else 3)
+    if oversized == "truncate":
+        assert LARGE.startswith(found[1]["after"]["note"])
+        assert ("shmstore.truncated", b"1") in broker.of(topic)[1].headers
+    if oversized == "claim-check":
+        file = Path(found[1]["claim_check"])
+        assert json.loads(file.read_bytes())["after"]["note"] == LARGE
+        assert found[1]["size"] == file.stat().st_size
+
+
+@given(st.binary(max_size=80))
+def test_what_is_no_mark(text: bytes) -> None:
+    """Anything but a mark is a ValueError, never another error."""
+    try:
+        mark = Mark.of_json(text)
+    except ValueError:
+        return
+    assert Mark.of_json(mark.to_json()) == mark
+
+
+@given(st.integers(), st.integers(-1), st.text(), st.text())
+def test_marks(epoch: int, sequence: int, position: str, gtids: str) -> None:
+    """A mark is read as it was written."""
+    mark = Mark(epoch, sequence, position, gtids)
+    assert Mark.of_json(mark.to_json()) == mark
