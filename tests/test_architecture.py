@@ -73,7 +73,7 @@ PUBLIC = {
     "shmstore.atomic_file": "replace",
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
-    "shmstore.column_type": "bytes_of_character column_type logged_type sized",
+    "shmstore.column_type": "column_type logged_type sized",
     "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage RowPositions ZeroDate arrow_type column_array fit",
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_reads read_rows runs stored_positions",
     "shmstore.encoding.codec": (

@@ -318,7 +318,10 @@ class _Decoder:
     def run(self, table: TableMap, data: bytes | memoryview, at: int) -> DecodedRows:
         """Decode the rows in data[at:]."""
         if not any(self._images):
-            raise ValueError("no column is present in the rows")
+            raise ValueRefused(
+                "no column is present in the rows, so their number is not known (MariaDB logs that where all columns are generated); "
+                "leave the table out with --exclude"
+            )
         if not self.compiled and not isinstance(data, bytes):
             data = bytes(data)
         count, before, after = self._rows_of(*self.programs, data, at)

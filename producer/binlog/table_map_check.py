@@ -9,11 +9,10 @@ whether a column is COMPRESSED, and what was never known (`Column.nullable` None
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shmstore.column_type import bytes_of_character, column_type, sized
+from shmstore.column_type import column_type, sized
 from shmstore.event import Column
 from shmstore.producer.binlog.wire_types import BLOBS, CHARACTER, NUMERIC, PLAIN, Wire
 from shmstore.sql.columns import GEOMETRY
@@ -27,7 +26,6 @@ _CODES: dict[str, set[int]] = {name: {code for code in PLAIN if PLAIN[code] == n
 _CODES |= {"char": {Wire.STRING}, "binary": {Wire.STRING}}
 _CODES |= {kind: {Wire.VARCHAR, Wire.VAR_STRING, Wire.VARCHAR_COMPRESSED} for kind in ("varchar", "varbinary")}
 _FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}  # bytes, as BINARY
-_ARGUMENT = re.compile(r"\(\s*(\d+)")
 
 
 class Logged(NamedTuple):
@@ -118,7 +116,7 @@ def _fits(one: Logged, column: Column) -> bool:
 def _fits_type(code: int, meta: int, column: Column) -> bool:
     kind = column.type
     if kind in _BLOB_WIDTH:
-        return code in BLOBS and meta == _blob_width(column)
+        return code in BLOBS and meta == _BLOB_WIDTH[kind]
     if kind in _FIXED:
         return (code, meta) == (Wire.STRING, _FIXED[kind])
     if kind == "vector":  # MariaDB: as VARBINARY, four bytes for each dimension
@@ -152,12 +150,3 @@ def _fits_type(code: int, meta: int, column: Column) -> bool:
     if code in CHARACTER:
         return not has_size or meta == known.size + (code == Wire.VARCHAR_COMPRESSED)
     return True
-
-
-def _blob_width(column: Column) -> int:
-    """In how many bytes a TEXT or BLOB has its length: with a length of its own, those of the type that holds so many characters."""
-    argument = _ARGUMENT.search(column.definition)
-    if argument is None or not int(argument[1]):
-        return _BLOB_WIDTH[column.type]
-    length = int(argument[1]) * bytes_of_character(column.charset)
-    return next((width for width in (1, 2, 3) if length < 1 << 8 * width), 4)

@@ -41,8 +41,8 @@ _HEAD = {"shmstore_schema_history": FORMAT}
 _SERVER = "SELECT @@character_set_server, @@lower_case_table_names, VERSION()"
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
 _TABLES = (
-    "SELECT table_schema, table_name, table_collation, table_type FROM information_schema.tables "
-    "WHERE table_type NOT LIKE '%VIEW' AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')"
+    "SELECT table_schema, table_name, table_collation, table_type, engine FROM information_schema.tables "
+    "WHERE table_type <> 'SYSTEM VIEW' AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')"
 )
 _COLUMNS = (
     "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, {} "
@@ -253,14 +253,17 @@ class SchemaHistory:
         for schema, table, name in query(_KEYS):
             keys.setdefault((schema, table), []).append(name)
         hashes = {(schema, table): int(count) for schema, table, count in query(_HASHES)} if mariadb else {}
-        for schema, table, collation, kind in query(_TABLES):
-            if (schema, table) in unreadable and database in (None, schema):
+        for schema, table, collation, kind, engine in query(_TABLES):
+            if kind == "VIEW" and database in (None, schema):
+                change[(schema, "\1" + table)] = ""
+            elif (schema, table) in unreadable and database in (None, schema):
                 change[(schema, table)] = unreadable[(schema, table)]
-            elif database is None or schema == database:
+            elif database in (None, schema):
                 own = columns.get((schema, table), [])
                 charset = charset_of_collation(collation or "") or server[0]
                 key = tuple(keys.get((schema, table), []))
-                draft = Draft(Table(tuple(own), key, charset, row_id=row_ids.get((schema, table), "")))
+                row_id = row_ids.get((schema, table), "") if engine == "InnoDB" else ""
+                draft = Draft(Table(tuple(own), key, charset, row_id=row_id))
                 if kind == "SYSTEM VERSIONED":
                     draft.version()
                     if (schema, table) in ends:
@@ -282,7 +285,7 @@ class SchemaHistory:
         known = next((r for r in self._records[:at][::-1] if r.position.order == position.order and r.kind == "ddl"), None)
         if known is not None:
             self._replay(at)
-            return bool(known.change)
+            return _changes_tables(known.change)
         if self._records[0].position.order >= position.order:
             return False  # the first snapshot has it
         self._replay(at)
@@ -292,7 +295,7 @@ class SchemaHistory:
         if change:
             self._add(_Record(position, "ddl", change, sql, database))
             self._replay(self._index(position))
-        return bool(change)
+        return _changes_tables(change)
 
     def learn(self, position: Position, schema: TableSchema, hidden: int) -> None:
         """Take in a table as a table map at `position` describes it in full, where it was not followed like that."""
@@ -377,6 +380,11 @@ class SchemaHistory:
                 f"{lines.path} is no schema history of format {FORMAT}: {error}; move it away and take a new snapshot"
             ) from error
         self._records = sorted(records, key=lambda record: record.position.order)
+
+
+def _changes_tables(change: Change) -> bool:
+    """Whether a table or a database changes, and not only what is noted of views and temporary tables."""
+    return any(table[:1] not in ("\0", "\1") for _, table in change)
 
 
 def _standard(charset: str) -> str:

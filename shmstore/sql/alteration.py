@@ -184,7 +184,7 @@ class Alteration:
             if not explicit and spec.accept("SYSTEM", "VERSIONING"):
                 draft.unversion()
                 return
-            if not explicit and spec.accept("PERIOD", "FOR"):
+            if not explicit and spec.peek() == "PERIOD" and spec.peek(1) in ("FOR", "IF"):
                 self._drop_period(draft, spec)
                 return
             maybe = spec.accept("IF", "EXISTS")
@@ -203,7 +203,10 @@ class Alteration:
             spec.drain()
 
     def _drop_period(self, draft: Draft, spec: Tokens) -> None:
+        spec.accept("PERIOD")
         spec.accept("IF", "EXISTS")
+        if not spec.accept("FOR"):
+            raise ValueError("DROP PERIOD without FOR")
         if spec.name().upper() != "SYSTEM_TIME":
             draft.drop_period()
 

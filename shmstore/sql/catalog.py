@@ -14,7 +14,7 @@ from shmstore.sql.definitions import add_definition
 from shmstore.sql.names import folded
 from shmstore.sql.options import Options, read_options
 from shmstore.sql.sequences import is_sequence, sequence_table, typed_sequence
-from shmstore.sql.session import UNKNOWN, Dialect, Session
+from shmstore.sql.session import UNKNOWN, Dialect, Session, meanings
 from shmstore.sql.table_change import Draft, Table
 from shmstore.sql.tokens import Tokens, has_query, scan, statement
 
@@ -29,7 +29,7 @@ class Unreadable(NamedTuple):
 
 # A database and a table -> what it is now; None: gone. (database, "") -> the database's default character set, empty where that is
 # not known; None: it is gone, with its tables; Unreadable: none of its tables is known. (database, "\0" and a table) -> whether a session
-# has a temporary table of that name, as far as the log shows; empty: it has.
+# has a temporary table of that name, as far as the log shows; (database, "\1" and a name) -> whether it is a view. Empty: yes.
 TableName = tuple[str, str]
 Change = dict[TableName, Table | Unreadable | str | None]
 
@@ -56,6 +56,7 @@ class Catalog:
         ] = {}  # databases of which a statement could not be read: any table may have changed
         self.tables: dict[TableName, Table | Unreadable] = {}
         self.temporary: set[TableName] = set()
+        self.views: set[TableName] = set()
 
     def key(self, database: str, table: str) -> TableName:
         """The key of a table, in lower case where the server does not tell cases apart."""
@@ -70,18 +71,19 @@ class Catalog:
         """Make `change` the catalog's state."""
         for (database, table), now in change.items():
             name = self.key(database, "")[0]
-            if table.startswith("\0"):
-                (self.temporary.discard if now is None else self.temporary.add)(self.key(database, table[1:]))
+            if table[:1] in ("\0", "\1"):
+                marked = self.temporary if table[0] == "\0" else self.views
+                (marked.discard if now is None else marked.add)(self.key(database, table[1:]))
             elif table:
                 if isinstance(now, (Table, Unreadable)):
                     self.tables[self.key(database, table)] = now
+                    self.views.discard(self.key(database, table))
                 else:
                     self.tables.pop(self.key(database, table), None)
             elif isinstance(now, str):
                 self.databases[name] = now
             else:
-                for key in self.tables_of(database):
-                    del self.tables[key]
+                self.take(dict.fromkeys(self.all_of(database)))
                 if isinstance(now, Unreadable):
                     self.unreadable[name] = now
                 else:
@@ -92,13 +94,34 @@ class Catalog:
         """The keys of a database's tables."""
         return [key for key in self.tables if key[0] == self.key(database, "")[0]]
 
+    def all_of(self, database: str) -> list[TableName]:
+        """What a change says of all that goes with a database: its tables and its views."""
+        key = self.key(database, "")[0]
+        return [*self.tables_of(database), *[(one, "\1" + view) for one, view in self.views if one == key]]
+
     def charset_of(self, database: str) -> str | None:
         """The default character set of a database, empty where it is not known; None where there is no such database."""
         return self.databases.get(self.key(database, "")[0])
 
     def read(self, sql: str, database: str, session: Session = UNKNOWN) -> Change:
         """Return what the statement changes, with `database` as the default one. Nothing where no column is concerned."""
-        return _Statement(self, sql, database, session).read()
+        first, *others = [_Statement(self, sql, database, meant).read() for meant in meanings(sql, session)]
+        if all(other == first for other in others):
+            return first
+        unknown = Unreadable(f"a DDL could not be followed: {_shown(sql)} (the log does not say in which sql_mode it was read)")
+        names = dict.fromkeys([name for change in (first, *others) for name in change])
+        return {
+            name: unknown if any(other.get(name, sql) != first.get(name, sql) for other in others) else first[name]
+            for name in names
+        }
+
+    def is_view(self, database: str, name: str) -> bool:
+        """Whether a view has this name."""
+        return self.key(database, name) in self.views
+
+
+def _shown(sql: str) -> str:
+    return repr(sql if len(sql) <= 200 else sql[:197] + "...")
 
 
 class _Statement:
@@ -118,8 +141,7 @@ class _Statement:
         try:
             return self._read()
         except (ValueError, IndexError) as error:
-            shown = self.sql if len(self.sql) <= 200 else self.sql[:197] + "..."
-            unknown = Unreadable(f"a DDL could not be followed: {shown!r} ({error})")
+            unknown = Unreadable(f"a DDL could not be followed: {_shown(self.sql)} ({error})")
             if self.subject is not None:
                 change: Change = dict.fromkeys(self.gone)
                 return change | {self.subject: unknown}
@@ -157,7 +179,7 @@ class _Statement:
         if exists and catalog.charset_of(name) is not None:
             return {}
         server = self.session.server or catalog.charset
-        change: Change = dict.fromkeys(catalog.tables_of(name)) if replaces else {}
+        change: Change = dict.fromkeys(catalog.all_of(name)) if replaces else {}
         return change | {(name, ""): self._database_options(server, server)}
 
     def _alter_database(self) -> Change:
@@ -205,7 +227,33 @@ class _Statement:
         if tokens.accept("TEMPORARY", "TABLE"):
             return self._temporary(created=True)
         self._require_other()
-        return {}
+        return self._create_view() if self._names_view() else {}
+
+    def _names_view(self) -> bool:
+        """Pass over what comes before the name of a view."""
+        tokens = self.tokens
+        if tokens.peek() not in ("ALGORITHM", "DEFINER", "SQL", "VIEW"):
+            return False
+        while tokens.left and (word := tokens.take().upper) not in (
+            "PROCEDURE",
+            "FUNCTION",
+            "AGGREGATE",
+            "TRIGGER",
+            "EVENT",
+            "PACKAGE",
+        ):
+            if word == "VIEW":
+                return True
+        return False
+
+    def _create_view(self) -> Change:
+        exists = self.tokens.if_exists()
+        database, name = self.tokens.table_name(self.database)
+        return {} if exists and self.catalog.find(database, name) is not None else {(database, "\1" + name): ""}
+
+    def _is_there(self, name: TableName) -> bool:
+        """Whether a table or a view has this name: what IF NOT EXISTS asks."""
+        return self.catalog.is_view(*name) or self.catalog.find(*name) is not None
 
     def _temporary(self, *, created: bool) -> Change:
         """MariaDB logs these where the format is not ROW, so that RENAME TABLE may be about one: of that it does not log the flag."""
@@ -233,7 +281,7 @@ class _Statement:
     def _create_sequence(self, *, replaces: bool) -> Change:
         exists = self.tokens.if_exists()
         self.subject = name = self.tokens.table_name(self.database)
-        if exists and self.catalog.find(*name) is not None:
+        if exists and self._is_there(name):
             return {}
         if self.session.failed:
             return self._failed_create(replaces=replaces)
@@ -243,7 +291,7 @@ class _Statement:
         tokens = self.tokens
         exists = tokens.if_exists()
         self.subject = name = tokens.table_name(self.database)
-        if exists and self.catalog.find(*name) is not None:
+        if exists and self._is_there(name):
             return {}
         if self.session.failed:
             return self._failed_create(replaces=replaces)
@@ -276,10 +324,10 @@ class _Statement:
         return {name: draft.table}
 
     def _unsaid(self, options: Options) -> bool:
-        """Whether the statement leaves out a character set that is not the database's: MariaDB's for LIKE a temporary table does."""
+        """Whether the statement leaves out a character set that is not the database's: of LIKE a temporary table."""
         if options.charset is not None or options.collation is not None:
             return False
-        of_temporary = self.dialect.mariadb and self.session.temporary and self.session.rewritten
+        of_temporary = self.session.temporary and self.session.rewritten
         return self.dialect.omits_charsets or (of_temporary and bool(options.engine))
 
     # ------------------------------------------------------------ DROP, RENAME
@@ -299,6 +347,10 @@ class _Statement:
             pass
         if tokens.accept("INDEX"):
             return self._drop_index()
+        if tokens.accept("VIEW"):
+            tokens.if_exists()
+            names = [Tokens(part).table_name(self.database) for part in tokens.parts()]
+            return {(database, "\1" + name): None for database, name in names if self.catalog.is_view(database, name)}
         self._require_other()
         return {}
 
@@ -344,6 +396,10 @@ class _Statement:
                 raise ValueError("RENAME TABLE without TO")
             new = tokens.table_name(self.database)
             self._end(tokens)
+            view, renamed = (old[0], "\1" + old[1]), (new[0], "\1" + new[1])
+            if change[view] is not None if view in change else self.catalog.is_view(*old):
+                change |= {view: None, renamed: ""}
+                continue
             known = change[old] if old in change else self.catalog.find(*old)
             if maybe and (known is None or self.catalog.charset_of(new[0]) is None):
                 continue
@@ -380,6 +436,8 @@ class _Statement:
             raise ValueError("it failed on the server")
         alteration = Alteration(tokens, self.database, self.dialect)
         self.subject = target = alteration.target or name
+        if alteration.target is not None and self.catalog.is_view(*name):
+            return {(name[0], "\1" + name[1]): None, (target[0], "\1" + target[1]): ""}
         if self.catalog.key(*target) != self.catalog.key(*name):
             self.gone.append(name)
         if alteration.attached is not None:

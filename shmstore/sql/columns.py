@@ -23,6 +23,7 @@ __all__ = [
     "UNKNOWN",
     "ColumnDefinition",
     "accept_charset",
+    "as_wide",
     "charset_of_collation",
     "column_of_type",
     "converted",
@@ -156,11 +157,16 @@ def converted(column: Column, charset: str) -> Column:
     if charset == "binary":
         return settled(ColumnDefinition(column, False, None, members=column.members), "", convert=charset)
     if column.type.endswith("text"):
-        characters = _WIDTHS[column.type.removesuffix("text")] // bytes_of_character(column.charset)
-        wide = _of_size("text", characters * bytes_of_character(charset))
-        column = column if wide == column.type else column._replace(type=wide, definition=wide)
+        wide = as_wide(column, "text", charset)
+        column = column._replace(type=wide, definition=wide)  # a length that it was given counted characters of the other set
     length = _LENGTH.search(column.definition) if column.type == "varchar" else None
     return _wide_enough(column._replace(charset=charset), int(length[1]) if length else None)
+
+
+def as_wide(column: Column, kind: str, charset: str) -> str:
+    """Return the type, of `kind` "text" or "blob", for as many characters of `charset` as a TEXT or BLOB holds of its own."""
+    characters = _WIDTHS[column.type.removesuffix("text").removesuffix("blob")] // bytes_of_character(column.charset)
+    return _of_size(kind, characters * bytes_of_character(charset))
 
 
 _LENGTH = re.compile(r"\((\d+)\)")

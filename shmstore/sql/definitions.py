@@ -19,7 +19,7 @@ def add_definition(draft: Draft, tokens: Tokens, dialect: Dialect, *, unless_exi
         raise ValueError("an empty definition")
     if not _begins_key(tokens):
         return add_column(draft, tokens, dialect, unless_exists=unless_exists)
-    if tokens.accept("PERIOD", "FOR"):
+    if tokens.accept("PERIOD"):
         _period(draft, tokens)
     else:
         _key(draft, tokens)
@@ -42,7 +42,7 @@ def _begins_key(tokens: Tokens) -> bool:
     """Whether a key or check comes next. PERIOD and VECTOR may also name a column: a type follows then."""
     word = tokens.peek()
     if word in ("PERIOD", "VECTOR"):
-        return tokens.peek(1) in ("FOR", "INDEX", "KEY", "(", "")
+        return tokens.peek(1) in ("FOR", "IF", "INDEX", "KEY", "(", "")
     return word in KEYS
 
 
@@ -66,8 +66,10 @@ def _key(draft: Draft, tokens: Tokens) -> None:
 
 
 def _period(draft: Draft, tokens: Tokens) -> None:
-    tokens.accept("IF", "NOT", "EXISTS")
+    unless_exists = tokens.accept("IF", "NOT", "EXISTS")
+    if not tokens.accept("FOR"):
+        raise ValueError("PERIOD without FOR")
     name = tokens.name()
     begin, end = [Tokens(part).name() for part in tokens.parenthesized()]
-    if name.upper() != "SYSTEM_TIME":
+    if name.upper() != "SYSTEM_TIME" and not (unless_exists and draft.has_period):
         draft.set_period(name, begin, end)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
-from shmstore.sql.tokens import SqlMode
+from shmstore.sql.tokens import SqlMode, Tokens, scan
 
-__all__ = ["UNKNOWN", "Dialect", "Session"]
+__all__ = ["UNKNOWN", "Dialect", "Session", "meanings"]
 
 _OTHER_PRODUCTS = 0b11111 << 8 | 1 << 18  # of sql_mode: POSTGRESQL, ORACLE, MSSQL, DB2, MAXDB; ANSI
 _EXPLICIT_TIMESTAMPS = 1 << 24  # of MariaDB's options
@@ -36,8 +37,29 @@ class Session(NamedTuple):
         """What of sql_mode decides how the statement is read."""
         return SqlMode.of(self.sql_mode)
 
+    def with_mode(self, mode: SqlMode) -> Session:
+        """The session with another `mode`, and all else of its sql_mode."""
+        return self._replace(sql_mode=self.sql_mode & ~self.mode.bits | mode.bits)
+
 
 UNKNOWN = Session()
+
+
+def meanings(sql: str, session: Session) -> list[Session]:
+    """Return the sessions as which the server may have read a statement: often the log's alone, which comes first.
+
+    The log has the sql_mode in which a statement ran. MariaDB's SET STATEMENT sql_mode = ... FOR was read in another one; and what servers
+    write themselves has escaped backslashes in every mode, while a client may have sent just that.
+    """
+    if session.rewritten and session.mode.plain_backslash and "\\" in sql:
+        escaped = session.mode._replace(plain_backslash=False)
+        return [session, session.with_mode(escaped)]
+    if "sql_mode" not in sql.lower():
+        return [session]
+    tokens = Tokens(scan(sql, session.mode))
+    if not tokens.accept("SET", "STATEMENT") or all(token.text.lower() != "sql_mode" for token in tokens.until("FOR")):
+        return [session]
+    return [session, *[session.with_mode(SqlMode(*on)) for on in product((False, True), repeat=len(SqlMode._fields))]]
 
 
 class Dialect(NamedTuple):

@@ -13,13 +13,15 @@ from typing import NamedTuple
 
 from shmstore.event import Column
 from shmstore.sql.charsets import WIDTHS
-from shmstore.sql.columns import ColumnDefinition, converted, is_text, settled
+from shmstore.sql.columns import ColumnDefinition, as_wide, converted, is_text, settled
 from shmstore.sql.names import folded, same
 
 __all__ = ["ROW_ID", "Draft", "Table"]
 
 # MariaDB's WITH SYSTEM VERSIONING: two columns that no SELECT * shows, behind the others.
 _ROW_PERIOD = (Column("row_start", "timestamp", nullable=False, scale=6), Column("row_end", "timestamp", nullable=False, scale=6))
+# Character sets in which ASCII's backslash, or other signs of it, are other characters.
+_OTHER_SIGNS = frozenset(("sjis", "ujis", "cp932", "eucjpms", "swe7", "armscii8"))
 # MySQL's name for the key that sql_generate_invisible_primary_key adds. While it is invisible and the key, no column comes before it.
 ROW_ID = "my_row_id"
 
@@ -61,7 +63,9 @@ class Draft:
     def __init__(self, table: Table, *, charset: str = "", convert: str = "", keeps_width: bool = False) -> None:
         self._slots = [_Slot(column, folded(column.name)) for column in table.columns]
         self._old = list(self._slots)
+        self._columns = table.columns
         self._places: list[tuple[_Slot, str | None]] = []  # of what is new or moves
+        self._given: list[str] = []  # names of columns that the statement defines
         self._had_key = bool(table.key)
         self._key = [_called(self._slots, name) for name in table.key]
         self._new_key: list[str] | None = None
@@ -92,12 +96,17 @@ class Draft:
 
     def has(self, name: str) -> bool:
         """Whether a column had this name before the statement, or got it in an earlier part: what IF NOT EXISTS asks."""
-        return self.had(name) or any(same(slot.column.name, name) for slot, _ in self._places)
+        return self.had(name) or any(same(given, name) for given in self._given)
 
     @property
     def has_key(self) -> bool:
         """Whether there was a primary key before the statement, or an earlier part has given one."""
         return self._had_key or self._new_key is not None
+
+    @property
+    def has_period(self) -> bool:
+        """Whether there was an application's period before the statement, or an earlier part has given one."""
+        return bool(self._period or self._new_period)
 
     # ------------------------------------------------------------ columns
 
@@ -110,12 +119,8 @@ class Draft:
     def replace(self, old: str, definition: ColumnDefinition) -> None:
         """CHANGE and MODIFY: give a column another definition, and perhaps another name and place."""
         slot = self._before(old)
-        if (
-            self._convert
-            and self._keeps_width
-            and definition.column.charset != "binary"
-            and definition.column.type.endswith("text")
-        ):
+        wide = definition.length is None and definition.column.type.endswith(("text", "blob"))
+        if wide and self._convert and self._keeps_width:
             definition = self._of_old_width(slot, definition)
         slot.column = self._settled(definition)
         if definition.place is not None:
@@ -126,6 +131,7 @@ class Draft:
         self._defined(slot, definition)
 
     def _defined(self, slot: _Slot, definition: ColumnDefinition) -> None:
+        self._given.append(slot.column.name)
         if definition.primary:
             self._new_key = [slot.column.name]
         if definition.ends_period:
@@ -135,11 +141,12 @@ class Draft:
             self._row_id = "" if not counts else "invisible" if definition.invisible else "visible"
 
     def _of_old_width(self, slot: _Slot, definition: ColumnDefinition) -> ColumnDefinition:
-        before = slot.column  # converted already
+        before, column = self._columns[self._old.index(slot)], definition.column
         if not before.type.endswith(("text", "blob")):
             raise ValueError("CONVERT TO of a column that becomes a text: it gets the width of what it was")
-        wide = before.type.removesuffix("text").removesuffix("blob") + "text"
-        return definition._replace(column=definition.column._replace(type=wide), length=None)
+        kind = column.type[-4:]
+        wide = as_wide(before, kind, "" if kind == "blob" or "binary" in (column.charset, self._convert) else self._convert)
+        return definition._replace(column=column._replace(type=wide, definition=wide))
 
     def show(self, name: str, *, visible: bool) -> None:
         """ALTER COLUMN ... SET VISIBLE or INVISIBLE."""
@@ -161,8 +168,11 @@ class Draft:
             self._key = [one for one in self._key if one is not slot]
             if all(one in self._period for one in self._key):  # of a period without overlaps nothing is left to tell apart
                 self._key = []
-        if slot is self._end:
+        if (
+            slot is self._end
+        ):  # with the column that begins the period: without DROP SYSTEM VERSIONING the table gets two that no SELECT * shows
             self._end = None
+            self._versioned = True
 
     def _settled(self, definition: ColumnDefinition) -> Column:
         return settled(definition, self.charset, convert=self._convert)
@@ -171,8 +181,9 @@ class Draft:
         for slot in self._slots:
             column = slot.column
             if is_text(column) and column.charset not in ("", self._convert):
-                wide = column.charset in WIDTHS or self._convert in WIDTHS
-                if column.members and (wide or not "".join(column.members).isascii()):
+                charsets, members = {column.charset, self._convert}, "".join(column.members)
+                unlike = not charsets.isdisjoint(WIDTHS) or not (members.isalnum() or charsets.isdisjoint(_OTHER_SIGNS))
+                if members and (unlike or not members.isascii()):
                     raise ValueError("CONVERT TO of a column whose members are not the same in both: servers garble them")
                 slot.column = converted(column, self._convert)
 

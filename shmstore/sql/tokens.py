@@ -114,9 +114,7 @@ def statement(sql: str, mode: SqlMode = USUAL) -> Tokens:
     """Return the tokens of a statement, without a semicolon; of MariaDB's SET STATEMENT ... FOR, those of the statement that follows it."""
     tokens = Tokens(token for token in scan(sql, mode) if token.upper != ";")
     while tokens.accept("SET", "STATEMENT"):
-        depth = 0
-        while tokens.left and ((word := tokens.take().upper) != "FOR" or depth):  # SUBSTRING(a FROM 1 FOR 2) has one, too
-            depth += (word == "(") - (word == ")")
+        tokens.until("FOR")
     return tokens
 
 
@@ -240,6 +238,15 @@ class Tokens:
         if token.kind in ("other", "hex", "bits"):
             raise ValueError(f"{token.text!r} where a name belongs")
         return _readable(token.text)
+
+    def until(self, word: str) -> list[Token]:
+        """Pass over all down to a keyword outside of parentheses, which is passed over, too; returns what was before it."""
+        found: list[Token] = []
+        depth = 0
+        while self.left and ((token := self.take()).upper != word or depth):  # SUBSTRING(a FROM 1 FOR 2) has one, too
+            depth += (token.upper == "(") - (token.upper == ")")
+            found.append(token)
+        return found
 
     def drain(self) -> None:
         """Pass over all that is left."""

@@ -71,6 +71,10 @@ class Grammar(Words):
             lambda: f" CONSTRAINT {self.new()} CHECK (1)",
             " CONSTRAINT CHECK (2)",
         ]
+        values += [
+            f"{self.one(' /*!50100', ' /*!99999', ' /*M!100100', ' /*!100100', ' /*M!', ' /*!80023', ' /*!', ' /*!999999', ' /*!090000')} "
+            f"{self.one('NOT NULL', 'NULL', 'INVISIBLE', 'COMMENT 5'.replace('5', self.text()))} */"
+        ]
         values += [" ON UPDATE CURRENT_TIMESTAMP", " ON UPDATE NOW(3)"]
         if self.mariadb:
             values += [" WITHOUT SYSTEM VERSIONING", " WITH SYSTEM VERSIONING"]
@@ -128,12 +132,17 @@ class Grammar(Words):
             f"CONSTRAINT{name} CHECK ({self.text()} <> 'y')",
             f"CONSTRAINT{name} UNIQUE ({column})",
             f"FULLTEXT KEY{name} ({column})",
+            f"FOREIGN KEY{name} ({self.old()}) REFERENCES {self.table(self.rng.choice(self.tables()))} (a) ON DELETE CASCADE",
+            f"CONSTRAINT{name} FOREIGN KEY ({self.old()}) REFERENCES zz (a) ON UPDATE SET NULL ON DELETE NO ACTION",
+            f"UNIQUE{name} ({self.old()}){' USING HASH' if self.mariadb else ''}",
         ]
         forms += [f"INDEX{name} ({column}) COMMENT {self.text()}", f"CHECK ({self.text()} <> 'y')"]
         return self.rng.choice(forms)
 
     def primary(self, *, exists: bool = False) -> str:
-        columns = ", ".join({self.old() + self.maybe(0.1, self.one(" (2)", " ASC")) for _ in range(self.rng.choice([1, 1, 2]))})
+        columns = ", ".join(
+            dict.fromkeys([self.old() + self.maybe(0.1, self.one(" (2)", " ASC")) for _ in range(self.rng.choice([1, 1, 2]))])
+        )
         constraint = self.maybe(0.3, lambda: f"CONSTRAINT{self.maybe(0.6, lambda: ' ' + self.new())} ")
         maybe = " IF NOT EXISTS" if exists and self.mariadb and self.rng.random() < 0.4 else ""
         return f"{constraint}PRIMARY KEY{maybe}{self.maybe(0.2, ' USING BTREE')} ({columns})"

@@ -1,26 +1,36 @@
-"""Runs random DDL on a server, follows its binlog, and compares the followed tables with information_schema's, many statements at once."""
+"""Runs random DDL on a server, follows its binlog, and compares the followed tables with information_schema's, many statements at once.
+
+Some tables get rows then. Their table maps must fit the tables as they are followed, and their rows be those that SELECT shows.
+"""
 
 from __future__ import annotations
 
 import random
 import struct
 from collections import Counter, deque
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 
-from shmstore.event import Position
+from shmstore.encoding import codec
+from shmstore.errors import SchemaUnknown, SourceError, UnsupportedEvent
+from shmstore.event import Column, Position
 from shmstore.producer.binlog import events
+from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder
 from shmstore.producer.binlog.statement_text import without_mariadb
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.sql.catalog import Catalog, Unreadable
 from shmstore.sql.table_change import Table
-from tests.producer.ddl_on_servers.ddl_grammar import Grammar
+from tests.producer.ddl_on_servers.ddl_scenes import Scenes
 from tests.producer.ddl_on_servers.ddl_words import CLIENTS, DATABASES, MODES, Mode
-from tests.producer.decoding import QUERY, run
+from tests.producer.decoding import QUERY, TABLE_MAP, run
 from tests.producer.schema.test_history import query_of
 from tests.servers.server import Server
+
+__all__ = ["RandomDdl", "options"]
 
 # What may be unknown: what servers garble, what the log does not say, and what comes of a table that is unknown.
 ALLOWED = (
@@ -38,41 +48,57 @@ ALLOWED = (
     "my_row_id in",
     "which an index may have",
     "primary key's name",
+    "in which sql_mode",
 )
-FAST = ("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-innodb-doublewrite", "--max-binlog-size=1G")
+_FAST = ("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-innodb-doublewrite", "--max-binlog-size=1G")
+MOST = 8  # differences, after which a run ends
+
+
+def options(kind: str) -> tuple[str, ...]:
+    """Options of a server that runs many DDLs, and logs as little of a table as it can."""
+    return (*_FAST, "--binlog-row-metadata=" + ("MINIMAL" if kind in ("mysql", "mariadb118") else "NO_LOG"))
+
+
+class Logged(NamedTuple):
+    """An event of the binlog, and where it ends."""
+
+    code: int
+    flags: int
+    body: bytes
+    end: int
 
 
 class Tail:
-    """The statements that a server adds to its binlog, read from the file."""
+    """The events that a server adds to its binlog, read from the file."""
 
     def __init__(self, server: Server, connection: Any) -> None:
         word = "BINARY LOG" if server.flavor == "mysql" else "MASTER"
-        ((file, position, *_),) = run(connection, f"SHOW {word} STATUS")
-        self._file = (Path(server.directory) / "data" / file).open("rb")
-        self._at = int(position)
-        self._mariadb = server.flavor == "mariadb"
+        ((self.file, position, *_),) = run(connection, f"SHOW {word} STATUS")
+        self._file = (Path(server.directory) / "data" / self.file).open("rb")
+        self.at = int(position)
 
-    def read(self) -> list[events.QueryEvent]:
+    def read(self) -> list[Logged]:
         found = []
-        self._file.seek(self._at)
+        self._file.seek(self.at)
         data = self._file.read()
         at = 0
         while at + 19 <= len(data):
             size, flags = struct.unpack_from("<I", data, at + 9)[0], struct.unpack_from("<H", data, at + 17)[0]
             if at + size > len(data):
                 break
-            if data[at + 4] == QUERY:
-                query = events.query(data[at + 19 : at + size - 4], flags)
-                found.append(query if self._mariadb else query._replace(sql=without_mariadb(query.sql, query.session.mode)))
+            found.append(Logged(data[at + 4], flags, data[at + 19 : at + size - 4], self.at + at + size))
             at += size
-        self._at += at
+        self.at += at
         return found
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class RandomDdl:
-    """One run of `count` statements. Raises AssertionError with what led to a difference."""
+    """One run of statements. `differences` says where a followed table was another than the server's, with what led to it."""
 
-    def __init__(self, server: Server, seed: int, *, mode: frozenset[str] = frozenset()) -> None:
+    def __init__(self, server: Server, seed: int, *, mode: frozenset[str] = frozenset(), any_case: bool = False) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.server = server
@@ -82,42 +108,68 @@ class RandomDdl:
         run(self.connection, *[f"DROP DATABASE IF EXISTS `{name}`" for name in DATABASES])
         run(self.connection, *[f"CREATE DATABASE `{name}` CHARACTER SET {charset}" for name, charset in DATABASES.items()])
         self.reader = server.connect()
+        run(self.reader, "SET SESSION sql_mode = '', time_zone = '+00:00', foreign_key_checks = 0")
         self.tail = Tail(server, self.connection)
-        self.catalog = self._snapshot()._catalog
+        self.history = self._snapshot()
+        self.decoder = RowsDecoder(schemas=self.history)
+        self.decoder.mariadb = self.mariadb
         newest = self.mariadb and tuple(map(int, server.version.split("-")[0].split(".")[:2])) >= (11, 7)
-        self.grammar = Grammar(self.rng, self.mariadb, newest, self.catalog)
-        self.taken = self.tried = 0
+        self.grammar = Scenes(self.rng, self.mariadb, newest, self.history._catalog, any_case=any_case)
+        self.taken = self.tried = self.rows = 0
         self.reasons: Counter[str] = Counter()
-        self.recent: deque[str] = deque(maxlen=400)
+        self.recent: deque[str] = deque(maxlen=1000)
+        self.differences: list[str] = []
+        self.errors: Counter[int] = Counter()
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.history._catalog
 
     def close(self) -> None:
         run(self.connection, *[f"DROP DATABASE IF EXISTS `{name}`" for name in DATABASES])
         self.connection.close()
         self.reader.close()
+        self.tail.close()
 
     def _snapshot(self) -> SchemaHistory:
         history = SchemaHistory()
-        history.snapshot(query_of(self.reader), Position("binlog.000001", 1))
+        history.snapshot(query_of(self.reader), Position(self.tail.file, self.tail.at))
         return history
 
-    def run(self, count: int, batch: int = 100) -> None:
-        while self.taken < count:
+    def run(self, count: int, batch: int = 40) -> None:
+        """Have the server take `count` statements, and compare after each `batch` of them. Raises AssertionError with the differences."""
+        while self.taken < count and len(self.differences) < MOST:
+            until = min(self.taken + batch, count)
             self._settings()
-            for _ in range(batch):
+            while self.taken < until:
                 if self.rng.random() < 0.1:
                     self._settings()
                 self._statement()
                 assert self.tried < 60 * count + 2000, "the server takes too little of this to tell anything"
             self._compare()
+            self._write()
+        assert not self.differences, "\n\n".join(self.differences)
+
+    # ------------------------------------------------------------ statements
 
     def _execute(self, sql: str) -> bool:
-        codec = CLIENTS[self.grammar.mode.client][0]
+        codec_name = CLIENTS[self.grammar.mode.client][0]
         try:
-            self.connection.query(sql.encode(codec, "replace"))
+            self.connection.query(sql.encode(codec_name, "replace"))
         except pymysql.MySQLError as error:
-            self.errors = error
+            self.errors[error.args[0]] += 1
+            if not self.connection.open:
+                self._reconnect(sql)
             return False
         return True
+
+    def _reconnect(self, sql: str) -> None:
+        """Begin another session, where the server ended this one. Raises AssertionError where the server is gone."""
+        try:
+            self.connection = self.server.connect()
+        except pymysql.MySQLError as error:
+            raise AssertionError(f"seed {self.seed}: the server is gone after {sql!r}") from error
+        self._settings()
 
     def _settings(self) -> None:
         """Other settings for the session, of those that come with the statement in the log."""
@@ -154,40 +206,162 @@ class RandomDdl:
         ):  # of a temporary table it is logged as if it were of the other one: replicas go wrong, too
             for name in self.grammar.tables():
                 self._execute("DROP TEMPORARY TABLE IF EXISTS `{}`.`{}`".format(*name.split(".")))
-        taken = self._execute(sql)
-        self.taken += taken
-        for query in self.tail.read():
-            change = self.catalog.read(query.sql, query.database, query.session)
-            self.catalog.take(change)
-            self.recent.append(
-                f"[{query.database}] {query.sql!r} {query.session[:5]} {query.error_code} -> {sorted(map('.'.join, change))}"
-            )
-            for now in change.values():
-                if isinstance(now, Unreadable):
-                    reason = next((reason for reason in ALLOWED if reason in now.reason), "")
-                    assert reason, f"seed {self.seed}: {now.reason}"
-                    self.reasons[reason] += 1
+        for part in self.grammar.before(sql):
+            self._execute(part)
+        self.taken += self._execute(sql)
+        try:
+            self._follow()
+        except SourceError as error:
+            self._differs(sql, str(error))
         for name, now in [*self.catalog.tables.items()]:
             if isinstance(now, Unreadable):
-                self._execute("DROP TABLE IF EXISTS `{}`.`{}`".format(*name))
+                self._drop(name)
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        self._execute("DROP VIEW IF EXISTS `{}`.`{}`".format(*name))
+        self._execute("DROP TABLE IF EXISTS `{}`.`{}`".format(*name))
+        self._follow()
+
+    # ------------------------------------------------------------ the log
+
+    def _follow(self) -> list[tuple[Any, ...]]:
+        """Take in what the log has; returns the rows in it, with their tables: (database, table, columns, values)."""
+        rows = []
+        for code, flags, body, end in self.tail.read():
+            if code == QUERY:
+                self._follow_query(events.query(body, flags), end)
+            elif code == TABLE_MAP:
+                self.decoder.table_map(body)
+            elif code in ROWS_EVENTS:
+                try:
+                    decoded = self.decoder.rows(code, body)
+                except UnsupportedEvent as error:
+                    if "no column is present" in str(error):  # MariaDB, of a table whose columns are all generated
+                        continue
+                    raise
+                except SchemaUnknown:
+                    table = self.decoder.table_of(body)
+                    if isinstance(self.catalog.find(table.database, table.table), Unreadable):
+                        continue  # which is what it is for
+                    raise
+                header = [2, int(decoded.type), "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
+                event = codec.decode(codec.encode_stored(header, decoded.table.schema_blob, decoded.body))
+                assert event.table is not None
+                rows += [(event.table.database, event.table.table, event.table.columns, row.after) for row in event.rows]
+        return rows
+
+    def _follow_query(self, query: events.QueryEvent, end: int) -> None:
+        if not self.mariadb:
+            query = query._replace(sql=without_mariadb(query.sql, query.session.mode))
+        count = len(self.history._records)
+        self.history.follow(Position(self.tail.file, end), query.database, query.sql, query.session)
+        change = self.history._records[-1].change if len(self.history._records) > count else {}
+        self.recent.append(
+            f"[{query.database}] {query.sql!r} {query.session[:5]} {query.error_code} -> {sorted(map('.'.join, change))}"
+        )
+        for now in change.values():
+            if isinstance(now, Unreadable):
+                reason = next((reason for reason in ALLOWED if reason in now.reason), "")
+                self.reasons[reason or "other"] += 1
+                if not reason:
+                    self.differences.append(f"seed {self.seed}: {now.reason}")
+
+    # ------------------------------------------------------------ comparing
 
     def _compare(self) -> None:
-        for query in self.tail.read():
-            self.catalog.take(self.catalog.read(query.sql, query.database, query.session))
+        self._follow()
         fresh = self._snapshot()._catalog
         for name in DATABASES:
-            assert (self.catalog.charset_of(name) or "gone") == (fresh.charset_of(name) or "gone"), self._told(name, "charset")
+            if (self.catalog.charset_of(name) or "gone") != (fresh.charset_of(name) or "gone"):
+                self._differs(name, "charset")
+                self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+                self._follow()
+                continue
             for key in {*self.catalog.tables_of(name), *fresh.tables_of(name)}:
                 got, wanted = _essence(self.catalog, key), _essence(fresh, key)
                 if isinstance(got, Unreadable):
                     continue
                 if got is not None and wanted is not None and not got[2]:  # its character set is not known
                     got, wanted = got[:2] + got[3:], wanted[:2] + wanted[3:]
-                assert got == wanted, self._told(".".join(key), _difference(got, wanted))
+                if got != wanted:
+                    self._differs(".".join(key), _difference(got, wanted))
+                    self._drop(key)
+                    self.history.define_as(Position(self.tail.file, self.tail.at), key, None)  # type: ignore[arg-type]
 
-    def _told(self, what: str, difference: str) -> str:
-        about = [line for line in self.recent if repr(what) in line.rpartition(" -> ")[2]][-3:]
-        return f"seed {self.seed}: {what}: {difference}\n" + "\n".join(about)
+    def _differs(self, what: str, difference: str) -> None:
+        table = what.rpartition(".")[2]
+        about = [line for line in self.recent if repr(what) in line.rpartition(" -> ")[2] or table in line]
+        begin = max((i for i, line in enumerate(about) if "CREATE" in line.upper()[:60] and repr(what) in line), default=0)
+        self.differences.append(f"seed {self.seed}: {what}: {difference}\n" + "\n".join(about[max(0, begin - 2) :][-25:]))
+
+    # ------------------------------------------------------------ rows
+
+    def _write(self) -> None:
+        """Put rows into some tables, read them from the log, and compare them with what SELECT shows."""
+        known = [(name, table) for name, table in self.catalog.tables.items() if isinstance(table, Table)]
+        for name, table in self.rng.sample(sorted(known), min(5, len(known))):
+            shown = list(table.columns[: -2 if table.versioned else None])
+            if shown[0].name == "next_not_cached_value" or name[0] not in DATABASES:
+                continue
+            self._insert(name, shown)
+            try:
+                logged = self._follow()
+            except SourceError as error:
+                self._differs(".".join(name), str(error))
+                self._drop(name)
+                continue
+            self._look(name, shown, [row for row in logged if row[:2] == name])
+            if self.rng.random() < 0.8:
+                with suppress(pymysql.MySQLError):  # of foreign keys
+                    run(self.reader, "DELETE FROM `{}`.`{}`".format(*name))
+                try:
+                    self._follow()
+                except SourceError as error:
+                    self._differs(".".join(name), str(error))
+
+    def _insert(self, name: tuple[str, str], shown: list[Column]) -> None:
+        target = "`{}`.`{}`".format(*name)
+        columns = ", ".join(["`" + column.name.replace("`", "``") + "`" for column in shown])
+        values = "NULL 1 '7' 'm1' 'ü' '2020-02-03 04:05:06' 0xFF -3 DEFAULT DEFAULT".replace("03 04", "03_04").split()
+        row = lambda: ", ".join([self.rng.choice(values).replace("_", " ") for _ in shown])  # noqa: E731
+        for sql in (
+            f"INSERT IGNORE INTO {target} ({columns}) VALUES ({row()}), ({row()})",
+            f"INSERT IGNORE INTO {target} () VALUES ()",
+        ):
+            try:
+                run(self.reader, sql)
+            except pymysql.MySQLError:
+                continue
+            return
+
+    def _look(self, name: tuple[str, str], shown: list[Column], logged: list[tuple[Any, ...]]) -> None:
+        columns = ", ".join(["`" + column.name.replace("`", "``") + "`" for column in shown])
+        try:
+            there = run(self.reader, "SELECT {} FROM `{}`.`{}`".format(columns, *name)) if logged else []
+        except pymysql.MySQLError:
+            return
+        selected = Counter(repr([_plain(value, column) for value, column in zip(row, shown, strict=True)]) for row in there)
+        for _, _, own, values in logged:
+            self.rows += 1
+            row = repr([_plain(value, column) for value, column in zip(values[: len(shown)], own, strict=False)])
+            if not selected[row]:
+                self._differs(".".join(name), f"row {row} is none of {sorted(selected)}")
+            selected[row] -= 1
+
+
+def _plain(value: Any, column: Column) -> Any:
+    """A value of the log, or one of SELECT, in what both have in common."""
+    if column.type in ("float", "json") or value is None:
+        return value is None
+    if column.type == "bit":
+        return int.from_bytes(value, "big") if isinstance(value, bytes) else value
+    if column.type in ("enum", "set"):
+        return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, datetime):
+        value = value.replace(tzinfo=None)
+    if column.type in ("date", "datetime", "timestamp", "time", "decimal", "uuid", "inet4", "inet6"):
+        return str(value).rstrip("0").removesuffix(".") if "." in str(value) else str(value)
+    return value
 
 
 def _essence(catalog: Catalog, key: tuple[str, str]) -> Any:

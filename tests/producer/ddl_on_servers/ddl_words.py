@@ -61,8 +61,21 @@ CLIENTS = {
     "gbk": ("gbk", "名字"),
     "koi8r": ("koi8_r", "имя"),
     "latin2": ("iso8859_2", "łódź"),
+    "cp850": ("cp850", "größe"),
+    "cp866": ("cp866", "имя"),
+    "cp1250": ("cp1250", "łódź"),
+    "sjis": ("shift_jis", "表ソ"),
+    "cp932": ("cp932", "予表"),
+    "big5": ("big5", "功許"),
+    "euckr": ("euc_kr", "이름"),
+    "ujis": ("euc_jp", "名前"),
+    "greek": ("iso8859_7", "όνομα"),
+    "hebrew": ("iso8859_8", "שם"),
+    "latin5": ("iso8859_9", "ğış"),
+    "utf8mb3": ("utf-8", "größe"),
 }
-SETS = ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
+SETS = ["cp850", "cp866", "sjis", "big5", "euckr", "ujis", "cp932", "utf16", "utf16le", "latin2", "greek", "swe7", "dec8"]
+SETS += ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
 TEXTS = [
     "x",
     "it's",
@@ -119,6 +132,7 @@ class Words:
     mode: Mode = field(default_factory=Mode)
     database: str = "d1"
     columns: list[str] = field(default_factory=list)
+    any_case: bool = False  # the server takes names of tables in any case of letters
 
     # ------------------------------------------------------------ small things
 
@@ -133,7 +147,20 @@ class Words:
 
     def space(self) -> str:
         return self.one(
-            " ", " ", " ", " ", "\n", "\t", "  ", " /* , ( */ ", "/**/", " -- x ' `\n", " # y (\n", " /*! */ ", " /*!40000 */"
+            *([" "] * 6),
+            *(
+                "\n",
+                "\t",
+                "  ",
+                " /* , ( */ ",
+                "/**/",
+                " -- x ' `\n",
+                " # y (\n",
+                " /*! */ ",
+                " /*!40000 */",
+                " /*M! */ ",
+                " /*!50100 */",
+            ),
         )
 
     def name(self, name: str) -> str:
@@ -161,9 +188,11 @@ class Words:
 
     def table(self, name: str) -> str:
         database, table = name.split(".")
+        if self.any_case:
+            database, table = [self.one(part, part.upper()) for part in (database, table)]
         quoted = self.one(table, f"`{table}`")
         forms = [f"`{database}`.{quoted}", f"`{database}` . {quoted}", f"`{database}`.{quoted}"]
-        if database == self.database:
+        if database.lower() == self.database:
             forms += [quoted, quoted, quoted] + ([f".{quoted}", f". {quoted}"] if self.mariadb else [])
         return self.rng.choice(forms)
 

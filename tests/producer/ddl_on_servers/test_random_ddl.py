@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.producer.ddl_on_servers.ddl_run import FAST, RandomDdl
+from tests.producer.ddl_on_servers.ddl_run import RandomDdl, options
 from tests.servers.server import start_server
 
 
@@ -17,7 +17,7 @@ from tests.servers.server import start_server
 @pytest.mark.parametrize("kind", ["mariadb", "mysql", "mariadb118"])
 def test_random_statements_are_followed_as_the_server_does_them(kind: str, seed: int) -> None:
     """Some hundred statements, compared after each hundred."""
-    with start_server(kind, FAST) as server:
+    with start_server(kind, options(kind)) as server:
         made = RandomDdl(server, seed)
         made.run(400)
         made.close()
@@ -29,7 +29,7 @@ def test_random_statements_are_followed_as_the_server_does_them(kind: str, seed:
 @pytest.mark.parametrize("kind", ["mariadb", "mysql", "mariadb118"])
 def test_a_million_random_statements(kind: str, seed: int) -> None:
     """A third of a million on each server, in runs of their own that begin with empty databases."""
-    with start_server(kind, FAST) as server:
+    with start_server(kind, options(kind)) as server:
         for number in range(34):
             made = RandomDdl(server, seed + number)
             made.run(10_000)

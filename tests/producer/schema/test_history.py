@@ -47,7 +47,7 @@ def test_a_mysql_without_generation_expressions() -> None:
     def query(sql: str) -> Sequence[Sequence[Any]]:
         assert "generation_expression" not in sql
         answers = {"VERSION()": [("utf8mb4", 0, "5.6.24-log")], ".schemata": [("shop", "utf8mb4")]}
-        answers |= {".tables": [("shop", "t", "utf8mb4_bin", "BASE TABLE")], ".statistics": [("shop", "t", "id")]}
+        answers |= {".tables": [("shop", "t", "utf8mb4_bin", "BASE TABLE", "InnoDB")], ".statistics": [("shop", "t", "id")]}
         answers |= {".columns": [("shop", "t", "id", "int(10) unsigned", None, "NO", "")]}
         return next(rows for part, rows in answers.items() if part in sql)
 
@@ -273,7 +273,7 @@ class Server9:
             return [(self.database, "t", name, type_, None, "YES", "") for name, type_ in self.columns]
         if "statistics" in sql:
             return [(self.database, "t", self.columns[0][0])]
-        return [(self.database, "t", "utf8mb4_bin", "BASE TABLE")]
+        return [(self.database, "t", "utf8mb4_bin", "BASE TABLE", "InnoDB")]
 
 
 def at(offset: int, file: str = "binlog.000007") -> Position:
@@ -497,7 +497,7 @@ def test_a_ddl_that_cannot_be_followed_makes_its_table_unknown(sql: str) -> None
         "BEGIN",
         "'",
         "`",
-        "CREATE VIEW v AS SELECT 1",
+        "CREATE DEFINER=`root`@`%` TRIGGER v BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
     ],
 )
 def test_other_statements_change_nothing(sql: str) -> None:
@@ -505,6 +505,19 @@ def test_other_statements_change_nothing(sql: str) -> None:
     catalog = Catalog()
     catalog.take({("d", "t"): Table((Column("a", "int"),))})
     assert catalog.read(sql, "d") == {}
+
+
+def test_a_view_changes_no_table() -> None:
+    """It is noted, because a CREATE TABLE IF NOT EXISTS makes none where a view has the name; nothing else is said to have changed."""
+    history = SchemaHistory()
+    history.begin(Position("log.1", 4), {("d", "t"): Table((Column("a", "int"),))})
+    before = dict(history.tables)
+    assert not history.follow(Position("log.1", 100), "d", "CREATE VIEW v AS SELECT 1")
+    assert not history.follow(Position("log.1", 100), "d", "CREATE VIEW v AS SELECT 1")  # as the history has it
+    assert not history.follow(Position("log.1", 200), "d", "CREATE TABLE IF NOT EXISTS v (a int)")
+    assert not history.follow(Position("log.1", 300), "d", "DROP VIEW v")
+    assert dict(history.tables) == before
+    assert history.follow(Position("log.1", 400), "d", "CREATE TABLE IF NOT EXISTS v (a int)")
 
 
 def test_a_dropped_database_takes_its_tables_along() -> None:

@@ -1,0 +1,189 @@
+"""Statements that servers take in a way of their own: what random statements on servers found."""
+
+from __future__ import annotations
+
+import pytest
+
+from shmstore.sql.catalog import Catalog, Unreadable
+from shmstore.sql.session import Session
+from shmstore.sql.table_change import Table
+
+ANSI, PLAIN_BACKSLASH, ORACLE = 1 << 2, 1 << 20, 1 << 9
+
+
+def followed(*statements: str | tuple[str, Session], mariadb: bool = True) -> Catalog:
+    """The tables of database d, of latin1, after statements."""
+    catalog = Catalog(mariadb=mariadb)
+    catalog.take({("d", ""): "latin1"})
+    for sql in statements:
+        catalog.take(catalog.read(*((sql, "d") if isinstance(sql, str) else (sql[0], "d", sql[1]))))
+    return catalog
+
+
+def table(*statements: str | tuple[str, Session], mariadb: bool = True) -> Table:
+    found = followed(*statements, mariadb=mariadb).find("d", "t")
+    assert isinstance(found, Table), found
+    return found
+
+
+def types(found: Table) -> list[tuple[str, str]]:
+    return [(column.name, column.type) for column in found.columns]
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "CREATE VIEW t AS SELECT 1",
+        "CREATE ALGORITHM=UNDEFINED DEFINER=`root`@`127.0.0.1` SQL SECURITY DEFINER VIEW `t` AS SELECT 1 AS a",
+        "CREATE OR REPLACE DEFINER=`view`@`%` VIEW d.t AS SELECT 1",
+    ],
+)
+def test_a_table_that_a_view_keeps_from_being_made(view: str, mariadb: bool) -> None:
+    """IF NOT EXISTS makes none where a view has the name, and is logged all the same; the view may move away first."""
+    attempt = "CREATE TABLE IF NOT EXISTS t (a int)"
+    assert followed(view, attempt, mariadb=mariadb).find("d", "t") is None
+    later = "CREATE TABLE IF NOT EXISTS t (b text)"
+    for gone in ("DROP VIEW t", "DROP VIEW IF EXISTS x, d.t", "RENAME TABLE t TO v", "DROP DATABASE d"):
+        assert types(
+            table(view, attempt, gone, later, mariadb=mariadb) if gone[:6] != "DROP D" else table(view, gone, later)
+        ) == [("b", "text")]
+    moved = followed("CREATE VIEW v AS SELECT 1", "RENAME TABLE v TO t", attempt, mariadb=mariadb)
+    assert moved.find("d", "t") is None
+    assert types(table(view, "CREATE OR REPLACE DATABASE d", later)) == [("b", "text")]
+
+
+def test_other_objects_with_a_definer_are_no_views() -> None:
+    """The word VIEW in a routine says nothing."""
+    routine = "CREATE DEFINER=`root`@`%` PROCEDURE p() CREATE VIEW t AS SELECT 1"
+    assert types(table(routine, "CREATE TABLE IF NOT EXISTS t (a int)")) == [("a", "int")]
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["a date", "a real", "a timestamp", "a blob", r"a enum('x\\y')", 'a enum("x")'],
+)
+def test_a_mode_of_one_statement(definition: str) -> None:
+    """MariaDB reads SET STATEMENT sql_mode in the mode from before, and logs the new one: where it makes a difference, the table is unknown."""
+    for mode in (0, ANSI, PLAIN_BACKSLASH, ORACLE):
+        sql = f"SET STATEMENT lock_wait_timeout = 5, sql_mode = 'X' FOR CREATE TABLE t ({definition}, b int)"
+        found = followed((sql, Session(mode))).find("d", "t")
+        assert isinstance(found, Unreadable)
+        assert "in which sql_mode it was read" in found.reason
+
+
+def test_a_mode_that_makes_no_difference() -> None:
+    """Then the table is known; as it is for other settings of a statement."""
+    assert types(table("SET STATEMENT sql_mode = CONCAT('A', 'FOR') FOR CREATE TABLE t (a int, b text)")) == [
+        ("a", "int"),
+        ("b", "text"),
+    ]
+    assert types(table("SET STATEMENT lock_wait_timeout = 5 FOR CREATE TABLE t (a date /* sql_mode */)")) == [("a", "date")]
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_backslashes_of_what_a_server_writes(mariadb: bool) -> None:
+    """It escapes them in every mode. A client that does not may have sent the same text: the table is unknown."""
+    sql = "CREATE TABLE `t` (\n  `e` enum('a\\\\b','c') DEFAULT NULL\n)"
+    assert isinstance(followed((sql, Session(PLAIN_BACKSLASH, rewritten=True)), mariadb=mariadb).find("d", "t"), Unreadable)
+    assert table((sql, Session(0, rewritten=True)), mariadb=mariadb).columns[0].members == ("a\\b", "c")
+    assert table((sql, Session(PLAIN_BACKSLASH)), mariadb=mariadb).columns[0].members == ("a\\\\b", "c")
+    plain = "CREATE TABLE `t` (\n  `e` int COMMENT 'a\\\\b'\n)"
+    assert types(table((plain, Session(PLAIN_BACKSLASH, rewritten=True)), mariadb=mariadb)) == [("e", "int")]
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_a_table_like_a_temporary_one(mariadb: bool) -> None:
+    """Both servers leave out its default character set: text that names none is unknown, and so is the table's default."""
+    session = Session(temporary=True, rewritten=True)
+    sql = "CREATE TABLE `t` (\n  `a` int,\n  `e` text CHARACTER SET ucs2\n) ENGINE=InnoDB"
+    assert table((sql, session), mariadb=mariadb).charset == ""
+    assert isinstance(followed((sql, session), "ALTER TABLE t ADD x text", mariadb=mariadb).find("d", "t"), Unreadable)
+    sql = "CREATE TABLE `t` (\n  `a` int,\n  `e` text\n) ENGINE=InnoDB"
+    assert isinstance(followed((sql, session), mariadb=mariadb).find("d", "t"), Unreadable)
+    assert table((sql, session._replace(temporary=False)), mariadb=mariadb).charset == "latin1"
+
+
+@pytest.mark.parametrize("other", ["swe7", "sjis", "ujis", "ucs2"])
+def test_members_of_character_sets_unlike_ascii(other: str) -> None:
+    """Where a backslash or a bracket is another character, members that are converted become others."""
+    for first, second in (("latin1", other), (other, "latin1")):
+        sql = f"CREATE TABLE t (a enum('x[', 'c\\\\d') CHARSET {first})"
+        assert isinstance(followed(sql, f"ALTER TABLE t CONVERT TO CHARSET {second}").find("d", "t"), Unreadable)
+
+
+def test_periods_that_may_be_there() -> None:
+    """IF EXISTS and IF NOT EXISTS come before FOR."""
+    create = "CREATE TABLE t (a int, b date, c date, PERIOD FOR p (b, c))"
+    assert table(create, "ALTER TABLE t ADD PERIOD IF NOT EXISTS FOR p (c, b)").period == ("p", "b", "c")
+    assert table(create, "ALTER TABLE t DROP PERIOD IF EXISTS FOR p").period == ()
+    assert table("CREATE TABLE t (b date, c date)", "ALTER TABLE t ADD PERIOD IF NOT EXISTS FOR p (b, c)").period == (
+        "p",
+        "b",
+        "c",
+    )
+    assert types(table(create, "ALTER TABLE t ADD `period` int", "ALTER TABLE t DROP period, ADD COLUMN period int"))[-1] == (
+        "period",
+        "int",
+    )
+
+
+def test_a_column_that_an_earlier_part_names() -> None:
+    """IF NOT EXISTS asks for names from before the statement, and for those that earlier parts define; not for RENAME COLUMN."""
+    create = "CREATE TABLE t (a int, b int)"
+    assert types(table(create, "ALTER TABLE t CHANGE a C int, ADD COLUMN IF NOT EXISTS c text")) == [("C", "int"), ("b", "int")]
+    assert types(table(create, "ALTER TABLE t ADD COLUMN IF NOT EXISTS c text, ADD IF NOT EXISTS C int"))[2:] == [("c", "text")]
+
+
+@pytest.mark.parametrize("length", [1, 200, 255, 256])
+def test_text_with_a_length_that_is_converted(length: int) -> None:
+    """The length counted characters of the old set: what it says of the width is not kept."""
+    create = f"CREATE TABLE t (a text({length}) CHARSET utf16)"
+    before = table(create).columns[0]
+    after = table(create, "ALTER TABLE t CONVERT TO CHARSET latin1").columns[0]
+    assert "(" not in after.definition
+    assert before.type in ("tinytext", "text")
+    assert after.type in ("tinytext", before.type)
+
+
+WIDTHS = [  # the column before, what it becomes, and its type after CONVERT TO dec8 and CONVERT TO utf32, as MySQL 9.7 does it
+    ("tinytext charset latin1", "mediumtext", "tinytext", "text"),
+    ("text charset latin1", "mediumtext", "text", "mediumtext"),
+    ("mediumtext charset latin1", "text charset latin1", "mediumtext", "longtext"),
+    ("tinytext charset utf8mb4", "text", "tinytext", "tinytext"),
+    ("text charset utf8mb4", "longtext", "text", "text"),
+    ("tinyblob", "mediumtext", "tinytext", "text"),
+    ("blob", "tinytext", "text", "mediumtext"),
+    ("tinytext charset latin1", "mediumtext byte", "tinyblob", "tinyblob"),
+    ("longtext charset utf8mb4", "tinytext charset binary", "longblob", "longblob"),
+    ("blob(3)", "blob", "tinyblob", "tinyblob"),
+    ("mediumtext charset latin1", "blob", "mediumblob", "mediumblob"),
+    ("longblob", "text(300)", "text", "text"),
+    ("longtext charset latin1", "text(3)", "tinytext", "tinytext"),
+    ("blob", "blob(300)", "blob", "blob"),
+    ("tinytext charset latin1", "varchar(70000)", "mediumtext", "mediumtext"),
+]
+
+
+@pytest.mark.parametrize(("before", "given", "dec8", "utf32"), WIDTHS)
+def test_a_text_that_is_converted_and_defined_at_once(before: str, given: str, dec8: str, utf32: str) -> None:
+    """MySQL gives a TEXT or BLOB without a length the width that holds what the column held; MariaDB the one that is written."""
+    create = f"CREATE TABLE t (a {before})"
+    for charset, wanted in (("dec8", dec8), ("utf32", utf32)):
+        alter = f"ALTER TABLE t MODIFY a {given}, CONVERT TO CHARACTER SET {charset}"
+        assert types(table(create, alter, mariadb=False)) == [("a", wanted)]
+    assert types(table(create, "ALTER TABLE t MODIFY a mediumtext byte, CONVERT TO CHARSET dec8")) == [("a", "mediumblob")]
+
+
+def test_columns_of_a_period_that_are_dropped_without_it() -> None:
+    """A table that keeps its versions gets two that no SELECT * shows, unless the statement ends the versioning, too."""
+    create = (
+        "CREATE TABLE t (a int PRIMARY KEY, rs timestamp(6) GENERATED ALWAYS AS ROW START, re timestamp(6) GENERATED ALWAYS AS ROW END, "
+        "PERIOD FOR SYSTEM_TIME (rs, re)) WITH SYSTEM VERSIONING"
+    )
+    found = table(create, "ALTER TABLE t DROP COLUMN IF EXISTS re, DROP rs, ADD b int")
+    assert [column.name for column in found.columns] == ["a", "b", "row_start", "row_end"]
+    assert (found.key, found.versioned, found.period_end) == (("a", "row_end"), True, "")
+    for parts in ("DROP re, DROP rs, DROP SYSTEM VERSIONING", "DROP SYSTEM VERSIONING, DROP COLUMN rs, DROP re"):
+        found = table(create, f"ALTER TABLE t {parts}")
+        assert ([column.name for column in found.columns], found.key, found.versioned) == (["a"], ("a",), False)
