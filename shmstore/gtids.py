@@ -62,7 +62,7 @@ def single(transaction: str) -> Gtids | None:
     if ":" in transaction:
         return parse(transaction)
     domain, _, number = transaction.split("-")
-    return {domain: [(int(number), int(number))]}
+    return {domain: [(int(number) if int(number) > 1 else 0, int(number))]}  # nothing of its domain is before the first
 
 
 def covers(have: Gtids, wanted: Gtids) -> bool:

@@ -86,7 +86,7 @@ PUBLIC = {
         "SourceError StoreCorrupt StoreError StoreUnreachable UnsupportedEvent did_you_mean install"
     ),
     "shmstore.event": "ABSENT Column EntryType Event EventType Position Sources TableSchema",
-    "shmstore.gtids": "Gtids covers joined parse single",
+    "shmstore.gtids": "Gtids covers parse single",
     "shmstore.home": "kinds",
     "shmstore.home.acks": "checkpoints_in",
     "shmstore.home.definitions": "Definition DefinitionsFile definitions_in position_in sources_of",
@@ -114,6 +114,7 @@ PUBLIC = {
     "shmstore.sql.table_change": "Draft ROW_ID Table",
     "shmstore.sql.tokens": "SqlMode Token Tokens USUAL literal located pieces statement",
     "shmstore.start_position": "FORMS Start parse_start",
+    "shmstore.store.reader_place": "ReaderPlace",
     "shmstore.store.remembered": "Homes RememberedStore describe_home",
     "shmstore.units": "TextLines moment printable quantity span",
 }

@@ -20,6 +20,7 @@ from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag, header_word
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, PUT, first_slot, oldest_kept, slowest_ack
+from shmstore.sources import place_text
 from shmstore.start_position import Start, parse_start
 from shmstore.store.batch import Batch
 from shmstore.store.content import copied, slot_of
@@ -242,7 +243,7 @@ def begins_at(segment: Segment, position: Position) -> bool:
 def too_old(segment: Segment, position: Position) -> PositionNotFound:
     """The error that says so."""
     return PositionNotFound(
-        f"{position.file}:{position.offset} is older than what store {segment.name!r} keeps: events after it are gone; "
+        f"{place_text(position)[:300]} is older than what store {segment.name!r} keeps: events after it are gone; "
         f"let the producer start from there in a new store, or take a snapshot (`shmstore snapshot {segment.name} --tables ...`)"
     )
 

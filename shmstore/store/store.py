@@ -39,8 +39,8 @@ from shmstore.ring.writer import Writer, plain_slots, writer_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.backpressure import Backpressure
+from shmstore.store.reader_place import ReplayFilter
 from shmstore.store.recovery import recover
-from shmstore.store.replay_filter import ReplayFilter
 from shmstore.store.restore import attached, catch_up, made, resized
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription

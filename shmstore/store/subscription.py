@@ -34,7 +34,7 @@ from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.batch import Batch
 from shmstore.store.content import cursor_of, slot_of
-from shmstore.store.replay_filter import ReplayFilter
+from shmstore.store.reader_place import ReplayFilter
 from shmstore.store.stats import after_eviction
 
 _log = logging.getLogger("shmstore")

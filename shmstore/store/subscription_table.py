@@ -36,7 +36,7 @@ from shmstore.memory.segment import Segment, check_name
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, LOG_FIRST, PUT, STATE_OF, WANTED_OF
 from shmstore.start_position import Start, parse_start
 from shmstore.store.lookup import first_wanted
-from shmstore.store.replay_filter import ReplayFilter
+from shmstore.store.reader_place import ReplayFilter
 from shmstore.store.restore import home_of
 from shmstore.store.stats import after_eviction, forgetting
 

@@ -25,15 +25,15 @@ from shmstore.consumer.remote.events import Events
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.encoding.codec import Header, split_stored
 from shmstore.event import Sources as Places
-from shmstore.gtids import Gtids, covers, joined, parse, single
+from shmstore.gtids import Gtids, covers, parse
+from shmstore.store.reader_place import ReaderPlace
 
 _LOOK = 4096
-_single = lru_cache(maxsize=64)(single)
 
 
 @lru_cache(maxsize=256)
-def _gtids(sources: Places, ahead: str = "") -> Gtids:
-    return parse(",".join([*(at.gtids for _, at in sources), ahead]))
+def _gtids(sources: Places) -> Gtids:
+    return parse(",".join(at.gtids for _, at in sources))
 
 
 class Mark(NamedTuple):
@@ -90,35 +90,24 @@ def base_of(store: EventStore, offset: Offset) -> int | None:
 
     Raises `PositionNotFound` if events after `offset` are no longer in the store.
     """
-    have, first = _gtids(offset.sources, offset.ahead), None
-    for mark in marks(store):
-        if not mark.inside and covers(have, _gtids(mark.sources)):
-            return mark.sequence
-        first = mark
-    if first is None:
-        return None
-    own = None if first.inside else single(first.transaction)
-    if not covers(have if own is None else joined(have, own), _gtids(first.sources)):
+    place = place_of(offset)
+    if place.is_comparable(store.segment):
+        return place.first_new(store.segment) - 1
+    part = next(marks(store), None)  # of a transaction that is larger than the store
+    if part is not None and not covers(place.gtids, _gtids(part.sources)):
         raise PositionNotFound(f"store {store.name!r} begins after {offset}")
-    return store.oldest - 1
+    return None if part is None else store.oldest - 1
 
 
 def reach_of(store: EventStore, offset: Offset) -> int | None:
     """Return the first event of this store up to which everything not after `offset` is there; None while it is not."""
-    wanted, found, within = _gtids(offset.sources, offset.ahead), None, None
-    for mark in marks(store):
-        if mark.inside:
-            if mark.transaction == offset.inside and mark.position.order >= offset.order:
-                within = mark.sequence
-        elif covers(_gtids(mark.sources), wanted):
-            found = mark.sequence
-            if offset.inside and (own := single(offset.inside)) and covers(_gtids(mark.sources), own):
-                within = mark.sequence
-        else:
-            break
-    if found is None or (offset.inside and within is None):
-        return None
-    return found if within is None else max(found, within)
+    return place_of(offset).reached(store.segment)
+
+
+@lru_cache(maxsize=64)
+def place_of(offset: Offset) -> ReaderPlace:
+    """Return what a query at `offset` has read."""
+    return ReaderPlace(offset.position or Position("", 0), ahead=offset.ahead, inside=offset.inside)
 
 
 def marks(store: EventStore, first: int | None = None, last: int | None = None) -> Iterator[Mark]:
@@ -218,16 +207,10 @@ class Sources(NamedTuple):
         header = split_stored(payload)[0]
         if read:  # rows of a snapshot: they stand where their source stood, and say no transaction
             return True, next((self.names[server] for server in _servers(header.gtids) if server in self.names), "")
-        transaction = header.transaction
-        own = _single(transaction)
-        if own is None:
-            return True, None
-        place = header.position.order
-        return (
-            not (self.after is not None and _is_done(self.after, transaction, own, place))
-            and (self.until is None or _is_done(self.until, transaction, own, place)),
-            None,
-        )
+        position = header.position
+        after = self.after is not None and place_of(self.after).has(header.transaction, position)
+        until = self.until is None or place_of(self.until).has(header.transaction, position)
+        return not after and until is not False, None
 
     def named(self, batch: pa.RecordBatch, name: str | None) -> pa.RecordBatch:
         """Return rows with their source in `source.name` and before their `seq`."""
@@ -249,7 +232,3 @@ class Sources(NamedTuple):
             return pa.repeat(name, len(chunk.ends))
         servers = [_server(split_stored(payload)[0].transaction) for payload in chunk.payloads()]
         return pa.array(map(self.names.get, servers), pa.string())
-
-
-def _is_done(offset: Offset, transaction: str, own: Gtids, place: tuple[int, int, int]) -> bool:
-    return covers(_gtids(offset.sources, offset.ahead), own) or (transaction == offset.inside and place <= offset.order)
